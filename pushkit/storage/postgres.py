@@ -55,6 +55,8 @@ _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
 _LEFT_BEHIND = "PK001"  # the SQLSTATE of `pushkit_check`
 # Whoever has read it is let end, and sees nothing of what comes; who comes later sees it.
 _LOCK_WRITERS = "LOCK TABLE pushkit_writers IN ACCESS EXCLUSIVE MODE"
+_HELD = "pg_advisory_xact_lock(hashtextextended(name, 0))"
+_HELD_AT_ONCE = "pg_try_advisory_xact_lock(hashtextextended(name, 0))"
 _FAULTS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -147,6 +149,7 @@ class PostgresDatabase:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._scripts = 0
+        self._own: set[int] = set()  # the server's processes behind the pool's connections
         self._idle = asyncio.Event()
         self._idle.set()
         self.locks: None = None  # workers are on many machines: leases alone tell who is dead
@@ -187,7 +190,7 @@ class PostgresDatabase:
                 connection_class=_Connection,
                 command_timeout=self._command_timeout.total_seconds(),
                 timeout=self._connect_timeout.total_seconds(),
-                init=_only_read if access is Access.READ else None,
+                init=_only_read if access is Access.READ else self._note_connection,
             )
             async with pool.acquire():  # what keeps it from connecting is known now
                 return pool
@@ -344,20 +347,15 @@ class PostgresDatabase:
     def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
         """Hold several names, or those that nobody else holds, and ask for the time with them."""
         held: set[str] = set()
-        if wait:
-            for name in names:
-                yield from self.exclusively(name)
-            held.update(names)
         now: datetime | None = None
-        for each in () if wait else chunks(names):
+        for each in chunks(names):
             asked = padded(each)
-            rows = yield Statement(
-                "SELECT name, pushkit_now() AS now"
-                f" FROM (VALUES {texts(len(asked), 1)}) AS asked (name)"
-                " WHERE pg_try_advisory_xact_lock(hashtextextended(name, 0))",
-                asked,
-            )
-            for row in rows:
+            of_all = f"FROM (VALUES {texts(len(asked), 1)}) AS asked (name)"
+            # One row after the other: the time is asked for once the name before it is held.
+            sql = f"SELECT {_HELD} AS held, name, pushkit_now() AS now {of_all}"
+            if not wait:
+                sql = f"SELECT name, pushkit_now() AS now {of_all} WHERE {_HELD_AT_ONCE}"
+            for row in (yield Statement(sql, asked)):
                 held.add(row["name"])
                 now = from_micros(row["now"])
         return held, now or (yield from self.now())
@@ -388,12 +386,19 @@ class PostgresDatabase:
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _: ended.set())
         try:
-            await connection.add_listener(_CHANNEL, lambda *_: wake())
+            await connection.add_listener(
+                _CHANNEL, lambda _, whose, *__: None if whose in self._own else wake()
+            )
             wake()
             await ended.wait()
         finally:
             with contextlib.suppress(*_FAULTS):  # a cancellation must not become a fault
                 await connection.close(timeout=1)
+
+    async def _note_connection(self, connection: asyncpg.Connection) -> None:
+        own = connection.get_server_pid()
+        self._own.add(own)
+        connection.add_termination_listener(lambda _: self._own.discard(own))
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[PoolConnectionProxy]:

@@ -24,7 +24,7 @@ import itertools
 import re
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -66,6 +66,7 @@ class _Transaction:
     before: dict[Key, tuple[Any, ...] | None] = field(default_factory=dict)
     ended: asyncio.Future[None] | None = None
     wakes: bool = False
+    backend: int = 0  # of the connection that it is on
     lock_timeout: float | None = None
     failed: bool = False
     read_only: bool = False
@@ -346,7 +347,8 @@ class PostgresServer:
         self._open: list[_Transaction] = []
         self._dawdling: list[_Statement] = []
         self._connections: list[_Connection] = []
-        self._listeners: list[tuple[Process | None, Callable[[], None]]] = []
+        self._listeners: list[tuple[Process | None, Callable[[int], None]]] = []
+        self._backends = 0
         self._migrating: _Transaction | None = None
         self._cuts: dict[str, asyncio.Future[None]] = {}
         self._orphans: dict[str, list[_Transaction]] = {}
@@ -497,7 +499,7 @@ class PostgresServer:
         if transaction.wakes:
             for process, listener in list(self._listeners):
                 if process is None or process.alive:
-                    self.loop.call_later(self.delay(), listener)
+                    self.loop.call_later(self.delay(), listener, transaction.backend)
 
     def end(self, transaction: _Transaction) -> None:
         if self._migrating is transaction:
@@ -655,7 +657,7 @@ class PostgresServer:
         if sql.startswith("LOCK TABLE"):
             return []  # who migrates is alone anyway
         if sql.startswith(_ADVISORY):
-            self._lock(transaction, [("advisory", tuple(values))])
+            self._lock(transaction, [("advisory", (value,)) for value in values])
             if isinstance(values[0], int):
                 # A table that changes is for nobody else: first those end who changed its rows.
                 for other in self._open:
@@ -664,19 +666,23 @@ class PostgresServer:
                 self._undo()
                 self._migrating = transaction
                 self._storage.execute("BEGIN")
-            return []
+            return self._named(values if "AS held" in sql else ())
         if sql.endswith(_TRY_ADVISORY):
             keys: dict[Any, Key] = {value: ("advisory", (value,)) for value in values}
             free = {v: k for v, k in keys.items() if self._locks.get(k) in (None, transaction)}
             self._lock(transaction, list(free.values()))
-            rows = " UNION ALL ".join(["SELECT ? AS name, pushkit_now() AS now"] * len(free))
-            return self._storage.execute(rows or "SELECT 1 WHERE 0", list(free)).fetchall()
+            return self._named(list(free))
         if self._migrating is transaction:
             return self._storage.execute(in_sqlite(_numbered(sql)), values).fetchall()
         if sql.startswith("SET LOCAL lock_timeout"):
             transaction.lock_timeout = _seconds(sql)
             return []
         return None
+
+    def _named(self, names: Sequence[Any]) -> list[sqlite3.Row]:
+        """Return rows of names that are held, each with the time."""
+        rows = " UNION ALL ".join(["SELECT ? AS name, pushkit_now() AS now"] * len(names))
+        return self._storage.execute(rows or "SELECT 1 WHERE 0", names).fetchall()
 
     def _run_on_rows(self, statement: _Statement) -> list[sqlite3.Row] | None:
         """Run it over the rows that it may see; None if it has to be, with some seen anew."""
@@ -957,8 +963,13 @@ class PostgresServer:
 
     # --- listening ------------------------------------------------------------------------------
 
-    def listen(self, listener: Callable[[], None]) -> None:
+    def listen(self, listener: Callable[[int], None]) -> None:
         self._listeners.append((PROCESS.get(), listener))
+
+    def new_backend(self) -> int:
+        """Return the number of what the server has behind a new connection."""
+        self._backends += 1
+        return self._backends
 
     def unlisten(self, process: Process | None) -> None:
         self._listeners = [each for each in self._listeners if each[0] is not process]
@@ -1024,6 +1035,7 @@ class _Connection:
         self._idle_since: float | None = None
         self._busy_at = 0.0  # when it was last seen to work, or to wait for a row
         self.process = PROCESS.get()
+        self._backend = server.new_backend()
 
     def transaction(self, *, isolation: str = "", readonly: bool = False) -> _TransactionContext:
         assert isolation in {"", "read_committed", "repeatable_read"}, isolation
@@ -1129,12 +1141,15 @@ class _Connection:
     def is_broken(self) -> bool:
         return self._broken
 
+    def get_server_pid(self) -> int:
+        return self._backend
+
     def add_termination_listener(self, listener: Callable[[Any], None]) -> None:
         self._terminated.append(listener)
 
     async def add_listener(self, _channel: str, listener: Callable[..., None]) -> None:
         await self._server.pause()
-        self._server.listen(lambda: listener(self, 0, "", ""))
+        self._server.listen(lambda backend: listener(self, backend, "", ""))
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109, ARG002
         self._server.unlisten(self.process)
@@ -1152,6 +1167,7 @@ class _TransactionContext:
         await connection.reach()
         connection.check("BEGIN")
         connection._transaction = connection._server.begin(read_only=self._read_only)
+        connection._transaction.backend = connection.get_server_pid()
 
     async def commit(self) -> None:
         connection = self._connection
@@ -1195,6 +1211,7 @@ class _Pool:
         self._places = asyncio.Semaphore(settings.get("max_size", 10))
         self._timeout = settings.get("command_timeout")
         self._connect_timeout = settings.get("timeout")
+        self._init: Callable[[_Connection], Awaitable[None]] = settings["init"]
         self._idle: list[_Connection] = []
         self._closed = False
 
@@ -1208,10 +1225,12 @@ class _Pool:
                 connection = self._idle.pop()
                 if not connection.is_broken:
                     return connection
-            return await self._server.new_connection(self._timeout, self._connect_timeout)
+            made = await self._server.new_connection(self._timeout, self._connect_timeout)
+            await self._init(made)
         except BaseException:
             self._places.release()
             raise
+        return made
 
     async def release(self, connection: _Connection) -> None:
         if connection._transaction is not None:

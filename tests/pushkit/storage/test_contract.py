@@ -19,7 +19,7 @@ from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, Stor
 from pushkit.storage.database import Database, open_location
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
-from pushkit.storage.script import Script, Statement
+from pushkit.storage.script import Script, Statement, from_micros
 from pushkit.storage.sqlite import SqliteDatabase
 from tests.databases import PostgresServer, fresh
 from tests.eventually import DEADLINE, eventually
@@ -574,6 +574,35 @@ async def test_another_process_hears_of_work_once_it_is_committed(postgres_dsn: 
         await listening
     await one.close()
     await other.close()
+
+
+async def test_nobody_hears_of_work_of_his_own(postgres_dsn: str) -> None:
+    one, other = things(postgres_dsn), things(postgres_dsn)
+    await one.open()
+    await other.open()
+    heard: asyncio.Queue[None] = asyncio.Queue()
+    listening = asyncio.create_task(one.listen(lambda: heard.put_nowait(None)))
+    await asyncio.wait_for(heard.get(), DEADLINE)  # once at the start, for what was missed
+    await one.write(one.wake())
+    await other.write(other.wake())
+    await asyncio.wait_for(heard.get(), DEADLINE)  # in the order of commits
+    assert heard.empty()
+
+    listening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await listening
+    await one.close()
+    await other.close()
+
+
+def test_several_names_are_held_in_one_statement() -> None:
+    script = things("postgresql://127.0.0.1/none").hold(["a", "b", "c"], wait=True)
+    assert next(script).parameters == ("a", "b", "c", "c")
+    with pytest.raises(StopIteration) as ended:
+        script.send([{"name": name, "now": now} for now, name in enumerate("abcc")])
+    held, now = ended.value.value
+    assert held == {"a", "b", "c"}
+    assert now == from_micros(3)  # by the last of them, however long it took
 
 
 # --- rows that somebody holds -------------------------------------------------------------------
