@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,18 +40,10 @@ from a2a.types import (
     TaskPushNotificationConfig,
 )
 
-from pushkit import (
-    KeyRing,
-    StatusUpdate,
-    TaskState,
-    TaskStatus,
-    WireVersion,
-    encode_update,
-    load_key_ring,
-)
-from pushkit.keys.jwk import SigningKey
-from pushkit.signing.jose import at_once
-from pushkit.signing.notification_jwt import body_sha256, sign_notification, static_claims
+from pushkit import Algorithm, load_key_ring
+from pushkit.keys.jwk import generate_key
+from pushkit.webhook import WebhookRequest
+from receiver.testing import Draft, SigningAgent
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -292,119 +284,35 @@ def latency(callback: dict[str, object]) -> str:
 # --- the attacks -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attack:
-    """One request that must be refused, and with what."""
-
-    name: str
-    headers: dict[str, str]
-    body: bytes
-    status: int
-    code: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Genuine:
-    """A request that is accepted, and what is needed to change one thing in it."""
-
-    world: World
-    token: str
-    key: SigningKey
-    body: bytes
-
-    def headers(
-        self,
-        *,
-        body: bytes | None = None,
-        issued_at: datetime | None = None,
-        key: SigningKey | None = None,
-        token: str | None = None,
-    ) -> dict[str, str]:
-        """Return signed headers; what is not given is as it should be."""
-        signing = sign_notification(
-            static_claims(
-                issuer=self.world.agent,
-                audience=self.world.webhook,
-                task_id="demo-task",
-                config_id="demo",
-            ),
-            key or self.key,
-            issued_at=int((issued_at or datetime.now(UTC)).timestamp()),
-            delivery_id="dlv_demo",
-            seq=1,
-            body_sha256=body_sha256(self.body if body is None else body),
-        )
-        return {
-            "Authorization": f"Bearer {at_once(signing)}",
-            "Content-Type": "application/a2a+json",
-            "X-A2A-Token": token or self.token,
-        }
-
-
-def attacks(genuine: Genuine) -> Iterator[Attack]:
-    """Return the five attacks on a genuine request."""
+def attacks(genuine: Draft) -> Iterator[tuple[str, Draft, tuple[int, str]]]:
+    """Yield the five attacks on a genuine notification, each with how it must be refused."""
     other_body = genuine.body.replace(b"WORKING", b"COMPLETED")
-    stranger = KeyRing.create(datetime.now(UTC)).signing_key(datetime.now(UTC))
+    stranger = generate_key(Algorithm.ES256)
     long_ago = datetime.now(UTC) - timedelta(minutes=6)
-    yield Attack(
-        name="altered body",
-        headers=genuine.headers(),
-        body=other_body,
-        status=401,
-        code="digest_mismatch",
-    )
-    yield Attack(
-        name="replayed id, another body",
-        headers=genuine.headers(body=other_body),
-        body=other_body,
-        status=409,
-        code="id_conflict",
-    )
-    yield Attack(
-        name="stale timestamp",
-        headers=genuine.headers(issued_at=long_ago),
-        body=genuine.body,
-        status=401,
-        code="stale_timestamp",
-    )
-    yield Attack(
-        name="wrong token",
-        headers=genuine.headers(token="guessed"),
-        body=genuine.body,
-        status=401,
-        code="invalid_token",
-    )
-    yield Attack(
-        name="unknown key",
-        headers=genuine.headers(key=stranger),
-        body=genuine.body,
-        status=401,
-        code="invalid_signature",
-    )
+    yield "altered body", replace(genuine, body_sent=other_body), (401, "digest_mismatch")
+    yield "replayed id, another body", replace(genuine, body=other_body), (409, "id_conflict")
+    yield "stale timestamp", replace(genuine, issued_at=long_ago), (401, "stale_timestamp")
+    yield "wrong token", replace(genuine, token="guessed"), (401, "invalid_token")
+    yield "unknown key", replace(genuine, key=stranger), (401, "invalid_signature")
 
 
 async def attack(here: World) -> bool:
     """Send a genuine request, its retry, and the five attacks; say whether all went as it must."""
-    body = encode_update(
-        StatusUpdate(
-            task_id="demo-task", context_id="demo", status=TaskStatus(state=TaskState.WORKING)
-        ),
-        WireVersion.V1_0,
-    )
-    genuine = Genuine(
-        world=here,
+    agent = SigningAgent(
+        webhook_url=here.webhook,
+        issuer=here.agent,
         token=expect(here.folder)["token"],
         key=load_key_ring(here.folder / "keys.json").signing_key(datetime.now(UTC)),
-        body=body,
     )
+    genuine = agent.draft("demo-task")
     passed = True
     async with aiohttp.ClientSession() as session:
-        for name, status in (("genuine request", 202), ("its retry (nobody is called)", 200)):
-            found = await post(session, here.webhook, genuine.headers(), body)
-            passed &= report(name, found, (status, ""))
-        for entry in attacks(genuine):
-            found = await post(session, here.webhook, entry.headers, entry.body)
-            passed &= report(entry.name, found, (entry.status, entry.code))
+        for name, draft, wanted in (
+            ("genuine request", genuine, (202, "")),
+            ("its retry (nobody is called)", genuine, (200, "")),
+            *attacks(genuine),
+        ):
+            passed &= report(name, await post(session, draft.request()), wanted)
     called = [await here.callbacks.get()]
     await asyncio.sleep(0.5)
     while not here.callbacks.empty():
@@ -412,11 +320,11 @@ async def attack(here: World) -> bool:
     return report("callbacks for all of these", (len(called), ""), (1, "")) and passed
 
 
-async def post(
-    session: aiohttp.ClientSession, url: str, headers: dict[str, str], body: bytes
-) -> tuple[int, str]:
+async def post(session: aiohttp.ClientSession, request: WebhookRequest) -> tuple[int, str]:
     """Post once; return status and problem code."""
-    async with session.post(url, headers=headers, data=body) as answer:
+    async with session.post(
+        request.target, headers=list(request.headers), data=request.body
+    ) as answer:
         problem = json.loads(await answer.read() or b"{}")
         return answer.status, problem.get("code", "")
 

@@ -1,4 +1,4 @@
-"""Every command that takes a database, and what else it needs."""
+"""Every command; those that take a database, and what else these need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import click
 import pushkit.cli.main
 import receiver.cli
 
-__all__ = ["ARGUMENTS", "RECEIVER_COMMANDS", "SENDER_COMMANDS"]
+__all__ = [
+    "ARGUMENTS",
+    "PUSHKIT",
+    "RECEIVER",
+    "RECEIVER_COMMANDS",
+    "SENDER_COMMANDS",
+    "every_command",
+]
 
 # What commands need besides a database.
 ARGUMENTS = {
@@ -34,18 +41,31 @@ ARGUMENTS = {
 }
 
 
-def _commands(group: click.Group, parameters: set[str], *path: str) -> Iterator[str]:
-    """Yield the names of commands with one of these parameters."""
+PUSHKIT, RECEIVER = pushkit.cli.main.cli, receiver.cli.cli
+
+
+def every_command(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield a group and all that is in it, each with the words that call it."""
+    yield path, group
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
+        words = f"{path} {name}".strip()
         if isinstance(command, click.Group):
-            yield from _commands(command, parameters, *path, name)
-        elif parameters & {each.name for each in command.params}:
-            yield " ".join((*path, name))
+            yield from every_command(command, words)
+        else:
+            yield words, command
 
 
-SENDER_COMMANDS = sorted(_commands(pushkit.cli.main.cli, {"database"}))
+def _with_a_database(group: click.Group) -> list[str]:
+    return sorted(
+        path
+        for path, command in every_command(group)
+        if "database" in {each.name for each in command.params}
+    )
+
+
+SENDER_COMMANDS = _with_a_database(PUSHKIT)
 # `check`, `serve` and the like read it from their configuration.
-RECEIVER_COMMANDS = sorted(_commands(receiver.cli.cli, {"database"}))
+RECEIVER_COMMANDS = _with_a_database(RECEIVER)

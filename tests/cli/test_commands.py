@@ -10,71 +10,22 @@ import pytest
 
 from pushkit import __version__
 from tests.cli.conftest import ROOT, Run, environment
+from tests.cli.every_command import PUSHKIT, RECEIVER, every_command
 from tests.eventually import DEADLINE
 
-PUSHKIT = [
-    [],
-    ["replay"],
-    ["send"],
-    ["trigger"],
-    ["verify"],
-    ["card"],
-    ["card", "canonicalize"],
-    ["card", "inspect"],
-    ["card", "sign"],
-    ["card", "verify"],
-    ["keys"],
-    ["keys", "new"],
-    ["keys", "list"],
-    ["keys", "rotate"],
-    ["keys", "revoke"],
-    ["keys", "export"],
-    ["outbox"],
-    ["outbox", "list"],
-    ["outbox", "show"],
-    ["outbox", "redrive"],
-    ["outbox", "resend"],
-    ["outbox", "retry-now"],
-    ["outbox", "errors"],
-    ["outbox", "cancel"],
-    ["outbox", "purge"],
-    ["outbox", "erase"],
-    ["outbox", "stats"],
-    ["subscriptions"],
-    ["subscriptions", "list"],
-    ["subscriptions", "show"],
-    ["subscriptions", "pause"],
-    ["subscriptions", "resume"],
-    ["subscriptions", "disable"],
-    ["subscriptions", "enable"],
-    ["subscriptions", "test"],
-    ["subscriptions", "remove"],
-    ["worker"],
-    ["dashboard"],
-]
-RECEIVER: list[list[str]] = [
-    [],
-    ["serve"],
-    ["dashboard"],
-    ["check"],
-    ["expect"],
-    ["listen"],
-    ["doctor"],
-]
 
-
-@pytest.mark.parametrize("command", PUSHKIT, ids=" ".join)
-def test_pushkit_explains_itself(pushkit_command: Run, command: list[str]) -> None:
-    ran = pushkit_command(*command, "--help")
+@pytest.mark.parametrize("command", [path for path, _ in every_command(PUSHKIT)])
+def test_pushkit_explains_itself(pushkit_command: Run, command: str) -> None:
+    ran = pushkit_command(*command.split(), "--help")
     assert ran.status == 0
     assert ran.out.startswith("Usage: ")
     assert "Example:" in ran.out
     assert ran.err == ""
 
 
-@pytest.mark.parametrize("command", RECEIVER, ids=" ".join)
-def test_receiver_explains_itself(receiver_command: Run, command: list[str]) -> None:
-    ran = receiver_command(*command, "--help")
+@pytest.mark.parametrize("command", [path for path, _ in every_command(RECEIVER)])
+def test_receiver_explains_itself(receiver_command: Run, command: str) -> None:
+    ran = receiver_command(*command.split(), "--help")
     assert ran.status == 0
     assert ran.out.startswith("Usage: ")
     assert ran.err == ""
