@@ -22,7 +22,7 @@ from pushkit.terminal.output import example
 from pushkit.url import Url, masked_url
 from receiver.admin import open_inbox
 from receiver.forwards.stream import SCHEMES
-from receiver.inbox_options import config_option
+from receiver.options import config_option
 from receiver.public_url import Probe, check_public_url
 from receiver.receiver import Receiver
 from receiver.serving.service import dashboard_access

@@ -14,8 +14,8 @@ from pushkit.storage.migrations import Access
 from pushkit.terminal.dashboard_options import DashboardOptions, dashboard_options
 from pushkit.terminal.output import example
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.inbox_options import InboxOptions, inbox_options
-from receiver.settings.dashboard import LISTEN, VARIABLE
+from receiver.options import InboxOptions, inbox_options
+from receiver.settings.tables import LISTEN, VARIABLE
 
 if TYPE_CHECKING:
     from pushkit.webui.access import DashboardAccess

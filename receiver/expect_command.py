@@ -15,7 +15,7 @@ from pushkit.bounded_json import JsonObject
 from pushkit.storage.migrations import Access
 from pushkit.terminal.output import example
 from receiver.admin import open_inbox
-from receiver.inbox_options import config_option
+from receiver.options import config_option
 from receiver.receiver import Receiver
 from receiver.settings import load_settings
 

@@ -27,7 +27,7 @@ from receiver.inbox.inspection import (
     NotificationSummary,
 )
 from receiver.inbox.model import CallbackState, InboxStatus
-from receiver.inbox_options import InboxOptions, inbox_options
+from receiver.options import InboxOptions, inbox_options
 
 _R = TypeVar("_R")
 _Chosen: TypeAlias = tuple[int, ...] | InboxFilter

@@ -43,8 +43,8 @@ RECEIVER_ROWS = [
     {"check_command", "doctor", "listening"},
     {"public_url"},
     {"dashboard_command", "expect_command", "inbox_commands", "pin_command"}
-    | {"scheme_options", "serving", "testing"},
-    {"inbox_options", "reload"},
+    | {"serving", "testing"},
+    {"options", "reload"},
     {"settings"},
     {"receiver"},
     {"life"},
@@ -82,11 +82,10 @@ DOORS = {
         "receiver.dashboard_command",
         "receiver.expect_command",
         "receiver.inbox_commands",
-        "receiver.inbox_options",
         "receiver.pin_command",
     }
     | {"receiver.serving"}
-    | {"receiver.doctor", "receiver.listening", "receiver.scheme_options"},
+    | {"receiver.doctor", "receiver.listening", "receiver.options"},
     "cryptography": {"pushkit.keys", "pushkit.secrets"},
     "http_sf": {"pushkit.signing"},
     "jinja2": {"pushkit.webui"},

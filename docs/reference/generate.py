@@ -127,11 +127,15 @@ def receiver_settings() -> Iterator[str]:
     from pushkit import AlertOptions
     from receiver import InboxRetention, Limits, Receiver, TrustedSender
     from receiver.limits import ConnectionLimits
-    from receiver.settings.alerts import AlertSettings
-    from receiver.settings.dashboard import DashboardSettings
     from receiver.settings.handlers import CallbackSettings, ForwardSettings
     from receiver.settings.sender import SenderSettings
-    from receiver.settings.service import ReceiverSettings, RetentionSettings, TlsSettings
+    from receiver.settings.service import ReceiverSettings
+    from receiver.settings.tables import (
+        AlertSettings,
+        DashboardSettings,
+        RetentionSettings,
+        TlsSettings,
+    )
 
     yield "# Settings of the receiver\n"
     yield "The TOML file of `receiver serve`. Each setting of the top level may also come from the"

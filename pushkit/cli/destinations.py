@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from pushkit.a2a import Authentication
@@ -26,8 +26,7 @@ from pushkit.net.tls import ClientCertificate
 from pushkit.terminal.toml_places import Location, did_you_mean, line_of, name_of
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+class _Table(BaseModel, extra="forbid", hide_input_in_errors=True): ...
 
 
 class _Rules(_Table):

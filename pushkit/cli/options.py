@@ -14,15 +14,15 @@ import click
 
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.delivery.signatures import Signing
-from pushkit.errors import ConfigError, KeyFileError
+from pushkit.errors import KeyFileError
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.ring import KeyRing
 from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import load_webhook_secrets
 from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered
 from pushkit.terminal.toml_places import did_you_mean
 
 _PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - where it is, not what
-_MAX_FILE_CHARS: Final = 64 * 1024
 
 
 # --- what many commands have --------------------------------------------------------------------
@@ -139,7 +139,7 @@ def scheme_option(says: str) -> Given:
 
 
 def _signing(schemes: tuple[Scheme, ...], secrets_file: Path | None) -> SigningGiven:
-    return SigningGiven(schemes=schemes, webhook_secrets=read_webhook_secrets(secrets_file))
+    return SigningGiven(schemes=schemes, webhook_secrets=load_webhook_secrets(secrets_file))
 
 
 signing_options = gathered(
@@ -156,25 +156,6 @@ signing_options = gathered(
         " is being replaced. These signatures name no audience.",
     ),
 )
-
-
-def read_webhook_secrets(path: Path | None) -> tuple[str, ...]:
-    """Return the secrets in a file, one a line; none without a file.
-
-    Raises:
-        ConfigError: The file cannot be read, or holds no secret.
-    """
-    if path is None:
-        return ()
-    try:
-        with path.open(encoding="utf-8") as file:
-            lines = file.read(_MAX_FILE_CHARS).split("\n")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path}: expected a text file with one webhook secret a line") from exc
-    secrets = tuple(line.strip() for line in lines if line.strip())
-    if not secrets:
-        raise ConfigError(f"{path}: expected one webhook secret a line, found none")
-    return secrets
 
 
 # --- which deliveries, which subscriptions -------------------------------------------------------

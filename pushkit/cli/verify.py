@@ -13,7 +13,7 @@ import click
 from pushkit.a2a import decode_update
 from pushkit.bounded_json import write_json
 from pushkit.captured import Circumstances, circumstances_of, read_request
-from pushkit.cli.options import allow_option, at_option, read_webhook_secrets, scheme_option
+from pushkit.cli.options import allow_option, at_option, scheme_option
 from pushkit.cli.proofs import Check, Examined, Expected, checked, examine
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, InvalidSignatureError, TokenError
@@ -21,7 +21,7 @@ from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.jwks_client import load_jwks
 from pushkit.signing.scheme import Scheme
-from pushkit.signing.standard_webhooks import read_verifier
+from pushkit.signing.standard_webhooks import load_webhook_secrets, read_verifier
 from pushkit.signing.token import hash_token, read_token, token_matches
 from pushkit.terminal.options import FILE, seconds_option
 from pushkit.terminal.output import in_a_line
@@ -82,7 +82,7 @@ def verify(
         click.echo(f"{'saved':12} {says} {file.with_suffix('.json').name}")
     expected = Expected(
         keys=asyncio.run(load_jwks(jwks, allow=allow)) if jwks else _saved_keys(saved),
-        verifiers=[read_verifier(secret) for secret in read_webhook_secrets(secrets_file)],
+        verifiers=[read_verifier(secret) for secret in load_webhook_secrets(secrets_file)],
         issuer=issuer,
         audience=audience_of(audience) if audience else None,
         now=at or utc_now(),

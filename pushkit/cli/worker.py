@@ -13,32 +13,19 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pushkit.alerts.alerts import AlertOptions
-from pushkit.cli.alerting import alert_options
-from pushkit.cli.databases import database_option
-from pushkit.cli.delivering import Delivering, delivery_options
 from pushkit.cli.destinations import load_destinations
-from pushkit.cli.options import (
-    KeyFile,
-    SigningGiven,
-    allow_option,
-    key_file_options,
-    signing_options,
-)
+from pushkit.cli.worker_options import WorkerSettings, worker_options
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import listen
-from pushkit.terminal.log_output import LogFormat, log_to_stderr
-from pushkit.terminal.options import PATH, choice_option, gathered, seconds_option
+from pushkit.terminal.log_output import log_to_stderr
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import Supervisor, run_service_loop, until_stopped
 from pushkit.terminal.systemd import told_to_systemd
@@ -50,97 +37,20 @@ if TYPE_CHECKING:
 _MARGIN = timedelta(seconds=10)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Settings:
-    """What a worker process is started with."""
-
-    database: str = field(repr=False)  # a DSN may hold a password
-    issuer: str
-    key_file: KeyFile
-    signing: SigningGiven
-    allow: tuple[str, ...]
-    destinations: Path | None
-    concurrency: int
-    concurrency_per_host: int
-    drain: timedelta
-    delivering: Delivering
-    alerts: AlertOptions | None
-    tracing: bool
-    verbose: bool
-    log_format: LogFormat
-
-
-_settings_options = gathered(
-    "settings",
-    _Settings,
-    database=database_option,
-    issuer=click.option(
-        "--issuer",
-        required=True,
-        envvar="PUSHKIT_ISSUER",
-        show_envvar=True,
-        help="`iss`: who this is from.",
-    ),
-    key_file=key_file_options(),
-    signing=signing_options,
-    allow=allow_option,
-    destinations=click.option(
-        "--destinations",
-        type=PATH,
-        envvar="PUSHKIT_DESTINATIONS",
-        show_envvar=True,
-        help="A TOML file: rules, proxy, credentials.",
-    ),
-    concurrency=click.option(
-        "--concurrency",
-        type=click.IntRange(1, 4096),
-        default=256,
-        help="Attempts at once, in each process.",
-    ),
-    concurrency_per_host=click.option(
-        "--per-host",
-        "concurrency_per_host",
-        type=click.IntRange(1, 4096),
-        default=16,
-        help="Attempts at once to one destination, over all processes.",
-    ),
-    drain=seconds_option(
-        "--drain",
-        within=(0, 600),
-        default=20,
-        help="Seconds that running attempts are given at the end.",
-    ),
-    delivering=delivery_options,
-    alerts=alert_options,
-    tracing=click.option(
-        "--tracing", is_flag=True, help="Make spans (under opentelemetry-instrument, for example)."
-    ),
-    verbose=click.option("--verbose", is_flag=True, help="Log every attempt."),
-    log_format=choice_option(
-        "--log-format",
-        of=LogFormat,
-        default=LogFormat.TEXT.value,
-        envvar="PUSHKIT_LOG_FORMAT",
-        show_envvar=True,
-        help="Lines for people, or JSON objects.",
-    ),
-)
-
-
 @click.command(
     epilog=example(
         "pushkit worker --database postgresql://pushkit@db/agent --keys keys.json \\",
         "    --issuer https://agent.example.com --processes 4",
     )
 )
-@_settings_options
+@worker_options
 @click.option("--processes", type=click.IntRange(1, 64), default=1)
 @click.option(
     "--http",
     metavar="HOST:PORT",
     help="Where to answer /metrics, /healthz and /readyz: of all processes, for operators.",
 )
-def worker(*, settings: _Settings, processes: int, http: str | None) -> None:
+def worker(*, settings: WorkerSettings, processes: int, http: str | None) -> None:
     """Deliver what is in the outbox, until SIGTERM or Ctrl-C.
 
     Then nothing new is begun, running attempts are given their time, and the exit status is 0. It
@@ -168,12 +78,12 @@ def worker(*, settings: _Settings, processes: int, http: str | None) -> None:
 # --- one process --------------------------------------------------------------------------------
 
 
-def _serve(settings: _Settings, sockets: Sequence[socket.socket]) -> None:
+def _serve(settings: WorkerSettings, sockets: Sequence[socket.socket]) -> None:
     log_to_stderr(verbose=settings.verbose, log_format=settings.log_format)
     run_service_loop(_deliver(settings, sockets))
 
 
-def _child(settings: _Settings, sockets: Sequence[socket.socket]) -> None:
+def _child(settings: WorkerSettings, sockets: Sequence[socket.socket]) -> None:
     try:
         _serve(settings, sockets)
     except PushkitError as exc:
@@ -181,7 +91,7 @@ def _child(settings: _Settings, sockets: Sequence[socket.socket]) -> None:
         sys.exit(1)
 
 
-async def _deliver(settings: _Settings, sockets: Sequence[socket.socket]) -> None:
+async def _deliver(settings: WorkerSettings, sockets: Sequence[socket.socket]) -> None:
     """Deliver until a signal comes, or the process that started this one is gone."""
     with until_stopped() as stop:
         sender = _sender(settings)
@@ -204,7 +114,7 @@ async def _operated(sender: PushSender, sockets: Sequence[socket.socket]) -> Asy
         yield
 
 
-def _sender(settings: _Settings) -> PushSender:
+def _sender(settings: WorkerSettings) -> PushSender:
     """Return a sender that is not open yet.
 
     Raises:

@@ -18,6 +18,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeAlias
 
 from pushkit.errors import ConfigError, InvalidSignatureError, MalformedRequestError
@@ -39,6 +40,7 @@ SIGNATURE_HEADER = "webhook-signature"
 _SECRET_PREFIX, _PRIVATE_PREFIX, _PUBLIC_PREFIX = "whsec_", "whsk_", "whpk_"
 _MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
 _SEED_BYTES, _PRIVATE_BYTES = 32, 64
+_MAX_FILE_CHARS = 64 * 1024
 
 # Each candidate costs a signature check: a receiver needs no more than a rotation has.
 _MAX_SIGNATURES = 32
@@ -126,6 +128,25 @@ def read_verifier(secret: str) -> WebhookVerifier:
     if secret.startswith(_PUBLIC_PREFIX):
         return ed25519_verification_key(_decoded_secret(secret.removeprefix(_PUBLIC_PREFIX)))
     return SharedSecret(key=_decoded_secret(secret.removeprefix(_SECRET_PREFIX)))
+
+
+def load_webhook_secrets(path: Path | None) -> tuple[str, ...]:
+    """Return the secrets in a file, one a line; none without a file.
+
+    Raises:
+        ConfigError: The file cannot be read, or holds no secret.
+    """
+    if path is None:
+        return ()
+    try:
+        with path.open(encoding="utf-8") as file:
+            lines = file.read(_MAX_FILE_CHARS).split("\n")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path}: expected a text file with one webhook secret a line") from exc
+    found = tuple(line.strip() for line in lines if line.strip())
+    if not found:
+        raise ConfigError(f"{path}: expected one webhook secret a line, found none")
+    return found
 
 
 def _decoded_secret(encoded: str) -> bytes:

@@ -29,7 +29,7 @@ from receiver.doctor.scenarios import SCENARIOS
 from receiver.doctor.sender import Drive, examine_sender, run_for_each
 from receiver.doctor.signatures import Signatures
 from receiver.doctor.subject import Examined, check_consent, words_of
-from receiver.scheme_options import Schemes, scheme_options
+from receiver.options import Schemes, scheme_options
 from receiver.testing import SigningAgent
 
 _PATIENCE = 30

@@ -12,7 +12,7 @@ from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.second_opinion import ask_pyjwt
 from receiver.doctor.sink import Visit
-from receiver.scheme_options import Schemes
+from receiver.options import Schemes
 from receiver.trust import TaskPolicy, TrustedSender
 from receiver.trusted_keys import load_trust
 from receiver.verification import verify_notification

@@ -23,7 +23,7 @@ from receiver.credentials import mint_token
 from receiver.listening.listener import Listening, listening
 from receiver.listening.screen import config_lines
 from receiver.listening.trusting import TRIAL_ISSUER, KeySource
-from receiver.scheme_options import Schemes, scheme_options
+from receiver.options import Schemes, scheme_options
 from receiver.trust import DEFAULT_PATH, SenderProfile
 
 

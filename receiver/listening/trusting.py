@@ -16,8 +16,8 @@ from pushkit.signing.jose import at_once, sign_jwt
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers
+from receiver.options import Schemes
 from receiver.receiver import Receiver
-from receiver.scheme_options import Schemes
 from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
 
 TRIAL_ISSUER = "urn:pushkit:trigger"

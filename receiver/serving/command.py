@@ -9,7 +9,7 @@ import click
 from pushkit.terminal.log_output import LogFormat
 from pushkit.terminal.options import choice_option, gathered
 from pushkit.terminal.output import example
-from receiver.inbox_options import config_option
+from receiver.options import config_option
 from receiver.serving.service import ServiceOptions, run_service
 
 

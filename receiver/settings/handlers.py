@@ -6,9 +6,9 @@ import importlib
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError, PushkitError
@@ -18,10 +18,8 @@ from receiver.forwards.stream import SCHEMES as STREAM_SCHEMES
 from receiver.settings.values import ModuleAndFunction, Positive, PositiveOrNone
 
 
-class _Wishes(BaseModel):
+class _Wishes(BaseModel, extra="forbid", hide_input_in_errors=True):
     """What of all notifications is wanted."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     kinds: list[UpdateKind] = []
     states: list[TaskState] = []

@@ -13,11 +13,15 @@ from pydantic_settings import SettingsError
 
 from pushkit.errors import ConfigError
 from pushkit.terminal.toml_places import Location, did_you_mean, line_of, name_of
-from receiver.settings.alerts import AlertSettings
-from receiver.settings.dashboard import DashboardSettings
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
-from receiver.settings.service import ReceiverSettings, RetentionSettings, TlsSettings
+from receiver.settings.service import ReceiverSettings
+from receiver.settings.tables import (
+    AlertSettings,
+    DashboardSettings,
+    RetentionSettings,
+    TlsSettings,
+)
 
 
 def load_settings(path: Path) -> ReceiverSettings:

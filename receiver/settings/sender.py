@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from pushkit.bounded_json import JsonValue, read_json
 from pushkit.errors import ConfigError, PushkitError
@@ -18,10 +18,8 @@ from receiver.settings.values import Positive, Secrets, Url, rate
 from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
 
 
-class SenderSettings(BaseModel):
+class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     """One `[[senders]]` table; see `receiver.trust.TrustedSender`."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     name: Annotated[str, Field(min_length=1)]
     issuer: str | None = None

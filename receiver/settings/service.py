@@ -4,71 +4,35 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field, PrivateAttr
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from pushkit.storage.location import is_file
 from pushkit.terminal.log_output import LogFormat
 from receiver.callbacks.registry import NO_TIMEOUT
-from receiver.inbox.retention import InboxRetention
 from receiver.limits import ConnectionLimits, Limits
 from receiver.peers import ForwardedHeader
 from receiver.receiver import Receiver
-from receiver.settings.alerts import AlertSettings
-from receiver.settings.dashboard import DashboardSettings
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
-from receiver.settings.values import Days, HostAndPort, Positive, PositiveOrNone, Url, rate
+from receiver.settings.tables import (
+    AlertSettings,
+    DashboardSettings,
+    RetentionSettings,
+    TlsSettings,
+)
+from receiver.settings.values import HostAndPort, Positive, PositiveOrNone, Url, rate
 from receiver.trust import TrustedSender
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
 
 
-class TlsSettings(BaseModel):
-    """The `[tls]` table: PEM files, read again upon SIGHUP.
-
-    Attributes:
-        certificate: The certificate, and those between it and a root.
-        key: Its private key.
-    """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    certificate: Path
-    key: Path
-
-
-class RetentionSettings(BaseModel):
-    """The `[retention]` table; see `receiver.inbox.InboxRetention`, whose defaults are these.
-
-    Attributes:
-        remember_hours: The memory of accepted ids, apart from the inbox. Shorter than the sender's
-            last retry (90 h for pushkit), and an update may be called back twice.
-    """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    done_days: Days = 7
-    dead_days: Days = None
-    max_done: Annotated[int, Field(ge=0)] | None = None
-    remember_hours: Positive = 96
-    expected_days: Days = 90
-
-    def build(self) -> InboxRetention:
-        """Return what a receiver is made with."""
-        return InboxRetention(
-            done=timedelta(days=self.done_days) if self.done_days else None,
-            dead=timedelta(days=self.dead_days) if self.dead_days else None,
-            max_done=self.max_done,
-            ids=timedelta(hours=self.remember_hours),
-            expected=timedelta(days=self.expected_days) if self.expected_days else None,
-        )
-
-
-class ReceiverSettings(BaseSettings):
+class ReceiverSettings(
+    BaseSettings, env_prefix="RECEIVER_", extra="forbid", hide_input_in_errors=True
+):
     """The whole file; the rest is as `Receiver`, `Limits` and `ConnectionLimits` say.
 
     Attributes:
@@ -94,10 +58,6 @@ class ReceiverSettings(BaseSettings):
         callbacks: What is called.
         forwards: Where notifications are handed on to.
     """
-
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix="RECEIVER_", extra="forbid", hide_input_in_errors=True
-    )
 
     url: Url
     listen: HostAndPort = "127.0.0.1:9000"

@@ -15,26 +15,18 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+import trustme
 
 from pushkit import load_key_ring
-from pushkit.signing.jose import at_once
-from pushkit.signing.notification_jwt import (
-    body_sha256,
-)
+from receiver.testing import SigningAgent
 from tests.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, environment
 from tests.eventually import DEADLINE, eventually_sync
 from tests.forked import forked
 from tests.metrics_page import MetricsRead
-from tests.notification_claims import NotificationClaims, sign_notification
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -432,21 +424,16 @@ def test_processes_end_with_the_one_that_started_them(start: Start) -> None:
 
 def signed_request(folder: Path, service: Service) -> tuple[bytes, bytes]:
     """Return the head and the body of a request that is accepted."""
-    now = datetime.now(UTC)
-    claims = NotificationClaims(
+    agent = SigningAgent(
+        webhook_url=f"http://127.0.0.1:{service.port}/a2a/push",
         issuer=ISSUER,
-        audience=f"http://127.0.0.1:{service.port}/a2a/push",
-        issued_at=now,
-        delivery_id="dlv_in_flight",
-        task_id="task-1",
-        config_id="config-1",
-        seq=1,
-        body_sha256=body_sha256(UPDATE),
+        token=service.token,
+        key=load_key_ring(folder / "keys.json").signing_key(datetime.now(UTC)),
     )
-    jwt = at_once(sign_notification(claims, load_key_ring(folder / "keys.json").signing_key(now)))
-    fields = ["Host: x", f"Authorization: Bearer {jwt}", f"X-A2A-Token: {service.token}"]
-    fields += [f"Content-Length: {len(UPDATE)}", "Expect: 100-continue"]
-    return "\r\n".join(["POST /a2a/push HTTP/1.1", *fields, "", ""]).encode(), UPDATE
+    request = agent.draft("task-1").request()
+    fields = ["Host: x", *(f"{name}: {value}" for name, value in request.headers)]
+    fields += [f"Content-Length: {len(request.body)}", "Expect: 100-continue"]
+    return "\r\n".join(["POST /a2a/push HTTP/1.1", *fields, "", ""]).encode(), request.body
 
 
 def test_a_request_in_flight_is_answered_at_the_end(service: Service, tmp_path: Path) -> None:
@@ -483,21 +470,12 @@ def test_as_many_files_may_be_open_as_connections_need_and_no_more(start: Start)
 
 
 def write_certificate(folder: Path, name: str) -> str:
-    """Write a self-signed certificate and its key; return the certificate."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    pem = certificate.public_bytes(Encoding.PEM)
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "cert.pem").write_bytes(pem)
-    (folder / "key.pem").write_bytes(private)
-    return pem.decode()
+    """Write a certificate and its key; return the certificate."""
+    made = trustme.CA().issue_cert(name)
+    made.private_key_pem.write_to_path(folder / "key.pem")
+    [certificate] = made.cert_chain_pems
+    certificate.write_to_path(folder / "cert.pem")
+    return certificate.bytes().decode()
 
 
 TLS = """
@@ -511,13 +489,13 @@ key = "key.pem"
 def test_a_renewed_certificate_is_served_after_sighup(
     start: Start, tmp_path: Path, processes: str
 ) -> None:
-    first = write_certificate(tmp_path, "first")
+    first = write_certificate(tmp_path, "first.example.com")
     service = start("--processes", processes, settings=TLS)
     serving(service, int(processes))
     address = ("127.0.0.1", service.port)
     assert ssl.get_server_certificate(address, timeout=DEADLINE) == first
 
-    second = write_certificate(tmp_path, "second")
+    second = write_certificate(tmp_path, "second.example.com")
     service.process.send_signal(signal.SIGHUP)
     reloaded = "reloaded the TLS certificate"
     eventually_sync(lambda: service.output.read_text().count(reloaded) == int(processes))

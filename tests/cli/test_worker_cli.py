@@ -27,7 +27,7 @@ from pushkit import (
     TaskStatus,
     save_key_ring,
 )
-from pushkit.cli.delivering import Delivering, delivery_options
+from pushkit.cli.worker_options import Delivering, delivery_options
 from pushkit.work.retry import DEFAULT_SCHEDULE, MAX_AGE, gives_up
 from tests.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, environment
 from tests.eventually import DEADLINE, eventually_sync

@@ -38,8 +38,8 @@ from pushkit.webhook import Headers, WebhookRequest
 from receiver.listening.listener import Listening, listening
 from receiver.listening.steps import steps_of
 from receiver.listening.trusting import TRIAL_ISSUER, KeySource
+from receiver.options import Schemes
 from receiver.refusals import REFUSALS
-from receiver.scheme_options import Schemes
 from receiver.testing import Draft, SigningAgent
 from receiver.trust import SenderProfile
 from tests.eventually import eventually

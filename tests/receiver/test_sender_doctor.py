@@ -33,7 +33,7 @@ from receiver.doctor.scenarios import LANDED, SCENARIOS
 from receiver.doctor.sender import examine_sender
 from receiver.doctor.signatures import Signatures
 from receiver.doctor.sink import Visit
-from receiver.scheme_options import Schemes
+from receiver.options import Schemes
 from tests.ports import free_port
 
 SOON = RetryPolicy(wait=wait_fixed(1), stop=stop_after_attempt(5))

@@ -1,4 +1,4 @@
-"""`--scheme` and `--webhook-secrets-file` of commands that verify: what must hold."""
+"""Options that several commands have: where the inbox is, and which signatures must hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,53 @@ import click
 
 from pushkit.errors import ConfigError
 from pushkit.signing.scheme import Scheme
-from pushkit.terminal.options import FILE, Given, choice_option, gathered
+from pushkit.signing.standard_webhooks import load_webhook_secrets
+from pushkit.storage.location import is_file
+from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered
+from receiver.settings import load_settings
+
+config_option = click.option(
+    "--config",
+    type=PATH,
+    default=Path("receiver.toml"),
+    envvar="RECEIVER_CONFIG",
+    show_envvar=True,
+    help="The configuration file.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxOptions:
+    """Which inbox is meant."""
+
+    config: Path
+    database: str | None = field(repr=False)  # a DSN may hold a password
+
+    def location(self) -> str:
+        """Return where it is: a DSN, or the path of a file that there may be."""
+        return self.database or load_settings(self.config).inbox_location
+
+    def existing(self) -> str:
+        """Return where one is that is there.
+
+        Raises:
+            ConfigError: There is no such file: a mistyped path is no empty inbox.
+        """
+        location = self.location()
+        if is_file(location) and not Path(location).exists():
+            raise ConfigError(f"database: there is no file {location}, and it is no PostgreSQL DSN")
+        return location
+
+
+inbox_options: Given = gathered(
+    "where",
+    InboxOptions,
+    config=config_option,
+    database=click.option(
+        "--database", help="Instead: the path of a SQLite file, or a PostgreSQL DSN."
+    ),
+)
+
 
 _JWT_ALONE = (Scheme.JWT,)
 
@@ -33,15 +79,7 @@ class Schemes:
 
 
 def _schemes(schemes: tuple[Scheme, ...], secrets_file: Path | None) -> Schemes:
-    secrets: tuple[str, ...] = ()
-    if secrets_file is not None:
-        try:
-            lines = secrets_file.read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as exc:
-            raise ConfigError(
-                f"{secrets_file}: expected a text file with one webhook secret a line"
-            ) from exc
-        secrets = tuple(line.strip() for line in lines if line.strip())
+    secrets = load_webhook_secrets(secrets_file)
     if bool(secrets) != (Scheme.STANDARD_WEBHOOKS in schemes):
         raise click.UsageError(
             f"--webhook-secrets-file: expected with --scheme {Scheme.STANDARD_WEBHOOKS}, and only"

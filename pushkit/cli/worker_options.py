@@ -1,0 +1,243 @@
+"""The options of `pushkit worker`: what it delivers and as whom, how, and where alerts go.
+
+Without any of them it delivers as `SenderOptions` does by default.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pushkit.alerts.alerts import AlertOptions
+from pushkit.cli.databases import database_option
+from pushkit.cli.options import (
+    KeyFile,
+    SigningGiven,
+    allow_option,
+    key_file_options,
+    signing_options,
+)
+from pushkit.outbox.retention import Retention
+from pushkit.terminal.command import age, parse_age
+from pushkit.terminal.log_output import LogFormat
+from pushkit.terminal.options import PATH, Given, choice_option, gathered, seconds_option
+from pushkit.work import stop_after_attempt, stop_after_delay
+from pushkit.work.retry import RetryPolicy, wait_schedule
+
+_FOREVER = "forever"
+_WAITS = "5s,5m,30m,2h,5h,10h,14h,20h,24h"  # DEFAULT_SCHEDULE, as people read it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivering:
+    """How a worker delivers."""
+
+    timeout: timedelta
+    waits: tuple[timedelta, ...]
+    max_age: timedelta
+    disable_after: timedelta
+    keep_delivered: timedelta | None
+    keep_dead: timedelta | None
+    keep_answers: bool
+    go_token_spelling: bool
+    use_aiohttp: bool
+
+    def options(self) -> dict[str, Any]:
+        """Return what that is in `SenderOptions`."""
+        return {
+            "timeout": self.timeout,
+            "retry": RetryPolicy(
+                wait=wait_schedule([wait.total_seconds() for wait in self.waits]),
+                stop=stop_after_attempt(len(self.waits) + 1)
+                | stop_after_delay(self.max_age.total_seconds()),
+            ),
+            "disable_after": self.disable_after,
+            "retain": Retention(delivered=self.keep_delivered, dead=self.keep_dead),
+            "keep_answers": self.keep_answers,
+            "go_token_spelling": self.go_token_spelling,
+            "use_aiohttp": self.use_aiohttp,
+        }
+
+
+def _waits(
+    _context: click.Context, _parameter: click.Parameter, value: str
+) -> tuple[timedelta, ...]:
+    return tuple(parse_age(each.strip()) for each in value.split(","))
+
+
+def _age_option(name: str, default: str, says: str) -> Given:
+    return click.option(name, metavar="AGE", default=default, callback=age, help=says)
+
+
+def _age_or_forever(
+    context: click.Context, parameter: click.Parameter, value: str
+) -> timedelta | None:
+    return None if value == _FOREVER else age(context, parameter, value)
+
+
+def _keep_option(name: str, default: str, says: str) -> Given:
+    return click.option(
+        name, metavar=f"AGE|{_FOREVER}", default=default, callback=_age_or_forever, help=says
+    )
+
+
+delivery_options = gathered(
+    "delivering",
+    Delivering,
+    timeout=_age_option("--timeout", "15s", "The deadline of one attempt in total."),
+    waits=click.option(
+        "--waits",
+        metavar="AGE,AGE,…",
+        default=_WAITS,
+        callback=_waits,
+        help="After the 1st, 2nd, … failed attempt; after the last one a delivery is dead.",
+    ),
+    max_age=_age_option("--max-age", "90h", "Nor is a delivery tried when it is older than this."),
+    disable_after=_age_option(
+        "--disable-after", "5d", "A subscription with nothing but failures for so long is disabled."
+    ),
+    keep_delivered=_keep_option(
+        "--keep-delivered", "7d", "How long delivered and cancelled deliveries stay."
+    ),
+    keep_dead=_keep_option("--keep-dead", "30d", "How long dead letters stay."),
+    keep_answers=click.option(
+        "--keep-answers", is_flag=True, help="Keep the first KiB of each answer, for outbox show."
+    ),
+    go_token_spelling=click.option(
+        "--go-token-spelling", is_flag=True, help="Send the token as A2A-Notification-Token too."
+    ),
+    use_aiohttp=click.option(
+        "--use-aiohttp", is_flag=True, help="Post over aiohttp in place of pushkit's own client."
+    ),
+)
+
+
+def _alerts(
+    *, log: bool, command: str | None, webhook: str | None, token: str | None, every: timedelta
+) -> AlertOptions | None:
+    """Return where alerts go; None where nobody wants any."""
+    if not (log or command or webhook):
+        return None
+    try:
+        words = tuple(shlex.split(command or ""))
+    except ValueError as exc:
+        raise click.UsageError("--alert-command: a quote is not closed") from exc
+    return AlertOptions(log=log, command=words, webhook=webhook, webhook_token=token, every=every)
+
+
+_alert_options = gathered(
+    "alerts",
+    _alerts,
+    log=click.option("--alert-log", "log", is_flag=True, help="Write alerts to the log."),
+    command=click.option(
+        "--alert-command",
+        "command",
+        metavar="COMMAND",
+        help="Run this for each alert, which it gets as JSON on standard input; without a shell.",
+    ),
+    webhook=click.option(
+        "--alert-webhook",
+        "webhook",
+        metavar="URL",
+        envvar="PUSHKIT_ALERT_WEBHOOK",
+        show_envvar=True,
+        help="Send alerts there: signed, through the same outbox.",
+    ),
+    token=click.option(
+        "--alert-token",
+        "token",
+        envvar="PUSHKIT_ALERT_TOKEN",
+        show_envvar=True,
+        help="The token that this webhook expects.",
+    ),
+    every=click.option(
+        "--alert-every",
+        "every",
+        metavar="AGE",
+        default="1h",
+        callback=age,
+        help="The same alert once in this time.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What a worker process is started with."""
+
+    database: str = field(repr=False)  # a DSN may hold a password
+    issuer: str
+    key_file: KeyFile
+    signing: SigningGiven
+    allow: tuple[str, ...]
+    destinations: Path | None
+    concurrency: int
+    concurrency_per_host: int
+    drain: timedelta
+    delivering: Delivering
+    alerts: AlertOptions | None
+    tracing: bool
+    verbose: bool
+    log_format: LogFormat
+
+
+worker_options = gathered(
+    "settings",
+    WorkerSettings,
+    database=database_option,
+    issuer=click.option(
+        "--issuer",
+        required=True,
+        envvar="PUSHKIT_ISSUER",
+        show_envvar=True,
+        help="`iss`: who this is from.",
+    ),
+    key_file=key_file_options(),
+    signing=signing_options,
+    allow=allow_option,
+    destinations=click.option(
+        "--destinations",
+        type=PATH,
+        envvar="PUSHKIT_DESTINATIONS",
+        show_envvar=True,
+        help="A TOML file: rules, proxy, credentials.",
+    ),
+    concurrency=click.option(
+        "--concurrency",
+        type=click.IntRange(1, 4096),
+        default=256,
+        help="Attempts at once, in each process.",
+    ),
+    concurrency_per_host=click.option(
+        "--per-host",
+        "concurrency_per_host",
+        type=click.IntRange(1, 4096),
+        default=16,
+        help="Attempts at once to one destination, over all processes.",
+    ),
+    drain=seconds_option(
+        "--drain",
+        within=(0, 600),
+        default=20,
+        help="Seconds that running attempts are given at the end.",
+    ),
+    delivering=delivery_options,
+    alerts=_alert_options,
+    tracing=click.option(
+        "--tracing", is_flag=True, help="Make spans (under opentelemetry-instrument, for example)."
+    ),
+    verbose=click.option("--verbose", is_flag=True, help="Log every attempt."),
+    log_format=choice_option(
+        "--log-format",
+        of=LogFormat,
+        default=LogFormat.TEXT.value,
+        envvar="PUSHKIT_LOG_FORMAT",
+        show_envvar=True,
+        help="Lines for people, or JSON objects.",
+    ),
+)

@@ -1,0 +1,132 @@
+"""The tables of the file beside senders and handlers: what a service has at most once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from pushkit.alerts.alerts import AlertOptions
+from pushkit.errors import ConfigError
+from pushkit.programs import find_program
+from pushkit.terminal.dashboard_options import DashboardOptions
+from receiver.inbox.retention import InboxRetention
+from receiver.settings.values import Days, HostAndPort, Positive, Url
+
+LISTEN: Final = "127.0.0.1:8091"
+VARIABLE: Final = "RECEIVER_DASHBOARD_TOKEN"
+
+
+class TlsSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
+    """The `[tls]` table: PEM files, read again upon SIGHUP.
+
+    Attributes:
+        certificate: The certificate, and those between it and a root.
+        key: Its private key.
+    """
+
+    certificate: Path
+    key: Path
+
+
+class RetentionSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
+    """The `[retention]` table; see `receiver.inbox.InboxRetention`, whose defaults are these.
+
+    Attributes:
+        remember_hours: The memory of accepted ids, apart from the inbox. Shorter than the sender's
+            last retry (90 h for pushkit), and an update may be called back twice.
+    """
+
+    done_days: Days = 7
+    dead_days: Days = None
+    max_done: Annotated[int, Field(ge=0)] | None = None
+    remember_hours: Positive = 96
+    expected_days: Days = 90
+
+    def build(self) -> InboxRetention:
+        """Return what a receiver is made with."""
+        return InboxRetention(
+            done=timedelta(days=self.done_days) if self.done_days else None,
+            dead=timedelta(days=self.dead_days) if self.dead_days else None,
+            max_done=self.max_done,
+            ids=timedelta(hours=self.remember_hours),
+            expected=timedelta(days=self.expected_days) if self.expected_days else None,
+        )
+
+
+class DashboardSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
+    """The `[dashboard]` table; without it `receiver serve` has none. Needs the extra `dashboard`.
+
+    Attributes:
+        listen: `host:port` of a listener of its own. Beyond loopback a token is needed.
+        hosts: Names that it is served under.
+        token_file: A file with the token, mode 0600; or `RECEIVER_DASHBOARD_TOKEN` holds it.
+        allow_actions: Whether who has the token may redrive.
+        audit_log: A file that a line is added to for every action; else it goes to the log.
+    """
+
+    listen: HostAndPort = LISTEN
+    hosts: list[str] = []
+    token_file: Path | None = None
+    allow_actions: bool = False
+    audit_log: Path | None = None
+
+    def build(self, folder: Path) -> DashboardOptions:
+        """Return these options, relative paths in a folder."""
+        return DashboardOptions(
+            listen=self.listen,
+            variable=VARIABLE,
+            hosts=tuple(self.hosts),
+            token_file=folder / self.token_file if self.token_file else None,
+            allow_actions=self.allow_actions,
+            audit_log=folder / self.audit_log if self.audit_log else None,
+        )
+
+
+class AlertSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
+    """The `[alerts]` table; see `pushkit.AlertOptions`.
+
+    Attributes:
+        webhook_secret_file: A file with the secret, `whsec_…`, that the webhook is signed with.
+        every_minutes: The same alert is sent once in this time; then it says how many more.
+    """
+
+    log: bool = False
+    command: list[str] = []
+    webhook: Url | None = None
+    webhook_secret_file: Path | None = None
+    every_minutes: Positive = 60
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if not (self.log or self.command or self.webhook):
+            raise ValueError("expected log, command or webhook")
+        if (self.webhook is None) != (self.webhook_secret_file is None):
+            raise ValueError("expected webhook and webhook_secret_file together")
+        return self
+
+    def build(self, folder: Path) -> AlertOptions:
+        """Return what a receiver is made with.
+
+        Raises:
+            ConfigError: There is no such program, or the file cannot be read.
+        """
+        secret = None
+        if self.webhook_secret_file is not None:
+            path = folder / self.webhook_secret_file
+            try:
+                secret = path.read_text("utf-8").strip()
+            except (OSError, UnicodeDecodeError) as exc:
+                raise ConfigError(f"alerts: webhook_secret_file: cannot read {path}") from exc
+        command = self.command
+        return AlertOptions(
+            log=self.log,
+            command=find_program(command, setting="alerts: command", folder=folder)
+            if command
+            else (),
+            webhook=self.webhook,
+            webhook_secret=secret,
+            every=timedelta(minutes=self.every_minutes),
+        )
