@@ -12,6 +12,7 @@ import click
 
 from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject
+from pushkit.errors import ConfigError
 from pushkit.storage.migrations import Access
 from pushkit.terminal.output import example
 from receiver.admin import open_inbox
@@ -59,6 +60,7 @@ def expect(
 ) -> None:
     """Mint a token, and print the push config to hand to the agent."""
     settings = load_settings(config)
+    replaced = None if replaces is None else _read_token(replaces)
     receiver = settings.build()
 
     async def register() -> JsonObject:
@@ -70,7 +72,7 @@ def expect(
                 version=WireVersion.parse(version),
                 expires_in=timedelta(seconds=expires_in) if expires_in else None,
                 authentication=authentication,
-                replaces=replaces.read().strip() if replaces else None,
+                replaces=replaced,
                 overlap=timedelta(seconds=overlap),
             )
         finally:
@@ -78,6 +80,15 @@ def expect(
         return expectation.as_json()
 
     click.echo(json.dumps(asyncio.run(register())))
+
+
+def _read_token(file: TextIO) -> str:
+    try:
+        return file.read().strip()
+    except UnicodeDecodeError as exc:
+        raise ConfigError(
+            "replaces: expected a file with a token, found one that is no text"
+        ) from exc
 
 
 async def _open_for_tokens(receiver: Receiver, database: str) -> None:

@@ -46,7 +46,7 @@ from receiver.limits import Limits
 from receiver.peers import ForwardedHeader, Peers
 from receiver.refusals import Verdict
 from receiver.replay import open_replay
-from receiver.trust import TrustedSender
+from receiver.trust import TrustedSender, check_memory
 from receiver.trusted_keys import Trust, warn_of_weak_trust
 from receiver.verification import Head
 
@@ -130,6 +130,7 @@ class Receiver(CallbackDecorators):
                 f"callback_timeout: found {callback_timeout}, expected more than zero, or None"
             )
         retention = retention or InboxRetention()
+        check_memory(senders, retention.ids)
         self.events: Listeners = Listeners(_log)
         if on_event is not None:
             self.events.add(on_event)
@@ -168,6 +169,7 @@ class Receiver(CallbackDecorators):
         self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.let_wait)
         self._expected = ExpectedStore(retention.ids)
         self._expected_for = retention.expected
+        self._ids_kept = retention.ids
         self._metrics: ReceiverMetrics | None = None
         self._life = Life(
             database=self._database,
@@ -372,6 +374,7 @@ class Receiver(CallbackDecorators):
         """
         if not senders:
             raise ConfigError("senders: expected at least one trusted sender")
+        check_memory(senders, self._ids_kept)
         before = self.trust
         trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
         warn_of_weak_trust(senders)

@@ -213,6 +213,8 @@ def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
         yield "an empty token or credential"
     if sender.max_body_bytes is not None and sender.max_body_bytes < 1:
         yield "max_body_bytes: expected at least 1"
+    if sender.tolerance <= timedelta(0):
+        yield f"tolerance: found {sender.tolerance}, expected more than zero"
     if not timedelta(0) <= sender.stale_for <= _LONGEST_STALE:
         yield f"stale_for: expected from 0 to {_LONGEST_STALE.days} days"
 
@@ -277,4 +279,24 @@ def check_senders(senders: Sequence[TrustedSender]) -> None:
             raise ConfigError(
                 f"sender {sender.name!r}: it {how}, and shares its path {sender.path}:"
                 " expected a path of its own, since nothing else tells it apart"
+            )
+
+
+def check_memory(senders: Iterable[TrustedSender], remembered: timedelta) -> None:
+    """Refuse a memory of ids that ends while what was captured is still of this moment.
+
+    Args:
+        senders: Who is trusted.
+        remembered: How long ids are remembered.
+
+    Raises:
+        ConfigError: A notification of one of them could be replayed after its id was forgotten.
+    """
+    for sender in senders:
+        # Signed so far ahead of our clock, and good until so long after it.
+        if sender.profile.signed and 2 * sender.tolerance > remembered:
+            raise ConfigError(
+                f"sender {sender.name!r}: tolerance: found {sender.tolerance}, expected at most"
+                f" half of the {remembered} that ids are remembered for, or what was captured"
+                " could be replayed once its id is forgotten"
             )

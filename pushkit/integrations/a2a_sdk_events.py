@@ -109,6 +109,8 @@ def _over_messages(table: Table) -> _Writer:
     def write(message: Any) -> JsonObject:
         said: JsonObject = {}
         for field, value in message.ListFields():  # those that are set
+            if field.name not in members:
+                raise MismatchError("expected a member that is known")  # of a later SDK
             wire, write_value, empty_says = members[field.name]
             written = write_value(value) if write_value else value
             if written or empty_says:
@@ -171,8 +173,9 @@ def _write_value(value: struct_pb2.Value) -> JsonValue:
 
 def _write_parts(parts: Sequence[a2a_pb2.Part]) -> list[JsonValue]:
     told = [(part.WhichOneof("content"), part) for part in parts]
-    # A part of none of the four is of a later version: dropped.
-    return [_PARTS[content](part) for content, part in told if content]
+    if any(content not in _PARTS for content, _ in told if content):
+        raise MismatchError("expected a part that is known")  # of a later SDK
+    return [_PARTS[content](part) for content, part in told if content]  # one of none says nothing
 
 
 _STATES = dict(enumerate(STATE_NAMES))

@@ -90,6 +90,8 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         KeyFileError: In place of an `OSError`, also of what is done under the lock.
     """
+    if not path.name:  # as of an empty string, from a variable that is not set
+        raise KeyFileError(f"{path}: a folder, expected a file")
     lock = path.with_name(path.name + ".lock")
     with _os_errors_of(path):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -53,15 +53,22 @@ class LazyGroup(click.Group):
 def run_command(group: click.Group) -> None:
     """Run a click group, and exit.
 
-    What is raised on purpose becomes `error: …` on standard error, a line each, and exit status 1;
-    click itself answers a wrong call with its usage and exit status 2.
+    What is raised on purpose, or by the operating system, becomes `error: …` on standard error, a
+    line each, and exit status 1; click itself answers a wrong call with its usage and status 2.
     """
     try:
         group()
     except PushkitError as exc:
-        for line in str(exc).splitlines():
-            click.echo(f"error: {line}", err=True)
-        sys.exit(1)
+        _fail(str(exc))
+    except OSError as exc:  # a disk that is full, a path that is too long
+        where = "" if exc.filename is None else f"{os.fsdecode(exc.filename)}: "
+        _fail(f"{where}{exc.strerror or type(exc).__name__}")
+
+
+def _fail(message: str) -> NoReturn:
+    for line in message.splitlines():
+        click.echo(f"error: {line}", err=True)
+    sys.exit(1)
 
 
 def age(

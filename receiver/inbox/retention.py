@@ -17,6 +17,7 @@ from receiver.inbox.model import InboxStatus
 # To free a long body, SQLite walks through all of it.
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 _SEQUENCES_AT_ONCE = 500
+LONGEST_AGE = timedelta(days=36_500)  # the calendar begins long before so far back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +47,11 @@ class InboxRetention:
 
     def __post_init__(self) -> None:
         ages = (self.done, self.dead, self.ids, self.sequences, self.expected)
-        if any(age is not None and age <= timedelta(0) for age in ages):
-            raise ConfigError("retention: expected ages above zero, or None for ever")
+        if any(age is not None and not timedelta(0) < age <= LONGEST_AGE for age in ages):
+            raise ConfigError(
+                f"retention: expected ages above zero and up to {LONGEST_AGE.days} days,"
+                " or None for ever"
+            )
         if self.max_done is not None and self.max_done < 0:
             raise ConfigError(f"retention: max_done: found {self.max_done}, expected 0 or more")
 

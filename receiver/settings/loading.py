@@ -37,7 +37,7 @@ def load_settings(path: Path) -> ReceiverSettings:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{path}: not UTF-8 at byte {exc.start}") from exc
-    except tomllib.TOMLDecodeError as exc:
+    except (tomllib.TOMLDecodeError, RecursionError) as exc:
         raise ConfigError(f"{path}: not TOML: {exc}") from exc
     except ValidationError as exc:
         raise ConfigError("\n".join(_mistakes(exc, path, text))) from exc

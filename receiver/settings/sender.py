@@ -14,7 +14,7 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
-from receiver.settings.values import Positive, Secrets, Url, rate
+from receiver.settings.values import File, Positive, Secrets, Url, rate
 from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
 
 
@@ -25,24 +25,24 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     issuer: str | None = None
     jwks_url: str | None = None
     stale_for_seconds: Annotated[int, Field(ge=0, le=7 * 86400)] = 3600
-    jwks_file: Path | None = None
+    jwks_file: File | None = None
     path: str = DEFAULT_PATH
     audience: list[Url] = []
     profile: SenderProfile = SenderProfile.STANDARD
     schemes: list[Scheme] = [Scheme.JWT]
     webhook_secrets: Secrets = []
-    webhook_secrets_file: Path | None = None
+    webhook_secrets_file: File | None = None
     algorithms: list[Algorithm] = list(Algorithm)
     tolerance_seconds: Annotated[int, Field(gt=0, le=86400)] = 300
     tokens: Secrets = []
-    tokens_file: Path | None = None
+    tokens_file: File | None = None
     token_required: bool = True
     credentials: Secrets = []
     tasks: TaskPolicy = TaskPolicy.REGISTERED
     max_body_bytes: Positive | None = None
     rate: Positive | None = None
     id_field: str | None = None
-    card: Path | None = None
+    card: File | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

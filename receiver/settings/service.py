@@ -23,7 +23,7 @@ from receiver.settings.tables import (
     RetentionSettings,
     TlsSettings,
 )
-from receiver.settings.values import HostAndPort, Positive, PositiveOrNone, Url, rate
+from receiver.settings.values import HostAndPort, NotNegative, Positive, PositiveOrNone, Url, rate
 from receiver.trust import TrustedSender
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class ReceiverSettings(
     max_backlog_per_sender: Positive = 100_000
     callback_concurrency: Positive = 64
     callback_timeout_seconds: PositiveOrNone = 300
-    drain_seconds: Annotated[int, Field(ge=0)] = 20
+    drain_seconds: NotNegative = 20
     max_header_bytes: Positive = 16 * 1024
     request_timeout_seconds: Positive = 10
     keep_alive_seconds: Positive = 75

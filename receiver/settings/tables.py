@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Final, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, model_validator
 
 from pushkit.alerts.alerts import AlertOptions
 from pushkit.errors import ConfigError
 from pushkit.programs import find_program
 from pushkit.terminal.dashboard_options import DashboardOptions
 from receiver.inbox.retention import InboxRetention
-from receiver.settings.values import Days, HostAndPort, Positive, Url
+from receiver.settings.values import Days, File, HostAndPort, NotNegative, Positive, Url
 
 LISTEN: Final = "127.0.0.1:8091"
 VARIABLE: Final = "RECEIVER_DASHBOARD_TOKEN"
@@ -27,8 +27,8 @@ class TlsSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
         key: Its private key.
     """
 
-    certificate: Path
-    key: Path
+    certificate: File
+    key: File
 
 
 class RetentionSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
@@ -41,7 +41,7 @@ class RetentionSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
 
     done_days: Days = 7
     dead_days: Days = None
-    max_done: Annotated[int, Field(ge=0)] | None = None
+    max_done: NotNegative | None = None
     remember_hours: Positive = 96
     expected_days: Days = 90
 
@@ -69,9 +69,9 @@ class DashboardSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
 
     listen: HostAndPort = LISTEN
     hosts: list[str] = []
-    token_file: Path | None = None
+    token_file: File | None = None
     allow_actions: bool = False
-    audit_log: Path | None = None
+    audit_log: File | None = None
 
     def build(self, folder: Path) -> DashboardOptions:
         """Return these options, relative paths in a folder."""
@@ -96,7 +96,7 @@ class AlertSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     log: bool = False
     command: list[str] = []
     webhook: Url | None = None
-    webhook_secret_file: Path | None = None
+    webhook_secret_file: File | None = None
     every_minutes: Positive = 60
 
     @model_validator(mode="after")

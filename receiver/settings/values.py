@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from pushkit.errors import ConfigError
 from pushkit.url import audience_of, parse_host_and_port
+from receiver.inbox.retention import LONGEST_AGE
 from receiver.limits import RateLimit
 
 
@@ -35,12 +37,20 @@ def _module_and_function(value: str) -> str:
 def _none_for_ever(value: object) -> object:
     if value is None or value == FOREVER:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ValueError(f"expected a whole number above 0, or {FOREVER!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= LONGEST_AGE.days:
+        raise ValueError(f"expected a whole number from 1 to {LONGEST_AGE.days}, or {FOREVER!r}")
+    return value
+
+
+def _without_nul(value: Path) -> Path:
+    if "\0" in str(value):  # no system opens it
+        raise ValueError("expected the path of a file")
     return value
 
 
 FOREVER: Final = "forever"
+# What a duration, a time that far away and a column of a database hold alike.
+_LARGEST: Final = 2**31 - 1
 Days = Annotated[
     int | None,
     BeforeValidator(_none_for_ever),
@@ -51,8 +61,10 @@ Secrets = Annotated[
     list[str], PlainSerializer(lambda secrets: ["***"] * len(secrets), when_used="json")
 ]
 """Values that `receiver check` does not show."""
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=_LARGEST)]
+NotNegative = Annotated[int, Field(ge=0, le=_LARGEST)]
 PositiveOrNone: TypeAlias = Positive | Literal["none"]
+File = Annotated[Path, AfterValidator(_without_nul)]
 Url = Annotated[str, AfterValidator(_absolute_url)]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
 ModuleAndFunction = Annotated[str, AfterValidator(_module_and_function)]

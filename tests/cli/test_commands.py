@@ -84,3 +84,19 @@ def test_a_file_that_hides_a_package_with_commands_is_named(tmp_path: Path) -> N
     assert ran.returncode == 1
     assert f"{tmp_path}/receiver.py hides the package `receiver`" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        pytest.param(["outbox", "stats", "--database", "x" * 300], "File name too long", id="path"),
+        pytest.param(["keys", "new", ""], ".: a folder, expected a file", id="no-key-file"),
+        pytest.param(["secrets", "generate", ""], ".: a folder, expected a file", id="no-secrets"),
+    ],
+)
+def test_what_the_system_refuses_is_an_error_on_one_line(
+    pushkit_command: Run, command: list[str], says: str
+) -> None:
+    ran = pushkit_command(*command)
+    assert ran.status == 1
+    assert says in ran.error

@@ -266,13 +266,13 @@ def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: 
         pytest.param(
             "[[callbacks]]",
             "[retention]\ndone_days = 0\n[[callbacks]]",
-            "{0}:12: retention.done_days: expected a whole number above 0, or 'forever'",
+            "{0}:12: retention.done_days: expected a whole number from 1 to 36500, or 'forever'",
             id="a retention of nothing",
         ),
         pytest.param(
             "[[callbacks]]",
             '[retention]\ndead_days = "never"\n[[callbacks]]',
-            "{0}:12: retention.dead_days: expected a whole number above 0, or 'forever'",
+            "{0}:12: retention.dead_days: expected a whole number from 1 to 36500, or 'forever'",
             id="a retention in other words",
         ),
     ],
@@ -506,6 +506,13 @@ def test_expect_replaces_a_token_that_a_file_names(receiver_command: Run, config
     assert replaced["taskId"] == "task-1"
     assert replaced["token"] != minted["token"]
     assert "no token that sender" in receiver_command("expect", "--replaces", str(old)).error
+
+
+def test_expect_says_that_a_file_is_no_text(receiver_command: Run, config: Path) -> None:
+    old = config.with_name("old.txt")
+    old.write_bytes(b"\xff")
+    ran = receiver_command("expect", "--replaces", str(old))
+    assert ran.error == "replaces: expected a file with a token, found one that is no text"
 
 
 UNSIGNED = """\

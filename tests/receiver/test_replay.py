@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pushkit.errors import ConfigError
 from receiver import InboxRetention, Limits, Notification, RateLimit, Receiver
 from tests.eventually import eventually
 
@@ -79,7 +81,7 @@ async def test_what_is_forgotten_is_no_duplicate_of_what_was_just_accepted(
     retention = InboxRetention(
         ids=timedelta(minutes=2), done=timedelta(minutes=1), dead=timedelta(minutes=1)
     )
-    world = make_world({"retention": retention})
+    world = make_world({"retention": retention}, tolerance=timedelta(minutes=1))
     record_calls(world.receiver)
     await world.receive(world.draft())
     await all_called(world.receiver)
@@ -89,6 +91,21 @@ async def test_what_is_forgotten_is_no_duplicate_of_what_was_just_accepted(
     again = await world.receive(world.draft())
 
     assert again.status == 202
+
+
+async def test_ids_are_remembered_for_as_long_as_what_was_captured_is_of_this_moment(
+    make_world: WorldFactory,
+) -> None:
+    minute = timedelta(minutes=1)
+    forgetful = make_world({"retention": InboxRetention(ids=1.5 * minute)}, tolerance=minute)
+    with pytest.raises(ConfigError, match="tolerance: found 0:01:00, expected at most half of"):
+        forgetful.another_receiver()
+    world = make_world({"retention": InboxRetention(ids=2 * minute)}, tolerance=minute)
+
+    with pytest.raises(ConfigError, match="tolerance"):
+        await world.receiver.reload_senders([replace(world.sender, tolerance=1.1 * minute)])
+
+    assert world.receiver.senders["agent"].tolerance == minute
 
 
 async def test_the_same_id_with_another_body_is_a_conflict(world: World) -> None:

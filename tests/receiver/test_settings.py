@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.clock import utc_now
+from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from receiver import Limits, RateLimit, Receiver, TrustedSender
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
@@ -115,6 +116,26 @@ tasks = "any"
     found = [(verdict.status, verdict.code) for verdict in verdicts]
     assert found[:3] == [(202, "accepted"), (202, "accepted"), (429, "backlog_full")]
     assert found[3:] == [(202, "accepted"), (503, "inbox_full")]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        pytest.param("keep_alive_seconds = 1000000000000000000", "3: keep_alive_s", id="seconds"),
+        pytest.param("drain_seconds = 1000000000000000000", "3: drain_seconds", id="none-or-more"),
+        pytest.param("retention = {done_days = 100000}", "3: retention.done_days", id="days"),
+        pytest.param("retention = {remember_hours = 2000000}", "expected ages", id="hours"),
+        pytest.param('tls = {certificate = "\\u0000", key = "x"}', "tls.certificate", id="nul"),
+        pytest.param(f"trusted_proxies = {'[' * 9000}", "not TOML", id="deep"),
+    ],
+)
+def test_what_no_receiver_can_be_built_with_is_refused_with_its_place(
+    tmp_path: Path, line: str, says: str
+) -> None:
+    text = SHORTEST.replace("\n\n", f"\n\n{line}\n", 1)
+    with pytest.raises(ConfigError) as refused:
+        build(tmp_path, text)
+    assert says in str(refused.value)
 
 
 # --- what it leaves out ---------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from pushkit.a2a import (
     encode_update,
     push_body,
 )
+from pushkit.a2a.members import STATUS_UPDATE
+from pushkit.a2a.table import Table
 from pushkit.errors import InvalidUpdateError
 from pushkit.integrations import a2a_sdk_events
 from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
@@ -203,6 +205,30 @@ def test_the_agent_may_go_on_changing_its_event() -> None:
     event.task_id = "other"
     assert b'"taskId":"t"' in native.body
     assert native.neutral.task_id == "t"
+
+
+def test_a_member_of_a_later_sdk_goes_out_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = a2a_pb2.TaskStatusUpdateEvent(task_id="task-1", context_id="context-1")
+    event.status.state = a2a_pb2.TASK_STATE_WORKING
+    event.metadata.update({"name": "value"})
+    kind, place, _ = a2a_sdk_events._PLACES[type(event)]
+    known = [row for row in STATUS_UPDATE[V1_0].rows if getattr(row, "wire", "") != "metadata"]
+    older = a2a_sdk_events._over_messages(Table(StatusUpdate, *known))
+    monkeypatch.setitem(a2a_sdk_events._PLACES, type(event), (kind, place, older))
+
+    sent = json.loads(native_update(event).body)
+
+    assert sent["statusUpdate"]["metadata"] == {"name": "value"}
+
+
+def test_a_part_of_a_later_sdk_goes_out_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = status_event()
+    event.status.message.parts.append(a2a_pb2.Part(url="https://files.example.com/1"))
+    monkeypatch.delitem(a2a_sdk_events._PARTS, "url")
+
+    [*_, part] = json.loads(native_update(event).body)["statusUpdate"]["status"]["message"]["parts"]
+
+    assert part == {"url": "https://files.example.com/1"}
 
 
 def test_what_is_no_event_is_refused() -> None:

@@ -239,6 +239,7 @@ def test_sequences_without_news_are_forgotten(shelf: Shelf) -> None:
     [
         pytest.param({"done": timedelta(0)}, id="done"),
         pytest.param({"ids": timedelta(hours=-1)}, id="ids"),
+        pytest.param({"done": timedelta(days=1_000_000)}, id="before-the-calendar"),
         pytest.param({"max_done": -1}, id="max_done"),
     ],
 )
