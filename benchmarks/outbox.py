@@ -26,6 +26,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import itertools
+import json
 import resource
 import sqlite3
 import statistics
@@ -50,6 +51,7 @@ from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.storage.sqlite import in_sqlite
 from tests.databases import PostgresServer, execute, fresh
 
+HERE = Path(__file__).resolve().parent.parent
 NOW = datetime.now(UTC)
 MARK = 1_000_000_007  # the `seq` of the delivery whose statements are recorded
 CALLERS = (1, 64, 256)
@@ -155,8 +157,8 @@ async def record(sender: PushSender) -> Recorded:
     database: Any = database_of(sender)
     write_together = database.write_together
     await sender.notify(update("recorded"))  # the whole backlog is counted once in a while: now
-    database.write_together = lambda group, item: write_together(
-        lambda items, /, *, wait: listen(group(items, wait=wait)), item
+    database.write_together = lambda group, *item: write_together(
+        lambda items, /, *, wait: listen(group(items, wait=wait)), *item
     )
     ids = (await sender.notify(update("recorded"))).ids
     database.write_together = write_together
@@ -391,25 +393,6 @@ async def analyse(database: Database, name: str) -> None:
 
 # --- memory ------------------------------------------------------------------------------------
 
-_WEBHOOK = """
-import asyncio
-class Webhook(asyncio.Protocol):
-    def connection_made(self, transport): self.transport, self.left = transport, b""
-    def data_received(self, data):
-        self.left += data
-        while b"\\r\\n\\r\\n" in self.left:
-            head, _, rest = self.left.partition(b"\\r\\n\\r\\n")
-            length = int(head.lower().partition(b"content-length:")[2].split(b"\\r\\n")[0])
-            if len(rest) < length: return
-            self.left = rest[length:]
-            self.transport.write(b"HTTP/1.1 202 Accepted\\r\\nContent-Length: 0\\r\\n\\r\\n")
-async def main():
-    server = await asyncio.get_running_loop().create_server(Webhook, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
-asyncio.run(main())
-"""
-
 
 def resident_mib() -> float:
     """Return how much memory the process holds now."""
@@ -420,10 +403,10 @@ def resident_mib() -> float:
 async def measure_memory(location: str, rows: int) -> None:
     """Print what the process holds before and after a backlog is delivered."""
     webhook = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _WEBHOOK, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "benchmarks.bench.sink", stdout=asyncio.subprocess.PIPE, cwd=HERE
     )
     assert webhook.stdout is not None  # noqa: S101
-    port = int(await webhook.stdout.readline())
+    [port] = json.loads(await webhook.stdout.readline())
     async with opened(location) as sender:
         for task in range(64):
             url = f"http://127.0.0.1:{port}/"
@@ -451,13 +434,17 @@ SIZED = 20_000
 
 
 def size_of(name: str) -> Script[int]:
-    """Return the bytes of the deliveries table and its indexes."""
+    """Return the bytes of the deliveries, their bodies, and the indexes of both."""
     if name == "SQLite":
         pages = yield Statement(
-            "SELECT SUM(pgsize) AS n FROM dbstat WHERE name LIKE '%deliveries%'"
+            "SELECT SUM(pgsize) AS n FROM dbstat"
+            " WHERE name LIKE '%deliveries%' OR name LIKE '%bodies%'"
         )
     else:
-        pages = yield Statement("SELECT pg_total_relation_size('pushkit_deliveries') AS n")
+        pages = yield Statement(
+            "SELECT pg_total_relation_size('pushkit_deliveries')"
+            " + pg_total_relation_size('pushkit_bodies') AS n"
+        )
     return int(pages[0]["n"])
 
 
@@ -473,43 +460,31 @@ async def measure_size(name: str, sender: PushSender) -> None:
 # --- all of it ---------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def postgres(dsn: str | None) -> Iterator[str]:
-    """Return where PostgreSQL is."""
-    if dsn is not None:
-        yield dsn
-        return
-    server = PostgresServer()
-    try:
-        yield server.dsn
-    finally:
-        server.remove()
-
-
 async def run(arguments: argparse.Namespace, folder: Path, server: str) -> None:
     """Measure what was asked for."""
-    if "enqueue" in arguments.only:
-        await measure_enqueue("SQLite", str(folder / "enqueue.db"), arguments.seconds)
+
+    async def locations(part: str) -> AsyncIterator[tuple[str, str]]:
+        yield "SQLite", str(folder / f"{part}.db")
         dsn = await asyncio.to_thread(fresh, server)
-        await measure_enqueue("PostgreSQL", dsn, arguments.seconds)
-    if "claim" in arguments.only:
-        async with opened(str(folder / "claim.db")) as sender:
-            await measure_claim("SQLite", sender, arguments.rows, 30)
-        dsn = await asyncio.to_thread(fresh, server)
-        async with opened(dsn) as sender:
-            await measure_claim("PostgreSQL", sender, arguments.rows, 30)
+        yield "PostgreSQL", dsn
         await asyncio.to_thread(execute, server, f"DROP SCHEMA {dsn.rpartition('=')[2]} CASCADE")
+
+    if "enqueue" in arguments.only:
+        async for name, location in locations("enqueue"):
+            await measure_enqueue(name, location, arguments.seconds)
+    if "claim" in arguments.only:
+        async for name, location in locations("claim"):
+            async with opened(location) as sender:
+                await measure_claim(name, sender, arguments.rows, 30)
     if "blocked" in arguments.only:
-        async with opened(str(folder / "blocked.db")) as sender:
-            await measure_blocked("SQLite", sender, arguments.rows)
-        async with opened(await asyncio.to_thread(fresh, server)) as sender:
-            await measure_blocked("PostgreSQL", sender, arguments.rows)
+        async for name, location in locations("blocked"):
+            async with opened(location) as sender:
+                await measure_blocked(name, sender, arguments.rows)
     if "size" in arguments.only:
         say("a pending delivery, bytes", "body", "on disk", "", "beside it")
-        async with opened(str(folder / "size.db")) as sender:
-            await measure_size("SQLite", sender)
-        async with opened(await asyncio.to_thread(fresh, server)) as sender:
-            await measure_size("PostgreSQL", sender)
+        async for name, location in locations("size"):
+            async with opened(location) as sender:
+                await measure_size(name, sender)
     if "memory" in arguments.only:
         await measure_memory(str(folder / "memory.db"), arguments.drain)
 
@@ -520,11 +495,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--drain", type=int, default=64_000)
     parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--postgres", help="A DSN; schemas are made and left there.")
+    parser.add_argument("--postgres", help="A DSN; schemas are made there.")
     parts = ["enqueue", "claim", "blocked", "memory", "size"]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, postgres(arguments.postgres) as server:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        server = arguments.postgres
+        if server is None:
+            own = PostgresServer()
+            stack.callback(own.remove)
+            server = own.dsn
         asyncio.run(run(arguments, Path(folder), server))
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from pathlib import Path
 
 import click
 
 from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError
-from pushkit.keys.files import load_key_ring
 from pushkit.signing.scheme import Scheme
 from pushkit.storage.location import masked
 from pushkit.terminal.command import painted
@@ -22,7 +19,7 @@ from pushkit.terminal.output import example
 from pushkit.url import Url, masked_url
 from receiver.admin import open_inbox
 from receiver.forwards.stream import SCHEMES
-from receiver.options import config_option
+from receiver.options import config_option, load_signing_key
 from receiver.public_url import Probe, check_public_url
 from receiver.receiver import Receiver
 from receiver.serving.service import dashboard_access
@@ -99,21 +96,16 @@ def _check_url(
     own = f"{settings.url.rstrip('/')}{trusted.path}"
     if url and Url.parse(url).target == "/":
         url = f"{url.rstrip('/')}{trusted.path}"
-    key = None
     if keys_path is not None and set(trusted.schemes) != {Scheme.JWT}:
         raise ConfigError(
             f"--keys: this check signs by {Scheme.JWT.value} alone, and sender {trusted.name} must"
             f" sign by {', '.join(sorted(trusted.schemes))}: leave it out"
         )
-    if keys_path is not None:
-        passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
-        ring = load_key_ring(keys_path, passphrase.encode() if passphrase else None)
-        key = ring.signing_key(utc_now())
     probe = Probe(
         url=url or own,
         own_url=own,
         sender=trusted,
-        key=key,
+        key=None if keys_path is None else load_signing_key(keys_path),
         token=token or next(iter(trusted.tokens), None),
     )
     click.echo(f"from {trusted.name} to {masked_url(probe.url)}")

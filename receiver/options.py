@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
+from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
+from pushkit.keys.files import load_key_ring
+from pushkit.keys.jwk import SigningKey
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets
 from pushkit.storage.location import is_file
@@ -55,6 +59,17 @@ inbox_options: Given = gathered(
         "--database", help="Instead: the path of a SQLite file, or a PostgreSQL DSN."
     ),
 )
+
+
+def load_signing_key(path: Path) -> SigningKey:
+    """Return what the agent of a key file signs with now; the environment holds its passphrase.
+
+    Raises:
+        KeyFileError: It cannot be read, or no key signs.
+    """
+    passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
+    ring = load_key_ring(path, passphrase.encode() if passphrase else None)
+    return ring.signing_key(utc_now())
 
 
 _JWT_ALONE = (Scheme.JWT,)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -20,8 +21,8 @@ import statistics
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -58,20 +59,8 @@ class Scenario:
     quick: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What one side came to."""
-
-    side: str
-    per_second: float
-    cpu_us: float
-    wait_p50_ms: float
-    wait_p99_ms: float
-    arrival_p50_ms: float
-    arrival_p99_ms: float
-    peak_mib: float
-
-
+Figures: TypeAlias = dict[str, float]
+Columns: TypeAlias = Sequence[tuple[str, str, str]]
 Side: TypeAlias = tuple[str, Mapping[str, Any]]
 
 OURS: Side = ("pushkit", {})
@@ -243,10 +232,10 @@ def serving(scenario: Scenario) -> Iterator[Sink]:
             process.kill()
 
 
-def once(
+def sent(
     scenario: Scenario, side: str, special: Mapping[str, Any], sink: Sink, server: Server
 ) -> Figures:
-    """Run one side once."""
+    """Run one side of a scenario once."""
     load = {"updates": 1000, **scenario.load, **special, "ports": sink.ports}
     if "database" in special:
         load["database"] = server.fresh()
@@ -265,16 +254,26 @@ def once(
             raise UnavailableError(lost)
         raise RuntimeError(f"{side}: {lost}")
     waits, ages = sorted(said["waits"]) or [0.0], sorted(seen["ages"]) or [0]
-    return Figures(
-        label(side, special),
-        number / said["seconds"],
-        1e6 * said["cpu"] / number,
-        1e3 * at(waits, 0.5),
-        1e3 * at(waits, 0.99),
-        1e-6 * at(ages, 0.5),
-        1e-6 * at(ages, 0.99),
-        said["peak_mib"],
-    )
+    return {
+        "per_second": number / said["seconds"],
+        "cpu_us": 1e6 * said["cpu"] / number,
+        "wait_p50_ms": 1e3 * at(waits, 0.5),
+        "wait_p99_ms": 1e3 * at(waits, 0.99),
+        "arrival_p50_ms": 1e-6 * at(ages, 0.5),
+        "arrival_p99_ms": 1e-6 * at(ages, 0.99),
+        "peak_mib": said["peak_mib"],
+    }
+
+
+def received(side: str, arrivals: Arrivals, server: Server) -> Figures:
+    """Run one receiver of a comparison once."""
+    given = asdict(arrivals)
+    if arrivals.database is not None:
+        given["database"] = server.fresh()
+    command = python("benchmarks.bench.receiving", side, json.dumps(given), core=1)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=HERE, check=True)
+    figures: Figures = json.loads(done.stdout)
+    return figures
 
 
 def label(side: str, special: Mapping[str, Any]) -> str:
@@ -295,58 +294,19 @@ def at(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def compare(scenario: Scenario, rounds: int, server: Server) -> list[Figures]:
-    """Run the sides of a scenario in turn; return the median of each."""
-    runs: dict[str, list[Figures]] = {}
-    with serving(scenario) as sink:
-        for _ in range(rounds):
-            for side, special in scenario.sides:
-                try:
-                    figures = once(scenario, side, special, sink, server)
-                except UnavailableError as exc:
-                    print(f"\n{side}: not counted: {exc}", flush=True)
-                    continue
-                runs.setdefault(figures.side, []).append(figures)
-    return [median(each) for each in runs.values()]
-
-
-def median(runs: Sequence[Figures]) -> Figures:
-    """Return the median of every figure."""
-    names = [name for name in Figures.__slots__ if name != "side"]
-    middle = {name: statistics.median(getattr(run, name) for run in runs) for name in names}
-    return replace(runs[0], **middle)
-
-
-def table(scenario: Scenario, found: Sequence[Figures]) -> str:
-    """Return a scenario's lines; ratios are to the last side."""
-    base = found[-1]
-    names = ("per s", "ratio", "CPU µs", "call p50", "p99 ms", "arrives p50", "p99 ms", "MiB")
-    widths = (9, 8, 9, 10, 9, 13, 9, 7)
-    heads = "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
-    lines = [f"\n{scenario.name}", f"  {'':24}{heads}"]
-    lines += [
-        f"  {one.side:24}{one.per_second:9.0f}{one.per_second / base.per_second:8.2f}"
-        f"{one.cpu_us:9.1f}{one.wait_p50_ms:10.2f}{one.wait_p99_ms:9.2f}"
-        f"{one.arrival_p50_ms:13.2f}{one.arrival_p99_ms:9.2f}{one.peak_mib:7.0f}"
-        for one in found
-    ]
-    return "\n".join(lines)
-
-
-def received(each: Comparison, rounds: int, server: Server) -> dict[str, dict[str, float]]:
-    """Run the receivers of a comparison in turn; return the medians of each."""
-    runs: dict[str, list[dict[str, float]]] = {}
+def in_turn(runs: Mapping[str, Callable[[], Figures]], rounds: int) -> dict[str, Figures]:
+    """Run the sides of a comparison in turn; return the medians of each, by its name."""
+    found: dict[str, list[Figures]] = {}
     for _ in range(rounds):
-        for side, arrivals in each.sides:
-            given = asdict(arrivals) | (
-                {"database": server.fresh()} if arrivals.database == "PostgreSQL" else {}
-            )
-            command = python("benchmarks.bench.receiving", side, json.dumps(given), core=1)
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=HERE, check=True)
-            runs.setdefault(named(side, arrivals), []).append(json.loads(done.stdout))
+        for side, run in runs.items():
+            try:
+                found.setdefault(side, []).append(run())
+            except UnavailableError as exc:
+                print(f"\n{side}: not counted: {exc}", flush=True)
     return {
-        side: {name: statistics.median(run[name] for run in found) for name in found[0]}
-        for side, found in runs.items()
+        side: {name: statistics.median(one[name] for one in each) for name in each[0]}
+        for side, each in found.items()
+        if each
     }
 
 
@@ -358,19 +318,43 @@ def named(side: str, arrivals: Arrivals) -> str:
     return ", ".join([side, *words])
 
 
-def received_table(each: Comparison, found: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a comparison's lines; ratios are to the last, and of CPU time."""
+# What a table shows: a heading, the figure, and how it is written; a ratio is to the last side, of
+# CPU time the other way round.
+RATIO = "ratio"
+SENT = (
+    ("per s", "per_second", ".0f"),
+    (RATIO, "per_second", ".2f"),
+    ("CPU µs", "cpu_us", ".1f"),
+    ("call p50", "wait_p50_ms", ".2f"),
+    ("p99 ms", "wait_p99_ms", ".2f"),
+    ("arrives p50", "arrival_p50_ms", ".2f"),
+    ("p99 ms", "arrival_p99_ms", ".2f"),
+    ("MiB", "peak_mib", ".0f"),
+)
+RECEIVED = (
+    ("answered/s", "answered", ".0f"),
+    (RATIO, "answered", ".2f"),
+    ("called/s", "called", ".0f"),
+    (RATIO, "called", ".2f"),
+    ("CPU µs", "cpu_us", ".1f"),
+    (RATIO, "cpu_us", ".2f"),
+    ("wait p50", "wait_p50_ms", ".2f"),
+    ("call p50", "call_p50_ms", ".2f"),
+)
+
+
+def table(name: str, found: Mapping[str, Figures], columns: Columns) -> str:
+    """Return the lines of a comparison."""
     base = list(found.values())[-1]
-    names = ("answered/s", "ratio", "called/s", "ratio", "CPU µs", "ratio", "wait p50", "call p50")
-    heads = "".join(f"{name:>11}" for name in names)
-    lines = [f"\n{each.name}", f"  {'':30}{heads}"]
-    lines += [
-        f"  {side:30}{one['answered']:11.0f}{one['answered'] / base['answered']:11.2f}"
-        f"{one['called']:11.0f}{one['called'] / base['called']:11.2f}"
-        f"{one['cpu_us']:11.1f}{base['cpu_us'] / one['cpu_us']:11.2f}"
-        f"{one['wait_p50_ms']:11.2f}{one['call_p50_ms']:11.2f}"
-        for side, one in found.items()
-    ]
+    lines = [f"\n{name}", f"  {'':30}{''.join(f'{heading:>12}' for heading, _, _ in columns)}"]
+    for side, one in found.items():
+        cells = []
+        for heading, figure, written in columns:
+            value = one[figure]
+            if heading == RATIO:
+                value = base[figure] / value if figure == "cpu_us" else value / base[figure]
+            cells.append(f"{value:12{written}}")
+        lines.append(f"  {side:30}{''.join(cells)}")
     return "\n".join(lines)
 
 
@@ -384,27 +368,32 @@ def main() -> int:
     parser.add_argument("--postgres", help="A DSN; without, a server of the wheel is started.")
     given = parser.parse_args()
     rounds = given.rounds or (3 if given.quick else 5)
-    chosen = [
-        scenario
-        for scenario in SCENARIOS
-        if (scenario.quick or not given.quick)
-        and (not given.only or any(word in scenario.name for word in given.only))
-    ]
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {rounds} rounds"
     print(machine)
     results: dict[str, list[dict[str, Any]]] = {}
     server = Server(given.postgres)
-    for scenario in chosen:
-        found = compare(scenario, rounds, server)
-        results[scenario.name] = [asdict(one) for one in found]
-        print(table(scenario, found), flush=True)
-    for each in COMPARISONS:
-        if (each.quick or not given.quick) and (
-            not given.only or any(word in each.name for word in given.only)
-        ):
-            medians = received(each, rounds, server)
-            results[each.name] = [{"side": side, **one} for side, one in medians.items()]
-            print(received_table(each, medians), flush=True)
+
+    def chosen(each: Scenario | Comparison) -> bool:
+        wanted = not given.only or any(word in each.name for word in given.only)
+        return wanted and (each.quick or not given.quick)
+
+    def told(name: str, found: Mapping[str, Figures], columns: Columns) -> None:
+        results[name] = [{"side": side, **figures} for side, figures in found.items()]
+        print(table(name, found, columns), flush=True)
+
+    for scenario in filter(chosen, SCENARIOS):
+        with serving(scenario) as sink:
+            runs = {
+                label(side, special): functools.partial(sent, scenario, side, special, sink, server)
+                for side, special in scenario.sides
+            }
+            told(scenario.name, in_turn(runs, rounds), SENT)
+    for each in filter(chosen, COMPARISONS):
+        receivers = {
+            named(side, arrivals): functools.partial(received, side, arrivals, server)
+            for side, arrivals in each.sides
+        }
+        told(each.name, in_turn(receivers, rounds), RECEIVED)
     server.remove()
     if given.json:
         given.json.write_text(json.dumps({"machine": machine, "scenarios": results}, indent=1))

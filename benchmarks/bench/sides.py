@@ -173,6 +173,12 @@ async def arrived(load: Load) -> int:
     return int(body)
 
 
+async def until_all_arrived(load: Load) -> None:
+    """Wait until the webhooks that answer have had all that is for them."""
+    while await arrived(load) < load.answered:
+        await asyncio.sleep(0.02)
+
+
 async def pushkit(load: Load) -> Cost:
     """pushkit: signed and durable; done when the last delivery is settled."""
     from a2a.server.tasks import InMemoryTaskStore
@@ -203,8 +209,7 @@ async def pushkit(load: Load) -> Cost:
 
             began, cpu = time.perf_counter(), time.process_time()
             cost = await run(load, send)
-            while await arrived(load) < load.answered:
-                await asyncio.sleep(0.02)
+            await until_all_arrived(load)
             return Cost(time.perf_counter() - began, time.process_time() - cpu, cost.waits)
 
 
@@ -278,8 +283,7 @@ async def agent_with_pushkit(load: Load) -> Cost:
                 push_config_store=PushkitConfigStore(push),
                 push_sender=PushkitNotificationSender(push, task_store=store),
             )
-            while await arrived(load) < load.answered:
-                await asyncio.sleep(0.02)
+            await until_all_arrived(load)
             return Cost(time.perf_counter() - began, time.process_time() - cpu, waits)
 
 
@@ -299,8 +303,7 @@ async def agent_with_sdk(load: Load) -> Cost:
         waits = await _agent(
             load, InMemoryTaskStore(), push_config_store=configs, push_sender=sender
         )
-        while await arrived(load) < load.answered:
-            await asyncio.sleep(0.02)
+        await until_all_arrived(load)
         return Cost(time.perf_counter() - began, time.process_time() - cpu, waits)
 
 

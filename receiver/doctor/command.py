@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
@@ -14,10 +13,8 @@ from pathlib import Path
 import click
 
 from pushkit.a2a import PushConfig, WireVersion, format_push_config
-from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
-from pushkit.keys.files import load_key_ring
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
+from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.jwks_client import load_jwks
 from pushkit.terminal.listening import listen_option, listening_at
 from pushkit.terminal.output import example
@@ -29,7 +26,7 @@ from receiver.doctor.scenarios import SCENARIOS
 from receiver.doctor.sender import Drive, examine_sender, run_for_each
 from receiver.doctor.signatures import Signatures
 from receiver.doctor.subject import Examined, check_consent, words_of
-from receiver.options import Schemes, scheme_options
+from receiver.options import Schemes, load_signing_key, scheme_options
 from receiver.testing import SigningAgent
 
 _PATIENCE = 30
@@ -153,7 +150,9 @@ def doctor(
                 webhook_url=audience or url,
                 issuer=issuer,
                 token=token,
-                key=_signing_key(keys_path) if schemes.by_key else generate_key(Algorithm.ES256),
+                key=load_signing_key(keys_path)
+                if schemes.by_key
+                else generate_key(Algorithm.ES256),
                 schemes=frozenset(schemes.names),
                 webhook_secrets=schemes.webhook_secrets,
             ),
@@ -165,12 +164,6 @@ def doctor(
         asyncio.run(check_consent(url, operated=operated))
     found = asyncio.run(_told(results, aloud=written_as == "text" and out is None))
     _report(subject, found, written_as=written_as, out=out)
-
-
-def _signing_key(path: Path) -> SigningKey:
-    passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
-    ring = load_key_ring(path, passphrase.encode() if passphrase else None)
-    return ring.signing_key(utc_now())
 
 
 def _signatures(jwks: str | None, schemes: Schemes) -> Callable[[], Awaitable[Signatures]] | None:

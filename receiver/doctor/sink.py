@@ -13,7 +13,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pushkit.webhook import Headers, WebhookRequest
+from pushkit.errors import InboundError
+from pushkit.webhook import WebhookRequest
+from receiver.serving.http1 import Messages
 
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -123,7 +125,7 @@ class Sink:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
+            with contextlib.suppress(OSError, InboundError, ValueError):
                 request = await _read(reader)
                 path = request.target.partition("?")[0]
                 visit = Visit(at=self.elapsed(), request=request)
@@ -150,10 +152,7 @@ async def sinking(
 ) -> AsyncIterator[Sink]:
     """Run a sink while the block runs."""
     sink = Sink(scripts)
-    servers = [
-        await asyncio.start_server(sink.accept, sock=listener, limit=_MAX_HEAD_BYTES)
-        for listener in listeners
-    ]
+    servers = [await asyncio.start_server(sink.accept, sock=listener) for listener in listeners]
     try:
         yield sink
     finally:
@@ -163,37 +162,18 @@ async def sinking(
 
 
 async def _read(reader: asyncio.StreamReader) -> WebhookRequest:
-    """Read a request; ValueError if it is none."""
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError as exc:
-        raise ValueError("too long") from exc
-    first, *lines = head.decode("latin-1").split("\r\n")
-    method, target, _ = first.split(" ")
-    headers = Headers(
-        [
-            (name, value.strip())
-            for name, _, value in (line.partition(":") for line in lines if line)
-        ]
-    )
-    if "chunked" in ", ".join(headers.all("Transfer-Encoding")).lower():
-        body = await _read_chunks(reader)
-    else:
-        length = int((headers.all("Content-Length") or ["0"])[0])
-        if length > _MAX_BODY_BYTES:
-            raise ValueError("too long")
-        body = await reader.readexactly(length)
-    return WebhookRequest(method=method, target=target, headers=headers, body=body)
-
-
-async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    body = bytearray()
-    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
-        if len(body) + size > _MAX_BODY_BYTES:
-            raise ValueError("too long")
-        body += (await reader.readexactly(size + 2))[:-2]
-    await reader.readuntil(b"\r\n")
-    return bytes(body)
+    """Read a request; InboundError if it is none, ValueError if it breaks off or is too long."""
+    messages, head = Messages(_MAX_HEAD_BYTES), None
+    while head is None or not messages.is_whole:
+        data = await reader.read(65536)
+        if not data or messages.held_bytes > _MAX_BODY_BYTES:
+            raise ValueError("it breaks off, or is too long")
+        messages.feed(data)
+        head = head or messages.head()
+        if messages.error is not None:
+            raise messages.error
+    body = bytes(messages.body)
+    return WebhookRequest(method=head.method, target=head.target, headers=head.headers, body=body)
 
 
 def _head(status: str, *fields: str) -> bytes:
