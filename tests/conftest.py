@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -32,6 +33,7 @@ from tests.long_runs import examples
 from tests.network import Network, the_network
 from tests.ports import free_port
 from tests.redis_server import RedisServer
+from tests.stalls import stalls_not_counted
 
 BOTH = ("sqlite", "postgresql")
 
@@ -210,6 +212,13 @@ def scripts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ScriptRu
 def unused_tcp_port() -> int:
     """Return a port that nobody uses; no other worker of this run gets it."""
     return free_port()
+
+
+@pytest.fixture
+async def no_stalls() -> AsyncIterator[None]:
+    """Have deadlines of the test's loop count no time in which this process stands still."""
+    with stalls_not_counted(asyncio.get_running_loop()):
+        yield
 
 
 @pytest.fixture

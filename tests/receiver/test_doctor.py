@@ -25,7 +25,9 @@ from tests.ports import free_port
 from tests.receiver.wrong.miniature import Miniature
 from tests.receiver.wrong.receivers import CAUGHT_BY
 
-SECONDS = timedelta(seconds=5)
+pytestmark = pytest.mark.usefixtures("no_stalls")
+
+SECONDS = timedelta(seconds=3)  # in which this process does not stand still
 RESTART = """\
 touch restart-please
 while [ -e restart-please ]; do sleep 0.02; done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -61,14 +62,18 @@ async def examined(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_stalls")  # its attempts may take a second, and it must not come early
 async def test_pushkits_own_sender_does_nothing_wrong(tmp_path: Path) -> None:
     options = SenderOptions(retry=SOON, timeout=timedelta(seconds=1))
+    loop, began = asyncio.get_running_loop(), utc_now()
+    opened = loop.time()
     async with PushSender(
         issuer="https://agent.example.com",
         keys=KeyRing.create(utc_now()),
         database=tmp_path / "outbox.db",
         allow=["127.0.0.1:*"],
         options=options,
+        clock=lambda: began + timedelta(seconds=loop.time() - opened),
     ) as push:
         results = await examined(push, *SCENARIOS, patience=timedelta(seconds=4))
     outcomes = {name: result.outcome for name, result in results.items()}

@@ -16,8 +16,8 @@ from tests.receiver.wrong.receivers import CAUGHT_BY, TOUCHED_TOO
 
 pytestmark = pytest.mark.slow
 
-# Of a callback that never comes: a machine may be busy, and five seconds are a lot for this one.
-DEADLINE = timedelta(seconds=5)
+# Of a callback that never comes, all in this process, in seconds that it does not stand still.
+DEADLINE = timedelta(seconds=2)
 
 Make = Callable[[type[Miniature]], Miniature]
 
@@ -39,12 +39,14 @@ async def findings_of(subject: Miniature) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.usefixtures("no_stalls")
 async def test_the_receiver_that_the_wrong_ones_are_made_of_keeps_every_promise(
     miniature: Make,
 ) -> None:
     assert await findings_of(miniature(Miniature)) == {}
 
 
+@pytest.mark.usefixtures("no_stalls")
 @pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
 async def test_a_wrong_receiver_is_caught_for_what_it_does_wrong_and_for_nothing_else(
     miniature: Make, kind: type[Miniature]
