@@ -142,7 +142,11 @@ class House:
         return self.folder / "keys.json"
 
     def sender(
-        self, *, secrets: SecretKeys | None = None, database: str | None = None
+        self,
+        *,
+        secrets: SecretKeys | None = None,
+        database: str | None = None,
+        lease_margin: timedelta = timedelta(seconds=15),
     ) -> PushSender:
         passphrase = self.canaries.planted["passphrase"]
         return PushSender(
@@ -152,7 +156,10 @@ class House:
             database=database or self.database,
             allow=["127.0.0.1:*"],
             options=SenderOptions(
-                seal_bodies=secrets is not None, keep_answers=True, timeout=timedelta(seconds=5)
+                seal_bodies=secrets is not None,
+                keep_answers=True,
+                timeout=timedelta(seconds=5),
+                lease_margin=lease_margin,
             ),
             on_event=self.events.append,
             secrets=secrets,
@@ -395,7 +402,8 @@ async def test_a_plain_sender_keeps_its_secrets_out_of_all_but_the_database(hous
 
 
 async def test_what_the_database_says_of_a_refused_row_goes_nowhere(house: House) -> None:
-    await run_storage_errors(house, house.sender())
+    # For that long it is tried to settle what cannot be.
+    await run_storage_errors(house, house.sender(lease_margin=timedelta(seconds=0.5)))
     assert "could not be settled" in house.output.logged.getvalue()
     assert house.output.leaks(house.canaries) == {}
 

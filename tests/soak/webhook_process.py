@@ -36,9 +36,7 @@ ISSUER = "https://agent.example.com"
 TOKEN = "the-token-of-the-soak"
 # Every process is a fork of one that has imported everything: a start takes a tenth of a second.
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
-    ["receiver", "aiohttp.web", "asyncpg", "redis.asyncio", "uvicorn"]
-)
+_processes.set_forkserver_preload([__name__, "asyncpg", "redis.asyncio"])
 
 _OFTEN = RateLimit(per_second=1e6, burst=10**6)
 
