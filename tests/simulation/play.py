@@ -374,7 +374,10 @@ class _Play:
             looks = 20
             while sending.slots_taken() and (looks := looks - 1):
                 await asyncio.sleep(0.13)  # a claim that looks for more will be through
-            if taken := sending.slots_taken():
+            now = self.world.loop.time()
+            # Whoever is left behind by an upgrade tries for a time to write down what he knew.
+            is_left_behind = self.world.had_trouble("upgrade", now, now)
+            if (taken := sending.slots_taken()) and not is_left_behind:
                 self.world.violated(f"{name}: {taken} slots of its worker are lost")
 
     async def _until(self, moment: float) -> None:

@@ -101,6 +101,8 @@ class Promises:
         self._ill = ill
         self._tries = tries
         self._newest: dict[str, int] = {}
+        # When the first request of each attempt came: one whose connection was closed goes again.
+        self._begun: dict[tuple[str, int, Process | None], float] = {}
         self._world = world
         self._outbox = outbox
         self.inboxes = inboxes
@@ -200,6 +202,8 @@ class Promises:
 
     def _check_silence(self, row: sqlite3.Row, arrival: Arrival) -> None:
         """Nothing is begun for who paused, was disabled, or is gone."""
+        attempt = (row["id"], row["attempts"], arrival.process)
+        first = self._begun.setdefault(attempt, arrival.at)
         since = self.wishes.silent_since(row["task_id"], row["owner"])
         if since is None:
             return
@@ -207,7 +211,7 @@ class Promises:
         host, _, _ = arrival.host.partition(".")
         is_slow = self._world.had_trouble("network", begun, arrival.at, whom=host)
         is_slow |= self._world.had_trouble("freeze", begun, arrival.at)
-        if arrival.at - since > _UNHEARD + is_slow * (self._timeout + _SETTLING):
+        if first - since > _UNHEARD + is_slow * (self._timeout + _SETTLING):
             self._world.violated(f"sent after nobody wanted it: {_brief(row)}")
 
     def _check_repetition(self, before: Arrival, arrival: Arrival) -> None:
