@@ -1,10 +1,11 @@
 """A disk with one SQLite database, shared by processes: the third driver of the scripts.
 
-The database is real SQLite, in memory; each transaction runs in one go, a moment after it was asked
-for, as the one writer of a file makes them. Before any statement, and after a commit, a fault may
-be injected: an error of SQLite's, or the end of the process. A power cut takes back what was
-committed and not synced: what was written with less than `synchronous = FULL` since the last commit
-that had it.
+The database is real SQLite, in memory. Each transaction runs in one go, a moment after it was asked
+for, as the writer's thread makes them; or, of a few items, its statements run at once, as in the
+event loop, and its commit a moment later. Until then the process holds the lock, and nobody sees
+what it wrote. Before any statement, and after a commit, a fault may be injected: an error of
+SQLite's, or the end of the process. A power cut takes back what was committed and not synced: what
+was written with less than `synchronous = FULL` since the last commit that had it.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from pushkit.errors import StorageError
 from pushkit.storage.group_commit import Batch, Ended
 from pushkit.storage.migrations import Access, Migration, migrate
 from pushkit.storage.script import Script
-from pushkit.storage.sqlite import SqliteDatabase, _Writer, run_script
+from pushkit.storage.sqlite import _PAUSE_AFTER_LONG, SqliteDatabase, _Writer, run_script
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.shelf import Shelf
 
-__all__ = ["MOVING", "Crash", "Disk", "DiskDatabase", "OnMove"]
+__all__ = ["MOVING", "Crash", "Disk", "DiskDatabase", "OnMove", "failure"]
 
 T = TypeVar("T")
 
 _SYNCHRONOUS = "PRAGMA synchronous = "
 _SYNCED = {"FULL", "EXTRA"}
 _ENDING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_BUSY_TIMEOUT = 5.0  # seconds that a writer waits for another process
+_LONG = 1 / 50  # how often scripts in the event loop take so long that the next ones are not
 
 
 class Crash(BaseException):
@@ -54,11 +57,38 @@ class Disk:
         self.lock_holders: dict[str, Process] = {}
         self._is_synced: dict[Process, bool] = {}
         self._synced: sqlite3.Connection | None = None  # what a power cut leaves, if that is less
+        self._holder: Process | None = None  # who is in a transaction
+        self._written: list[tuple[str, Any]] = []  # the statements of that one
         self.connection = _connect()
         self.connection.disk = self
 
     def select(self, sql: str, *values: Any) -> list[sqlite3.Row]:
         """Look at what is committed."""
+        self.lay_aside()
+        return self._execute(sql, values)
+
+    def is_held_from(self, process: Process) -> bool:
+        """Say whether another process is in a transaction."""
+        holder = self._holder
+        return holder is not None and holder is not process and holder.alive
+
+    def resume(self, process: Process) -> None:
+        """Let a process do something: in its own transaction, if it is in one."""
+        if self._holder is not process:
+            self.lay_aside()
+        elif not self.connection.in_transaction:
+            self._execute("BEGIN IMMEDIATE")
+            on_move, self.on_move = self.on_move, None  # it was told already
+            for sql, values in self._written:
+                self._execute(sql, values)
+            self.on_move = on_move
+
+    def lay_aside(self) -> None:
+        """Take back what is not committed, to be written again: there is one connection for all."""
+        if self.connection.in_transaction:
+            self._execute("ROLLBACK")
+
+    def _execute(self, sql: str, values: Any = ()) -> list[sqlite3.Row]:
         return sqlite3.Connection.execute(self.connection, sql, values).fetchall()
 
     def begin_with(self, component: str, migrations: Sequence[Migration]) -> None:
@@ -94,9 +124,12 @@ class Disk:
             if sql.startswith(_SYNCHRONOUS):
                 self._is_synced[process] = sql.removeprefix(_SYNCHRONOUS) in _SYNCED
             return
-        if sql == "BEGIN IMMEDIATE" and not self._is_synced[process] and self._synced is None:
-            self._synced = sqlite3.connect(":memory:")
-            self.connection.backup(self._synced)
+        if sql == "BEGIN IMMEDIATE":
+            if self.is_held_from(process):
+                raise failure(sqlite3.SQLITE_BUSY, "database is locked")
+            if not self._is_synced[process] and self._synced is None:
+                self._synced = sqlite3.connect(":memory:")
+                self.connection.backup(self._synced)
         if self.fault is None:
             return
         try:
@@ -106,18 +139,33 @@ class Disk:
             if exc.sqlite_errorcode in _ENDING and (
                 sql == "COMMIT" or self.loop.random.random() < 0.5
             ):
-                self.recover()
+                self._end_transaction()
             raise
 
-    def committed(self) -> None:
+    def after(self, sql: str, values: Any) -> None:
+        if sql == "BEGIN IMMEDIATE":
+            self._holder = self.running
+            self._written.clear()
+        elif sql in ("COMMIT", "ROLLBACK"):
+            self._holder = None
+            if sql == "COMMIT":
+                self._committed()
+        elif not sql.startswith(("SELECT", "PRAGMA")):
+            self._written.append((sql, values))
+
+    def _committed(self) -> None:
         if self.running is not None and self._is_synced[self.running]:
             self._synced = None
         self.before("COMMITTED")
 
+    def _end_transaction(self) -> None:
+        if self.connection.in_transaction:  # else it is a reader's, who has none to lose
+            self.recover()
+
     def recover(self) -> None:
         """Do what SQLite does with what was not committed when it opens a file."""
-        if self.connection.in_transaction:
-            sqlite3.Connection.execute(self.connection, "ROLLBACK")
+        self.lay_aside()
+        self._holder = None
 
     def lose_power(self) -> None:
         """Be as it was when it was last synced."""
@@ -147,10 +195,19 @@ def _watch_moves(connection: _Connection, table: str, column: str) -> None:
         )
 
 
+def failure(code: int, text: str) -> sqlite3.OperationalError:
+    """Return an error as SQLite's own."""
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error
+
+
 class _Cursor(sqlite3.Cursor):
     def execute(self, sql: str, parameters: Any = (), /) -> _Cursor:
-        self.connection.disk.before(sql)  # type: ignore[attr-defined]
+        disk: Disk = self.connection.disk  # type: ignore[attr-defined]
+        disk.before(sql)
         super().execute(sql, parameters)
+        disk.after(sql, parameters)
         return self
 
 
@@ -164,8 +221,7 @@ class _Connection(sqlite3.Connection):
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
         self.disk.before(sql)
         result = super().execute(sql, parameters)
-        if sql == "COMMIT":
-            self.disk.committed()
+        self.disk.after(sql, parameters)
         return result
 
     def moved(self, *move: Any) -> None:
@@ -189,33 +245,55 @@ _SHELF = Shelf(_connect, lambda new, *what: run_script(new, migrate(*what)))
 
 
 class _InlineWriter(_Writer):
-    """The writer, without its thread: does what is asked for a moment later."""
+    """The writer, without its thread: does what is asked of that a moment later, in its turn."""
 
     def __init__(self, database: DiskDatabase, connect: Callable[[], sqlite3.Connection]) -> None:
-        super().__init__(connect)
+        super().__init__(connect, patience=-1.0)  # it is `_work` that waits
         self._database = database
 
     def start(self) -> None: ...
 
     def __call__(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
         loop, delay = self._database.disk.loop, self._database.delay()
-        if loop.leap(delay):
-            self._work(batches, ended)
+        if not self._does(lambda: super(_InlineWriter, self).__call__(batches, ended)):
+            return
+        if self._database.process.frozen is None and loop.leap(delay):
+            self._work(loop.time())
         else:
-            loop.call_later(delay, self._work, batches, ended)
+            loop.call_later(delay, self._work, loop.time() + delay)
 
-    def _work(self, batches: Sequence[Batch[Any, Any]], ended: Ended) -> None:
+    def _run_in_loop(self, batches: Sequence[Batch[Any, Any]]) -> bool:
+        is_run, loop = super()._run_in_loop(batches), self._database.disk.loop
+        if is_run and loop.random.random() < _LONG:
+            self._all_here_until = loop.time() + _PAUSE_AFTER_LONG
+        return is_run
+
+    def _work(self, since: float) -> None:
+        """Do the next thing that was asked for, unless another process holds the lock."""
+        loop = self._database.disk.loop
+        waited = loop.time() - since
+        if waited < _BUSY_TIMEOUT and self._database.disk.is_held_from(self._database.process):
+            loop.call_later(0.005 + waited / 4, self._work, since)
+            return
+        asked = self._asked.get_nowait()
+        assert asked is not None
+        batches, ended, is_run = asked
+        if self._does(lambda: self.commit(batches, is_run=is_run)):
+            self._tell(batches, ended)
+
+    def _does(self, what: Callable[[], object]) -> bool:
+        """Do something; say whether its process is still there."""
         disk, process = self._database.disk, self._database.process
         disk.running = process
+        disk.resume(process)
         try:
-            self.commit(batches)
+            what()
         except Crash:
             disk.recover()
             process.alive = False  # at once: the rest of its end follows
-            return
         finally:
             disk.running = None
-        ended(batches)
+        return process.alive
 
 
 class DiskDatabase(SqliteDatabase):
@@ -265,6 +343,7 @@ class DiskDatabase(SqliteDatabase):
             raise StorageError("the disk is not open: call open() first")
         await self.disk.loop.pause(self.delay())
         disk = self.disk
+        disk.lay_aside()
         disk.running = self.process
         try:
             return run_script(disk.connection, script)

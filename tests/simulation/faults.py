@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from tests.simulation.disk import Crash
+from tests.simulation.disk import Crash, failure
 from tests.simulation.loop import Process
 from tests.simulation.world import World
 
@@ -147,10 +147,7 @@ class Faults:
     def _fail_with(self, kind: _Kind) -> None:
         if self._is_postgres:
             raise kind.postgres("simulated")
-        code, text = kind.sqlite
-        error = sqlite3.OperationalError(text)
-        error.sqlite_errorcode = code
-        raise error
+        raise failure(*kind.sqlite)
 
     def _end_here(self) -> None:
         if self._is_postgres:
