@@ -110,7 +110,9 @@ class Attempt:
         if to is None:
             return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
         if delivery.attempts > 0:
-            attempts, since, now = delivery.attempts, delivery.age_from, self.clock()
+            # What our own policy refused has a schedule of its own, which did not give up.
+            attempts = delivery.attempts - refusals
+            since, now = delivery.age_from, self.clock()
             if gives_up(self.retry, attempts=attempts, since=since, now=now):
                 # Overtaken by its age while it waited.
                 return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)

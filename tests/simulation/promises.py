@@ -442,11 +442,12 @@ class Promises:
             return row["id"] in self.wishes.brought_back  # else it is cancelled with it
         if error in _AT_ONCE:
             return host in self.inboxes or _AT_ONCE[error] in statuses
+        refusals = self._refusals_of(row)
         if error in _REFUSED:  # they count apart from what webhooks answered before
-            tries, needed = self._refusals_of(row), _AFTER_REFUSALS
-        else:
-            tries, needed = row["attempts"], self._tries
-        if tries != needed:
+            is_enough = refusals == _AFTER_REFUSALS
+        else:  # and give up nothing themselves
+            is_enough = row["attempts"] - refusals <= self._tries <= row["attempts"]
+        if not is_enough:
             return False
         if error in _MISTRUSTED and host in self.inboxes:
             # Whoever signs and is trusted is refused for his clock alone.

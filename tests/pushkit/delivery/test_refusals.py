@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 import trustme
 from aiohttp import web
+from tenacity import stop_after_attempt
 
-from pushkit import PushSender, StatusUpdate
+from pushkit import PushSender, RetryPolicy, StatusUpdate, wait_schedule
 from pushkit.events.model import Event
 from pushkit.events.sender import DeliveryDead, SubscriptionDisabled
 from pushkit.outbox.states import DeliveryState
@@ -80,7 +81,8 @@ async def test_attempts_before_it_do_not_shorten_the_schedule_of_a_refusal(
         return response
 
     await public.serve(fail)
-    sender = await senders.open(allow=(), ca_file=public.ca_file)
+    retry = RetryPolicy(wait=wait_schedule((60,)), stop=stop_after_attempt(4))
+    sender = await senders.open(allow=(), ca_file=public.ca_file, retry=retry)
     delivery_id = await notified(sender, status())
     for _ in range(2):
         clock.advance(7200)
@@ -91,7 +93,11 @@ async def test_attempts_before_it_do_not_shorten_the_schedule_of_a_refusal(
         await sender.worker.run_once()
         [delivery] = await sender.deliveries("task-1")
         assert delivery.state is DeliveryState.PENDING
-    assert await errors_of(sender, delivery_id) == ["status_500"] * 3 + ["address_refused"] * 2
+    clock.advance(10 * 3600)
+    await sender.worker.run_once()
+    [delivery] = await sender.deliveries("task-1")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
+    assert await errors_of(sender, delivery_id) == ["status_500"] * 3 + ["address_refused"] * 3
 
 
 async def test_a_worker_that_dies_does_not_lengthen_the_schedule_of_a_refusal(
