@@ -8,10 +8,9 @@ from pathlib import Path
 
 import click
 
-from pushkit.bounded_json import JsonObject
 from pushkit.cli.databases import change, database_option, look
 from pushkit.errors import ConfigError, SealedSecretError
-from pushkit.secrets.resealing import SecretsAdmin, SecretsStatus
+from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey, SecretKeys, add_secret_key
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import PATH
@@ -112,24 +111,30 @@ def status(*, database: str, as_json: bool) -> None:
     """Show how much is encrypted with which key."""
     keys = SecretKeys.from_environment()
     found = look(database, SecretsAdmin, lambda admin: admin.status())
-    rows = list(_rows(found, keys.ids if keys else ()))
-    if as_json:
-        click.echo(json.dumps([_document(row) for row in rows], indent=2))
-        return
-    click.echo(table(("KEY", "STATE", "TOKENS AND CREDENTIALS", "BODIES"), *rows))
-
-
-def _rows(found: SecretsStatus, here: tuple[str, ...]) -> list[tuple[str, str, str, str]]:
+    here = keys.ids if keys else ()
     known = dict.fromkeys([*here, *found.secrets, *found.bodies])
-    return [
+    if as_json:
+        documents = [
+            {
+                "key": key,
+                "state": _state(key, here),
+                "tokens_and_credentials": found.secrets.get(key, 0),
+                "bodies": found.bodies.get(key, 0),
+            }
+            for key in known
+        ]
+        click.echo(json.dumps(documents, indent=2))
+        return
+    rows = (
         (
             key or "-",
             _state(key, here),
-            str(found.secrets.get(key, 0)),
-            str(found.bodies.get(key, 0)),
+            f"{found.secrets.get(key, 0)}",
+            f"{found.bodies.get(key, 0)}",
         )
         for key in known
-    ]
+    )
+    click.echo(table(("KEY", "STATE", "TOKENS AND CREDENTIALS", "BODIES"), *rows))
 
 
 def _state(key: str | None, here: tuple[str, ...]) -> str:
@@ -138,13 +143,3 @@ def _state(key: str | None, here: tuple[str, ...]) -> str:
     if key not in here:
         return "missing here"
     return "encrypts" if key == here[0] else "decrypts"
-
-
-def _document(row: tuple[str, str, str, str]) -> JsonObject:
-    key, state, subscriptions, bodies = row
-    return {
-        "key": None if key == "-" else key,
-        "state": state,
-        "tokens_and_credentials": int(subscriptions),
-        "bodies": int(bodies),
-    }

@@ -21,10 +21,9 @@ from pushkit.cli.options import (
     signing_options,
 )
 from pushkit.delivery.answers import judge
-from pushkit.delivery.route import Route, Routes
+from pushkit.delivery.route import Routes
 from pushkit.delivery.signatures import Signing, signed_headers
 from pushkit.errors import InvalidUpdateError, MalformedJsonError
-from pushkit.keys.jwk import SigningKey
 from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer, closing
@@ -118,11 +117,14 @@ def send(
     The bytes are sent as they are. Exit status 0 if the webhook accepted them, 1 if not.
     """
     policy = DestinationPolicy(allow)
-    if not post_one(one, signing=signing.read(), ring=key_file.ring(), policy=policy):
+    posting = post_one(one, signing=signing.read(), ring=key_file.ring(), policy=policy)
+    if not asyncio.run(posting):
         sys.exit(1)
 
 
-def post_one(one: OneUpdate, *, signing: Signing, ring: KeyRing, policy: DestinationPolicy) -> bool:
+async def post_one(
+    one: OneUpdate, *, signing: Signing, ring: KeyRing, policy: DestinationPolicy
+) -> bool:
     """Sign an update, show the request, post it, show the answer; return whether it was accepted.
 
     Raises:
@@ -135,9 +137,14 @@ def post_one(one: OneUpdate, *, signing: Signing, ring: KeyRing, policy: Destina
         audience = audience_of(one.audience)
         route = replace(route, claims={**route.claims, "aud": audience})
     key = ring.signing_key(now, route.algorithm)
-    answer = asyncio.run(
-        _post(policy, route, delivery, signing=signing, key=key, within=one.within)
-    )
+    headers = await signed_headers(route, delivery, one.body, signing=signing, key=key, now=now)
+    url = route.destination.url
+    click.echo(f"> POST {url.origin}{url.target.partition('?')[0]}")
+    for name, value in headers:
+        click.echo(f"> {name}: {'***' if name.lower() in _SECRET_HEADERS else value}")
+    click.echo(f"> ({len(one.body)} bytes)")
+    async with closing(Transport(policy)) as transport:
+        answer = await transport.post(route.destination, headers, one.body, timeout=one.within)
     judgement = judge(answer.status, answer.headers, now)
     says = _problem_code(answer) or judgement.error or judgement.outcome.value
     click.echo(f"< {answer.status} ({says})")
@@ -151,28 +158,6 @@ def _problem_code(answer: Answer) -> str | None:
     except MalformedJsonError:
         return None
     return code if isinstance(code, str) and code.isprintable() else None
-
-
-async def _post(
-    policy: DestinationPolicy,
-    route: Route,
-    delivery: Delivery,
-    *,
-    signing: Signing,
-    key: SigningKey,
-    within: timedelta,
-) -> Answer:
-    """Sign the request, show it, and post it."""
-    url, body = route.destination.url, delivery.body
-    headers = await signed_headers(
-        route, delivery, body, signing=signing, key=key, now=delivery.notified_at
-    )
-    click.echo(f"> POST {url.origin}{url.target.partition('?')[0]}")
-    for name, value in headers:
-        click.echo(f"> {name}: {'***' if name.lower() in _SECRET_HEADERS else value}")
-    click.echo(f"> ({len(body)} bytes)")
-    async with closing(Transport(policy)) as transport:
-        return await transport.post(route.destination, headers, body, timeout=within)
 
 
 def _made_up(one: OneUpdate, *, origin: str, now: datetime) -> tuple[Delivery, StoredSubscription]:

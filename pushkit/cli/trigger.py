@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sys
 from collections.abc import Mapping
@@ -107,7 +108,8 @@ def trigger(
             seq=seq,
             audience=audience,
         )
-        accepted &= post_one(one, signing=signing.read(), ring=ring, policy=policy)
+        posting = post_one(one, signing=signing.read(), ring=ring, policy=policy)
+        accepted &= asyncio.run(posting)
     if not accepted:
         sys.exit(1)
 

@@ -115,15 +115,15 @@ def _list_checks(checks: Sequence[Check]) -> list[str]:
 def _token(headers: Headers, expected: str | None) -> Check:
     if expected is None:
         return Check(name="token", holds=None, says="--token was not given")
-    return checked("token", "is the one", lambda: _check_token(headers, expected))
 
+    def check() -> None:
+        found = read_token(headers)
+        if found is None:
+            raise TokenError("the request carries no token, one was expected")
+        if not token_matches(found, [hash_token(expected)]):
+            raise TokenError("the request carries another token than the one that was expected")
 
-def _check_token(headers: Headers, expected: str) -> None:
-    found = read_token(headers)
-    if found is None:
-        raise TokenError("the request carries no token, one was expected")
-    if not token_matches(found, [hash_token(expected)]):
-        raise TokenError("the request carries another token than the one that was expected")
+    return checked("token", "is the one", check)
 
 
 def _content(request: WebhookRequest) -> Check:

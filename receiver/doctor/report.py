@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from html import escape
+from xml.etree import ElementTree
 
 from pushkit.terminal.command import painted
 from pushkit.terminal.output import harmless
@@ -71,26 +71,24 @@ def as_json(subject: str, results: Sequence[Result]) -> str:
 def as_junit(subject: str, results: Sequence[Result]) -> str:
     """Return a report as continuous integration reads it; what was not seen is skipped."""
     counts = Counter(result.outcome for result in results)
-    suite = (
-        f'<testsuite name="pushkit doctor {_attribute(subject)}" tests="{len(results)}"'
-        f' failures="{counts[Outcome.FAILED]}" errors="0" skipped="{counts[Outcome.UNSEEN]}">'
+    suite = ElementTree.Element(
+        "testsuite",
+        name=f"pushkit doctor {_in_a_line(subject)}",
+        tests=str(len(results)),
+        failures=str(counts[Outcome.FAILED]),
+        errors="0",
+        skipped=str(counts[Outcome.UNSEEN]),
     )
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>', suite]
     for result in results:
-        said = _attribute("; ".join(result.details))
-        name = f'name="{_attribute(result.check)}" classname="pushkit.doctor"'
-        if result.outcome is Outcome.PASSED:
-            lines.append(f"  <testcase {name}/>")
-            continue
-        element = "failure" if result.outcome is Outcome.FAILED else "skipped"
-        promise = _attribute(result.promise)
-        lines.append(f'  <testcase {name}><{element} message="{said}">{promise}</{element}>')
-        lines[-1] += "</testcase>"
-    return "\n".join([*lines, "</testsuite>"])
-
-
-def _attribute(text: str) -> str:
-    return escape(_in_a_line(text))
+        case = ElementTree.SubElement(suite, "testcase", name=result.check)
+        case.set("classname", "pushkit.doctor")
+        if result.outcome is not Outcome.PASSED:
+            kind = "failure" if result.outcome is Outcome.FAILED else "skipped"
+            said = _in_a_line("; ".join(result.details))
+            ElementTree.SubElement(case, kind, message=said).text = result.promise
+    ElementTree.indent(suite)
+    written: bytes = ElementTree.tostring(suite, "utf-8", xml_declaration=True)
+    return written.decode()
 
 
 def _in_a_line(text: str) -> str:

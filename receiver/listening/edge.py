@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pushkit.clock import utc_now
@@ -71,19 +71,11 @@ class ListeningEdge(Edge):
         self._came += 1
         number, now = self._came, utc_now()
         whole = await read(_MAX_BODY_BYTES)  # also of who will be refused: it is shown
-        body = whole or b""
         request = WebhookRequest(
-            method=head.method, target=head.target, headers=head.headers, body=body
+            method=head.method, target=head.target, headers=head.headers, body=whole or b""
         )
-        headers = await self._trusting.meet(head.headers)
-        seen = Head(
-            method=head.method,
-            path=head.path,
-            target=head.target,
-            headers=headers,
-            socket_peer=head.socket_peer,
-        )
-        found = await self._verified(seen, body, now)
+        seen = replace(head, headers=await self._trusting.meet(head.headers), body=None)
+        found = await self._verified(replace(request, headers=seen.headers), head.path, now)
 
         async def again(_limit: int) -> bytes | None:
             return whole
@@ -107,16 +99,11 @@ class ListeningEdge(Edge):
         reply(answer)
 
     async def _verified(
-        self, head: Head, body: bytes, now: datetime
+        self, request: WebhookRequest, path: str, now: datetime
     ) -> VerifiedNotification | InboundError:
-        request = WebhookRequest(
-            method=head.method, target=head.target, headers=head.headers, body=body
-        )
         snapshot = await self._listened_to.trust.snapshot()
         try:
-            return verify_notification(
-                request, snapshot, now=now, path=head.path, tokens=[self._token]
-            )
+            return verify_notification(request, snapshot, now=now, path=path, tokens=[self._token])
         except InboundError as exc:
             return exc
 
