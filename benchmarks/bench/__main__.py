@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from benchmarks.bench import pinned
 from benchmarks.bench.receiving import COMPARISONS, Arrivals, Comparison
 from benchmarks.bench.sides import Load
 from tests.databases import PostgresServer, fresh
@@ -202,16 +203,6 @@ class Sink:
         with urllib.request.urlopen(url, timeout=30) as answer:  # loopback
             said: dict[str, Any] = json.load(answer)
         return said
-
-
-def pinned(core: int) -> list[str]:
-    """Return what puts a command on a core, where there are two."""
-    if (os.cpu_count() or 1) < 2:
-        return []
-    code = (
-        f"import os, sys; os.sched_setaffinity(0, {{{core}}}); os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    return [sys.executable, "-c", code]
 
 
 def python(module: str, *words: str, core: int) -> list[str]:

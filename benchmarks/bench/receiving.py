@@ -26,6 +26,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.bench import pinned
+
 if TYPE_CHECKING:
     from pushkit.keys.jwk import SigningKey
 
@@ -409,7 +411,7 @@ async def measure(side: str, arrivals: Arrivals) -> dict[str, Any]:
         }
         command = [sys.executable, "-m", __spec__.name, "serve", side, json.dumps(given)]
         process = subprocess.Popen(
-            [*_pinned(0), *command],
+            [*pinned(0), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -478,12 +480,6 @@ async def _measured(
 
 def _status(arrivals: Arrivals) -> int:
     return 401 if arrivals.forged else 200 if arrivals.repeated else 202
-
-
-def _pinned(core: int) -> list[str]:
-    from benchmarks.bench.__main__ import pinned
-
-    return pinned(core)
 
 
 def main() -> None:

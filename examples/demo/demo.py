@@ -180,8 +180,8 @@ async def process(
             stdout=asyncio.subprocess.PIPE if callbacks is not None else log,
         )
         reading = (
-            asyncio.create_task(read_callbacks(running, callbacks))
-            if callbacks is not None
+            asyncio.create_task(read_callbacks(running.stdout, callbacks))
+            if running.stdout is not None and callbacks is not None
             else None
         )
         try:
@@ -194,12 +194,10 @@ async def process(
 
 
 async def read_callbacks(
-    running: asyncio.subprocess.Process, callbacks: asyncio.Queue[dict[str, object]] | None
+    output: asyncio.StreamReader, callbacks: asyncio.Queue[dict[str, object]]
 ) -> None:
     """Put every callback that the receiver's handler prints on the queue."""
-    if running.stdout is None or callbacks is None:
-        return
-    async for line in running.stdout:
+    async for line in output:
         if line.startswith(b"CALLBACK "):
             await callbacks.put(json.loads(line.removeprefix(b"CALLBACK ")))
 

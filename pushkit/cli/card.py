@@ -247,10 +247,6 @@ def _read(target: str, allow: tuple[str, ...]) -> bytes:
 async def _load(target: str, transport: Transport) -> bytes:
     if _is_url(target):
         return await fetch_card(transport, card_url(target))
-    return _read_file(target)
-
-
-def _read_file(target: str) -> bytes:
     # One byte more than a card may have: enough to be refused for its size.
     try:
         with click.open_file(target, "rb") as file:

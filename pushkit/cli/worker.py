@@ -22,7 +22,6 @@ from pushkit.cli.destinations import load_destinations
 from pushkit.cli.worker_options import WorkerSettings, worker_options
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import PushkitError
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import listen
 from pushkit.terminal.log_output import log_to_stderr
@@ -64,7 +63,7 @@ def worker(*, settings: WorkerSettings, processes: int, http: str | None) -> Non
         _serve(settings, sockets)
     else:
         workers = Supervisor(
-            _child,
+            _serve,
             [settings, sockets],
             count=processes,
             name="pushkit-worker",
@@ -81,14 +80,6 @@ def worker(*, settings: WorkerSettings, processes: int, http: str | None) -> Non
 def _serve(settings: WorkerSettings, sockets: Sequence[socket.socket]) -> None:
     log_to_stderr(verbose=settings.verbose, log_format=settings.log_format)
     run_service_loop(_deliver(settings, sockets))
-
-
-def _child(settings: WorkerSettings, sockets: Sequence[socket.socket]) -> None:
-    try:
-        _serve(settings, sockets)
-    except PushkitError as exc:
-        click.echo(f"error: {exc}", err=True)
-        sys.exit(1)
 
 
 async def _deliver(settings: WorkerSettings, sockets: Sequence[socket.socket]) -> None:

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -56,8 +57,15 @@ def run_command(group: click.Group) -> None:
     What is raised on purpose, or by the operating system, becomes `error: …` on standard error, a
     line each, and exit status 1; click itself answers a wrong call with its usage and status 2.
     """
-    try:
+    with errors_told():
         group()
+
+
+@contextlib.contextmanager
+def errors_told() -> Iterator[None]:
+    """End with status 1 upon what `run_command` tells of."""
+    try:
+        yield
     except PushkitError as exc:
         _fail(str(exc))
     except OSError as exc:  # a disk that is full, a path that is too long

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from pushkit.terminal.command import errors_told
 from pushkit.terminal.systemd import Relay
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -115,7 +116,9 @@ class Supervisor:
 
     def _spawn(self, number: int) -> _Child:
         process = self._context.Process(
-            target=self._target, args=self._arguments, name=f"{self._name}-{number + 1}"
+            target=_run_child,
+            args=(self._target, *self._arguments),
+            name=f"{self._name}-{number + 1}",
         )
         # The mask is inherited: a signal that comes before its handler waits, and does not kill.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._forward)
@@ -141,6 +144,11 @@ class Supervisor:
                 process.join()
                 killed += 1
         return killed
+
+
+def _run_child(target: Callable[..., None], *arguments: object) -> None:
+    with errors_told():
+        target(*arguments)
 
 
 def is_first_process() -> bool:

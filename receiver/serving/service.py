@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pushkit.errors import ConfigError, PushkitError
+from pushkit.errors import ConfigError
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import LISTEN_BACKLOG, listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
@@ -126,14 +126,10 @@ async def _try(receiver: Receiver) -> None:
 
 
 def _child(options: ServiceOptions, sockets: _Sockets) -> None:
-    try:
-        settings = load_settings(options.config)
-        _log_as(options, settings)
-        receiver, tls = settings.build(), TlsFiles.of(settings)
-        _run(receiver, settings, sockets, tls)
-    except PushkitError as exc:
-        click.echo(f"error: {exc}", err=True)
-        sys.exit(1)
+    settings = load_settings(options.config)
+    _log_as(options, settings)
+    receiver, tls = settings.build(), TlsFiles.of(settings)
+    _run(receiver, settings, sockets, tls)
 
 
 def _run(
