@@ -62,13 +62,19 @@ class SubscriptionStore:
         now: datetime,
         wanted: Filter = EVERYTHING,
     ) -> Script[Subscription]:
-        """Create a subscription, or change the one of this key, which keeps its id and `seq`."""
+        """Create a subscription, or change the one of this key, which keeps its id and `seq`.
+
+        A new one goes on counting where a removed one of its key ended: receivers know its
+        notifications by task and config, and would take lower numbers for late.
+        """
         secrets = seal_secrets(vault, key, config)
         rows = yield Statement(
             "INSERT INTO pushkit_subscriptions (tenant, task_id, owner, config_id, id, version,"
             " url, origin, token, schemes, credentials, profile, filter,"
-            " created_at, updated_at)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14)"
+            " created_at, updated_at, last_seq)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14,"
+            " (SELECT COALESCE(MAX(d.seq), 0) FROM pushkit_deliveries d WHERE d.tenant = $1"
+            " AND d.task_id = $2 AND d.owner = $3 AND d.config_id = $4))"
             " ON CONFLICT (tenant, task_id, owner, config_id) WHERE removed_at IS NULL"
             " DO UPDATE SET"
             " version = excluded.version, url = excluded.url, origin = excluded.origin,"

@@ -286,9 +286,9 @@ async def test_registering_it_after_the_end_is_a_new_one(
     await sender.notify(status("completed"))
     await pump(sender)
     second = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    assert (second.id != first.id, second.last_seq, second.ended) == (True, 0, False)
+    assert (second.id != first.id, second.last_seq, second.ended) == (True, 1, False)
     await sender.notify(status("working"))
-    assert sorted(each.seq for each in await sender.deliveries("task-1")) == [1, 1]
+    assert sorted(each.seq for each in await sender.deliveries("task-1")) == [1, 2]
     assert await sender.unsubscribe("task-1") == 1
 
 

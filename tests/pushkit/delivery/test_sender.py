@@ -221,14 +221,19 @@ async def test_without_a_config_id_all_of_the_owner_are_removed(sender: PushSend
     assert len(await sender.subscriptions("task-1", owner="bob")) == 1
 
 
-async def test_subscribing_after_that_starts_anew(sender: PushSender, status: MakeStatus) -> None:
+async def test_subscribing_after_that_goes_on_counting(
+    sender: PushSender, status: MakeStatus
+) -> None:
     first = await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status())
     await sender.unsubscribe("task-1")
     second = await sender.subscribe("task-1", HOOK, version="1.0")
+    other = await sender.subscribe("task-1", {**HOOK, "id": "other"}, version="1.0")
     await sender.notify(status())
     assert second.id != first.id
-    assert await seqs(sender) == [1, 1]
+    assert (second.last_seq, other.last_seq) == (1, 0)
+    # Receivers know them by task and config, and would take a second 1 for late.
+    assert sorted(await seqs(sender)) == [1, 1, 2]
 
 
 # --- notify ------------------------------------------------------------------------------------
