@@ -38,26 +38,16 @@ SCRIPT = Path(__file__).resolve().parent / "a2a_js.mjs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What is compared.
+    """What is compared."""
 
-    Attributes:
-        name: As in the table.
-        sides: What runs, and what is special about its load; the last is what the others are held
-            against.
-        load: The load of all sides, as in `sides.Load`.
-        ports: How many webhooks there are.
-        hang: How many of them never answer.
-        delay: How long each takes to answer, in seconds.
-        quick: Whether a quick run has it, too.
-    """
-
-    name: str
+    name: str  # as in the table
+    # What runs, and what is special about its load; the last is what the others are held against.
     sides: tuple[tuple[str, Mapping[str, Any]], ...]
-    load: Mapping[str, Any]
-    ports: int = 1
-    hang: int = 0
-    delay: float = 0.0
-    quick: bool = False
+    load: Mapping[str, Any]  # the load of all sides, as in `sides.Load`
+    ports: int = 1  # how many webhooks there are
+    hang: int = 0  # how many of them never answer
+    delay: float = 0.0  # how long each takes to answer, in seconds
+    quick: bool = False  # whether a quick run has it, too
 
 
 Figures: TypeAlias = dict[str, float]

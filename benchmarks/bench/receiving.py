@@ -45,40 +45,25 @@ BODY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """What a receiver is sent.
+    """What a receiver is sent."""
 
-    Attributes:
-        number: How many notifications.
-        tasks: Of how many tasks, in turn.
-        connections: Over how many connections; each sends the next when it has its answer.
-        repeated: Every one was accepted before.
-        forged: None is signed by the trusted key.
-        database: A PostgreSQL DSN; None for a SQLite file of its own.
-        backlog: How many of another task are unfinished in the inbox before the first.
-    """
-
-    number: int = 4000
-    tasks: int = 1000
-    connections: int = 64
-    repeated: bool = False
-    forged: bool = False
-    database: str | None = None
-    backlog: int = 0
+    number: int = 4000  # how many notifications
+    tasks: int = 1000  # of how many tasks, in turn
+    connections: int = 64  # over how many connections; each sends the next when it has its answer
+    repeated: bool = False  # every one was accepted before
+    forged: bool = False  # none is signed by the trusted key
+    database: str | None = None  # a PostgreSQL DSN; None for a SQLite file of its own
+    backlog: int = 0  # how many of another task are unfinished in the inbox before the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What is compared.
+    """What is compared."""
 
-    Attributes:
-        name: As in the table.
-        sides: What runs, and what it is sent; the last is what the others are held against.
-        quick: Whether a quick run has it, too.
-    """
-
-    name: str
+    name: str  # as in the table
+    # What runs, and what it is sent; the last is what the others are held against.
     sides: tuple[tuple[str, Arrivals], ...]
-    quick: bool = False
+    quick: bool = False  # whether a quick run has it, too
 
 
 _OURS, _NO_CALLS, _BARE = "receiver", "receiver, no callbacks", "bare PyJWT"

@@ -20,35 +20,21 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a side is to send.
+    """What a side is to send."""
 
-    Attributes:
-        ports: The ports of the webhooks on 127.0.0.1; tasks are spread over them.
-        tasks: How many tasks send at once, each one update after another.
-        updates: How many updates in all.
-        body_bytes: How long a message each carries.
-        events: Whether the SDK's own events go in, or updates that are ready.
-        algorithm: Of the signing key.
-        database: A PostgreSQL DSN; None for a SQLite file of its own.
-        rate: How many a second in all; None for as many as there can be.
-        concurrency: How many attempts at once.
-        left_out: How many of the webhooks, counted from the last, no task has.
-        hanging: How many of the others, counted from the last, never answer: nobody waits for them.
-        backlog: How many deliveries wait before the first is made; `updates` of them are.
-    """
-
-    ports: tuple[int, ...]
-    tasks: int = 64
-    updates: int = 2000
-    body_bytes: int = 0
-    events: bool = True
-    algorithm: str = "ES256"
-    database: str | None = None
-    rate: float | None = None
-    concurrency: int = 256
-    left_out: int = 0
+    ports: tuple[int, ...]  # the ports of the webhooks on 127.0.0.1; tasks are spread over them
+    tasks: int = 64  # how many tasks send at once, each one update after another
+    updates: int = 2000  # how many updates in all
+    body_bytes: int = 0  # how long a message each carries
+    events: bool = True  # whether the SDK's own events go in, or updates that are ready
+    algorithm: str = "ES256"  # of the signing key
+    database: str | None = None  # a PostgreSQL DSN; None for a SQLite file of its own
+    rate: float | None = None  # how many a second in all; None for as many as there can be
+    concurrency: int = 256  # how many attempts at once
+    left_out: int = 0  # how many of the webhooks, counted from the last, no task has
+    # How many of the others, counted from the last, never answer: nobody waits for them.
     hanging: int = 0
-    backlog: int = 0
+    backlog: int = 0  # how many deliveries wait before the first is made; `updates` of them are
 
     @classmethod
     def parse(cls, text: str) -> Load:
@@ -72,17 +58,11 @@ class Load:
 
 @dataclass(slots=True)
 class Cost:
-    """What the sending took, from the first update to the last acknowledgement.
+    """What the sending took, from the first update to the last acknowledgement."""
 
-    Attributes:
-        seconds: On the wall clock.
-        cpu: Of this process, in seconds.
-        waits: How long the agent waited for each call, in seconds.
-    """
-
-    seconds: float
-    cpu: float
-    waits: list[float]
+    seconds: float  # on the wall clock
+    cpu: float  # of this process, in seconds
+    waits: list[float]  # how long the agent waited for each call, in seconds
 
 
 def event(load: Load, task: int) -> Any:

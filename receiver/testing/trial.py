@@ -19,19 +19,12 @@ _REFUSALS = frozenset({400, 401, 403, 404})
 
 @dataclass(slots=True)
 class Trial:
-    """One check on one receiver, with a task of its own.
+    """One check on one receiver, with a task of its own."""
 
-    Attributes:
-        subject: The receiver.
-        agent: Whom it trusts.
-        deadline: How long a callback may take.
-        rounds: How many times a check that looks for a moment tries.
-    """
-
-    subject: ReceiverUnderTest
-    agent: SigningAgent
-    deadline: timedelta
-    rounds: int
+    subject: ReceiverUnderTest  # the receiver
+    agent: SigningAgent  # whom it trusts
+    deadline: timedelta  # how long a callback may take
+    rounds: int  # how many times a check that looks for a moment tries
     task_id: str = field(default_factory=lambda: f"task-{secrets.token_hex(8)}")
     _seq: int = 0
 
