@@ -1,20 +1,25 @@
-"""The examples for other frameworks, as processes of their own, and a genuine sender's requests."""
+"""The examples for other frameworks, as processes of their own, and a genuine sender's requests.
+
+One process of each for all tests of it: each test has delivery ids of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
 import pytest
+import pytest_asyncio
 from aiohttp import web
-from pytest_aiohttp.plugin import AiohttpServer
+from aiohttp.test_utils import TestServer
 
 from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
@@ -31,11 +36,15 @@ OTHER = BODY.replace(b"WORKING", b"COMPLETED")
 KEY = generate_key(Algorithm.ES256)
 
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
 @dataclass
 class Webhook:
     """A webhook that runs."""
 
     url: str
+    ids: str = ""  # what the delivery ids of a test begin with
 
     async def post(
         self,
@@ -51,7 +60,7 @@ class Webhook:
             issuer=ISSUER,
             audience=self.url,
             issued_at=utc_now(),
-            delivery_id=delivery_id,
+            delivery_id=f"{self.ids}{delivery_id}",
             task_id="task-1",
             config_id="config-1",
             seq=1,
@@ -61,7 +70,7 @@ class Webhook:
             "Content-Type": "application/a2a+json",
             "Authorization": f"Bearer {at_once(sign_notification(claims, key))}",
             "X-A2A-Notification-Token": token,
-            "webhook-id": delivery_id,
+            "webhook-id": f"{self.ids}{delivery_id}",
         }
         async with (
             aiohttp.ClientSession() as session,
@@ -86,21 +95,23 @@ async def run(
     )
 
 
-@pytest.fixture
-async def jwks_url(aiohttp_server: AiohttpServer) -> str:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def jwks_url() -> AsyncIterator[str]:
     async def serve(_request: web.Request) -> web.Response:
         return web.json_response({"keys": [public_jwk(KEY)]})
 
     app = web.Application()
     app.router.add_get("/jwks.json", serve)
-    return str((await aiohttp_server(app)).make_url("/jwks.json"))
+    async with TestServer(app) as server:
+        yield str(server.make_url("/jwks.json"))
 
 
-@pytest.fixture(params=["django", "flask"])
-async def webhook(
-    request: pytest.FixtureRequest, tmp_path: Path, jwks_url: str
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["django", "flask"])
+async def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, jwks_url: str
 ) -> AsyncIterator[Webhook]:
     """Run an example from a copy."""
+    tmp_path = tmp_path_factory.mktemp("framework")
     port = free_port()
     folder = tmp_path / "example"
     shutil.copytree(EXAMPLES / f"{request.param}_webhook", folder)
@@ -127,6 +138,12 @@ async def webhook(
     finally:
         process.terminate()
         await process.wait()
+
+
+@pytest.fixture
+def webhook(running: Webhook) -> Webhook:
+    """Return the example, to which this test has sent nothing yet."""
+    return replace(running, ids=f"{secrets.token_hex(4)}-")
 
 
 async def test_a_genuine_notification_is_accepted_once(webhook: Webhook) -> None:
