@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from pushkit.bounded_json import JsonObject, read_json_object, write_json
 from pushkit.errors import ConfigError, InvalidUrlError, MalformedJsonError, MalformedRequestError
+from pushkit.record import record
 from pushkit.url import Url
 from pushkit.webhook import Headers, WebhookRequest
 
@@ -33,7 +33,7 @@ _OF_A_CONNECTION = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Circumstances:
     """What a request was held against when it came, which it does not say itself."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import chain
 
 from pushkit.errors import MalformedRequestError
+from pushkit.record import field, record
 
 
 class Headers:
@@ -86,7 +86,7 @@ class Headers:
         return f"Headers({', '.join(name for name, _ in self._fields)})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class WebhookRequest:
     """One webhook request, whole.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.progress import advance
+from pushkit.record import record
 from pushkit.storage.database import Database, open_location
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script
@@ -45,7 +46,7 @@ def open_inbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now)
     return open_location(location, component="receiver", migrations=known, clock=clock)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Redriven:
     """What became of a wish to hand out again."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pushkit.a2a import Authentication
@@ -41,7 +40,7 @@ class Presented:
         return (self.token is None or self.static_token) and not self.credentials
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class HandedOut:
     """What one `expect()` handed out, by its hashes."""
 

@@ -13,7 +13,6 @@ import logging
 import math
 import re
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Protocol, TypeAlias
@@ -21,6 +20,7 @@ from urllib.parse import parse_qsl
 
 from pushkit.clock import utc_now
 from pushkit.logs import RepeatedLog
+from pushkit.record import field, record
 from pushkit.work.renewing import Held, Renewing
 from receiver.intake import Intake, ReadBody, Rest, replied
 from receiver.peers import Peers
@@ -46,7 +46,7 @@ _READINESS_HOLDS = timedelta(seconds=1)
 _SHOWN_PATHS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What goes back.
 

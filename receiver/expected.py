@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pushkit.errors import ConfigError, InboundError
+from pushkit.record import record
 from pushkit.signing.token import hash_token
 from pushkit.storage.script import Row, Script, Statement, chunks, padded, texts, to_micros
 from receiver.credentials import HandedOut, Presented, ProvenSecret
@@ -23,7 +24,7 @@ class TaskNotExpectedError(InboundError, code="task_not_expected", status=404):
     """Nobody here waits for this task (A2A §4.3.3)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Registration:
     """One thing that is expected."""
 
@@ -36,7 +37,7 @@ class Registration:
     expires_at: datetime | None = None  # when it ends; None for never
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Standing:
     """What a secret stands for: whether it is good still, and its task."""
 

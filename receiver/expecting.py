@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pushkit.a2a import PushConfig, WireVersion, format_push_config
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
+from pushkit.record import record
 from pushkit.signing.token import hash_credentials, hash_token
 from pushkit.storage.script import Script
 from receiver.credentials import mint_authentication, mint_token
@@ -15,7 +15,7 @@ from receiver.expected import ExpectedStore, Registration
 from receiver.trust import TrustedSender
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Expectation:
     """What `expect()` hands out.
 

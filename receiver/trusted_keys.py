@@ -6,7 +6,6 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import unquote
@@ -19,6 +18,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
 from pushkit.net.posting import closing
 from pushkit.net.transport import Transport
+from pushkit.record import record
 from pushkit.signing.scheme import Scheme
 from receiver.selection import Claimed, HeldKeys, KeysOf, TrustSnapshot, base_url
 from receiver.trust import TrustedSender, check_senders
@@ -26,7 +26,7 @@ from receiver.trust import TrustedSender, check_senders
 _log = logging.getLogger("receiver")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Entry:
     sender: TrustedSender
     keys: VerificationKeys

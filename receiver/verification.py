@@ -29,7 +29,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
@@ -44,7 +43,7 @@ from pushkit.errors import (
     MalformedRequestError,
 )
 from pushkit.logs import printable
-from pushkit.record import record
+from pushkit.record import field, record
 from pushkit.signing.content_digest import check_content_digest
 from pushkit.signing.http_message_signatures import VerifiedHttpSignature, verify_http_signature
 from pushkit.signing.notification_jwt import (

@@ -7,13 +7,13 @@ since; in 1.0 a part is told by which one of four members it has (§4.1.6).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from pushkit.a2a.kinds import BASE64, DATA, DATA_OBJECT, EXACT_TEXT, METADATA, TEXT, one, parts
 from pushkit.a2a.table import Fixed, Member, MismatchError, Need, Table, lost
 from pushkit.a2a.updates import DataPart, RawPart, TextPart, UnknownPart, UrlPart, WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.record import field, record
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 
@@ -21,7 +21,7 @@ V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 _WRAPPED = "data_part_compat"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class _File:
     """What 0.1 to 0.3 have in an object of its own, and the neutral form in the part itself."""
 

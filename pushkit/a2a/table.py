@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum, auto
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, get_args
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 from pushkit.a2a.updates import TaskUpdate, UpdateKind, WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.errors import PushkitError
+from pushkit.record import field, record
 
 
 class MismatchError(Exception):
@@ -81,7 +82,7 @@ class Kind(NamedTuple):
     as_it_is: type | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Member:
     """A member that both have."""
 

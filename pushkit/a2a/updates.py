@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import UnsupportedVersionError
+from pushkit.record import field, record
 
 
 class _Name(StrEnum):
@@ -119,7 +119,7 @@ class UpdateKind(_Name):
 # --- parts -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class _PartMembers:
     media_type: str | None = None
     filename: str | None = None
@@ -127,28 +127,28 @@ class _PartMembers:
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TextPart(_PartMembers):
     """Text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class RawPart(_PartMembers):
     """A file by its bytes."""
 
     raw: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class UrlPart(_PartMembers):
     """A file by its URL. The URL is as received: check it before it is fetched."""
 
     url: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class DataPart(_PartMembers):
     """Structured data; in 1.0 any JSON value, in 0.3 an object."""
 
@@ -173,7 +173,7 @@ _WITH_SCHEMA = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class UnknownPart(_PartMembers):
     """A part whose content no known version describes; the content is in `extra`."""
 
@@ -184,7 +184,7 @@ Part: TypeAlias = TextPart | RawPart | UrlPart | DataPart | UnknownPart
 # --- messages, artifacts, tasks ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Message:
     """One turn between client and agent."""
 
@@ -199,7 +199,7 @@ class Message:
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """An output of a task."""
 
@@ -212,7 +212,7 @@ class Artifact:
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
     """The state of a task at a time; `timestamp` is aware."""
 
@@ -222,7 +222,7 @@ class TaskStatus:
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Task:
     """A whole task."""
 
@@ -238,7 +238,7 @@ class Task:
 # --- updates -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class _UpdateMembers:
     # The version that the update was decoded from; None for one made in this process.
     origin: WireVersion | None = None
@@ -256,7 +256,7 @@ class _UpdateMembers:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TaskSnapshot(_UpdateMembers):
     """The whole task as it is now."""
 
@@ -279,7 +279,7 @@ class TaskSnapshot(_UpdateMembers):
         return self.task.status.state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class StatusUpdate(_UpdateMembers):
     """A task changed its state (`TaskStatusUpdateEvent`).
 
@@ -311,7 +311,7 @@ class StatusUpdate(_UpdateMembers):
         return status.state is TaskState.WORKING and not (status.message or self.metadata)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ArtifactUpdate(_UpdateMembers):
     """A task produced an artifact, or a chunk of one (`TaskArtifactUpdateEvent`)."""
 
@@ -331,7 +331,7 @@ class ArtifactUpdate(_UpdateMembers):
         return not self.last_chunk
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class MessageUpdate(_UpdateMembers):
     """A message of the agent, within a task or without one."""
 
@@ -356,7 +356,7 @@ TaskUpdate: TypeAlias = TaskSnapshot | StatusUpdate | ArtifactUpdate | MessageUp
 # --- updates as an SDK has them ------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@record(frozen=False, slots=True, kw_only=True, eq=False)
 class NativeUpdate:
     """An update in the form of another library.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from pushkit.events.sender import (
     SubscriptionDisabled,
 )
 from pushkit.logs import printable
+from pushkit.record import field, record
 
 _MOST: Final = 100
 _OTHER: Final = "other"
@@ -35,7 +36,7 @@ class AlertCode(StrEnum):
     HEALTH_FAULT = "health_fault"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Alert:
     """Something that somebody should look at.
 

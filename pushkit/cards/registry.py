@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -17,6 +16,7 @@ from pushkit.cards.verdict import CardVerdict
 from pushkit.cards.verify import FULL_COVERAGE, CardPolicy, verify_card
 from pushkit.errors import CardUnavailableError, InvalidUrlError, PushkitError
 from pushkit.net.transport import Transport
+from pushkit.record import record
 from pushkit.url import Url
 
 _TIMEOUT: Final = timedelta(seconds=10)
@@ -40,7 +40,7 @@ class CardOutcome(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CardCheck:
     """One card of a list.
 
@@ -57,7 +57,7 @@ class CardCheck:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CardSummary:
     """A list of cards, checked, in the order that was given."""
 

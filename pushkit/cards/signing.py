@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -17,6 +16,7 @@ from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureE
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing, RingKey
+from pushkit.record import field, record
 from pushkit.signing.jose import at_once, sign_detached
 
 # a2a-go verifies the card as it is served. The JavaScript SDK drops the security schemes before it
@@ -31,7 +31,7 @@ EVERY_SDK: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SignedCard:
     """A card with our signatures on it.
 

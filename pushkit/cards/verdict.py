@@ -6,7 +6,6 @@ Decisions are codes; the sentences that people read are made from them here, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
@@ -16,6 +15,7 @@ from pushkit.cards.trust import TrustedKey, TrustedKeys
 from pushkit.cards.walks import Gap, Uncovered
 from pushkit.errors import CardRefusedError
 from pushkit.keys.jwk import Algorithm
+from pushkit.record import field, record
 
 _LISTED: Final = 10
 _LISTED_CHARACTERS: Final = 80
@@ -66,7 +66,7 @@ class FieldCoverage(NamedTuple):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SignatureVerdict:
     """What became of one signature.
 
@@ -124,7 +124,7 @@ class SignatureVerdict:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CardVerdict:
     """What can be said about a card.
 

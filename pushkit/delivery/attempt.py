@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,6 +37,7 @@ from pushkit.net.posting import Answer, Poster
 from pushkit.net.timing import Timing
 from pushkit.outbox.model import Delivery, Made, Result
 from pushkit.outbox.states import Outcome
+from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions.secrets import StoredSubscription
 from pushkit.traceparent import TRACEPARENT
@@ -67,7 +68,7 @@ _UNAUTHORIZED = 401
 _DEFAULT_SIGNING = Signing()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """Makes attempts: everything that they have in common."""
 

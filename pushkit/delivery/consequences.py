@@ -7,7 +7,6 @@ destination's comes last, so that two who settle cannot wait for each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
@@ -26,12 +25,13 @@ from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import Outcome
 from pushkit.outbox.store import OutboxStore
+from pushkit.record import field, record
 from pushkit.storage.script import Script
 from pushkit.subscriptions.model import Current, DisabledBy
 from pushkit.subscriptions.store import SubscriptionStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Consequences:
     """Draws the consequences."""
 

@@ -6,7 +6,6 @@ import operator
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
@@ -23,7 +22,7 @@ from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitEr
 from pushkit.outbox.idempotency import Enqueued, IdempotencyKey, TaskKey, find_enqueued
 from pushkit.outbox.model import NewDelivery, StatusMark
 from pushkit.outbox.store import OutboxStore
-from pushkit.record import record
+from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.script import APART, Apart, Refused, Script, alone
@@ -89,7 +88,7 @@ class Notice:
         return None if key is None or key.is_new else TaskKey(self.tenant, self.task_id, key.key)
 
 
-@dataclass(slots=True)
+@record(frozen=False, slots=True)
 class Stored:
     """What an update comes to that is stored."""
 
@@ -99,14 +98,14 @@ class Stored:
     begun: list[Claimed] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Unasked:
     """What an update comes to of which nothing was written: snapshots must be asked for first."""
 
     of: set[tuple[WireVersion, str]]  # version and owner of each
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Enqueuer:
     """Turns updates into deliveries."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 
-from pushkit.record import record
+from pushkit.record import field, record
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ class NotifiedDelivery:
     subscription_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class RefusedRecipient:
     """A subscription for which an update was not stored.
 

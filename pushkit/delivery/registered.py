@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from pushkit.a2a import (
@@ -26,6 +25,7 @@ from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.store import OutboxStore
+from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script
@@ -55,7 +55,7 @@ class Found(NamedTuple):
     deliveries: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Registered:
     """Pauses, disables, tests and removes; returns subscriptions as they were before."""
 

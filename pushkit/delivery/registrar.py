@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.limits import Room
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
 from pushkit.outbox.store import OutboxStore
+from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script
@@ -16,7 +17,7 @@ from pushkit.subscriptions.model import Filter, Profile, Subscription, Subscript
 from pushkit.subscriptions.store import SubscriptionStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Registrar:
     """Registers subscriptions, and changes them."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from pushkit.bounded_json import JsonValue
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.authorization import Access, Credentials, credential_header
 from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.signing.notification_jwt import static_claims
 from pushkit.signing.token import token_headers
@@ -21,7 +21,7 @@ from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.version import USER_AGENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Route:
     """How the notifications of one subscription get to its webhook."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 
 from pushkit.delivery.consequences import Consequences
@@ -40,7 +40,7 @@ def _by_destination(attempted: Sequence[Attempted]) -> DestinationKey:
     return destination_of(attempted[0].claimed.delivery)
 
 
-@dataclass(slots=True)
+@record(frozen=False, slots=True)
 class Settled:
     """What followed from an attempt."""
 
@@ -54,7 +54,7 @@ class Settled:
     may_go_on: bool = False  # whether its chain may: what stands behind it in flight already
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Settler:
     """Settles deliveries, and takes what comes next in their lines."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
+
+from pushkit.record import record
 
 
 class EventKind(StrEnum):
@@ -34,7 +35,7 @@ class EventKind(StrEnum):
     NOTIFICATION_DEAD = "notification_dead"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened.
 
@@ -60,7 +61,7 @@ class Event:
         return self.usual_level
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class HealthFault(Event, kind=EventKind.HEALTH_FAULT):
     """Something of a sender or a receiver does not work; looked for where alerts are configured.
 

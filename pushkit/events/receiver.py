@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 from pushkit.events.model import Event, EventKind
+from pushkit.record import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ReceiverEvent(Event):
     """Something that concerns a notification, or what came in place of one.
 
@@ -25,17 +25,17 @@ class ReceiverEvent(Event):
     trace_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class NotificationAccepted(ReceiverEvent, kind=EventKind.NOTIFICATION_ACCEPTED):
     """A notification is in the inbox."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class NotificationRepeated(ReceiverEvent, kind=EventKind.NOTIFICATION_REPEATED):
     """A delivery came once more, with the same body: answered 2xx, and nobody is called."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class NotificationRefused(ReceiverEvent, kind=EventKind.NOTIFICATION_REFUSED):
     """A request was refused. An id that came before with another body has the code `id_conflict`.
 
@@ -52,7 +52,7 @@ class NotificationRefused(ReceiverEvent, kind=EventKind.NOTIFICATION_REFUSED):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CalledBack(ReceiverEvent, kind=EventKind.CALLED_BACK):
     """A callback was called, and ended.
 
@@ -69,7 +69,7 @@ class CalledBack(ReceiverEvent, kind=EventKind.CALLED_BACK):
     took: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class NotificationDead(ReceiverEvent, kind=EventKind.NOTIFICATION_DEAD):
     """Given up: the notification is a dead letter.
 

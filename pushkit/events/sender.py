@@ -7,19 +7,19 @@ is rolled back.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
 from pushkit.events.model import Event, EventKind
+from pushkit.record import record
 
 # The subscription that gets the operator's alerts; what becomes of its deliveries raises none.
 ALERTS_OWNER: Final = "pushkit:alerts"
 ALERTS_TASK: Final = "pushkit-alerts"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SenderEvent(Event):
     """Something that concerns a subscription; `at` is by the database's clock.
 
@@ -36,14 +36,14 @@ class SenderEvent(Event):
     subscription_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Enqueued(SenderEvent, kind=EventKind.ENQUEUED, level=logging.DEBUG):
     """`notify()` stored an update; of an update that is repeated by its key, once more."""
 
     delivery_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class RecipientRefused(SenderEvent, kind=EventKind.RECIPIENT_REFUSED):
     """`notify()` stored an update for others, but not for this subscription.
 
@@ -56,7 +56,7 @@ class RecipientRefused(SenderEvent, kind=EventKind.RECIPIENT_REFUSED):
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class DeliveryEvent(SenderEvent):
     """Something that came of an attempt, or of one that could not be made.
 
@@ -69,7 +69,7 @@ class DeliveryEvent(SenderEvent):
     origin: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class AttemptMade(DeliveryEvent, kind=EventKind.ATTEMPT):
     """A webhook was asked, or was to be: its address may be one where nobody may go.
 
@@ -97,7 +97,7 @@ class AttemptMade(DeliveryEvent, kind=EventKind.ATTEMPT):
         return logging.INFO if self.error is None else logging.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Delivered(DeliveryEvent, kind=EventKind.DELIVERED):
     """The webhook has it.
 
@@ -110,7 +110,7 @@ class Delivered(DeliveryEvent, kind=EventKind.DELIVERED):
     waited: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class DeliveryDead(DeliveryEvent, kind=EventKind.DELIVERY_DEAD, level=logging.WARNING):
     """Given up: the delivery is a dead letter.
 
@@ -121,7 +121,7 @@ class DeliveryDead(DeliveryEvent, kind=EventKind.DELIVERY_DEAD, level=logging.WA
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class LocalFault(DeliveryEvent, kind=EventKind.LOCAL_FAULT):
     """A delivery waits because something failed on this side; it is tried again by itself.
 
@@ -134,7 +134,7 @@ class LocalFault(DeliveryEvent, kind=EventKind.LOCAL_FAULT):
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class BreakerOpened(DeliveryEvent, kind=EventKind.BREAKER_OPENED, level=logging.WARNING):
     """A destination failed too often in a row, or its probe did; it is left alone for a while.
 
@@ -145,12 +145,12 @@ class BreakerOpened(DeliveryEvent, kind=EventKind.BREAKER_OPENED, level=logging.
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class BreakerClosed(DeliveryEvent, kind=EventKind.BREAKER_CLOSED, level=logging.WARNING):
     """A destination works again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SubscriptionDisabled(
     DeliveryEvent, kind=EventKind.SUBSCRIPTION_DISABLED, level=logging.WARNING
 ):
@@ -175,7 +175,7 @@ class SubscriptionChange(StrEnum):
     REMOVED = "removed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SubscriptionChanged(SenderEvent, kind=EventKind.SUBSCRIPTION_CHANGED, level=logging.INFO):
     """Somebody, a client or an operator, registered or changed a subscription by this process.
 
@@ -188,7 +188,7 @@ class SubscriptionChanged(SenderEvent, kind=EventKind.SUBSCRIPTION_CHANGED, leve
     origin: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SigningKeyChanged(Event, kind=EventKind.SIGNING_KEY_CHANGED, level=logging.INFO):
     """This process signs with another key from now on; or with its first one.
 
@@ -203,7 +203,7 @@ class SigningKeyChanged(Event, kind=EventKind.SIGNING_KEY_CHANGED, level=logging
     before: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SigningKeyNearEnd(Event, kind=EventKind.SIGNING_KEY_NEAR_END):
     """The key that signs is old or soon revoked, and none follows; looked for as `HealthFault`.
 
@@ -229,7 +229,7 @@ class OutboxChange(StrEnum):
     ERASED = "erased"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class OutboxChanged(Event, kind=EventKind.OUTBOX_CHANGED, level=logging.INFO):
     """An operator, or housekeeping, changed deliveries, by this process: told once of all of them.
 
@@ -251,7 +251,7 @@ class KeyRingChange(StrEnum):
     FORGOTTEN = "forgotten"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class KeyRingChanged(Event, kind=EventKind.KEY_RING_CHANGED, level=logging.INFO):
     """The key file was changed, by a command for example, and this process has read it.
 

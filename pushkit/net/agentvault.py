@@ -7,7 +7,6 @@ They say how that agent, or its webhook, wants to be called. What its notificati
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pushkit.a2a.kinds import EXACT_TEXT, TEXT, TEXTS, many
 from pushkit.a2a.push_config import Authentication
@@ -16,12 +15,13 @@ from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError, InvalidPushConfigError
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.oauth import ClientAuthentication, OAuthClient
+from pushkit.record import record
 
 _AUTHORIZATION_SCHEMES = {"apiKey": "ApiKey", "bearer": "Bearer"}
 _KNOWN = frozenset({"none", "oauth2", *_AUTHORIZATION_SCHEMES})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class AuthScheme:
     """One way to authenticate.
 

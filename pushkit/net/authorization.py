@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.oauth import OAuthClient, OAuthTokens
 from pushkit.net.tls import ClientCertificate, tls_context
 from pushkit.net.transport import Transport
+from pushkit.record import field, record
 
 _API_KEY = "apikey"
 _AUTHORIZATION = "Authorization"
@@ -73,7 +74,7 @@ class DestinationCredentials:
             raise ConfigError(f"{self.origin}: expected either static credentials or oauth")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Access:
     """What the operator's credentials come to for one subscription."""
 

@@ -19,6 +19,7 @@ from pushkit.net.addresses import (
     network_is_private,
     parse_address,
 )
+from pushkit.record import record
 from pushkit.url import Url, host_and_port, masked_url, normalise_host
 
 _log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class Judged(NamedTuple):
     address: str | None = None  # the address that was judged; None if it was the URL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Destination:
     """A URL that passed the policy."""
 

@@ -15,7 +15,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +28,7 @@ from pushkit.logs import RepeatedLog
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer, closing
 from pushkit.net.transport import Transport
+from pushkit.record import record
 from pushkit.url import masked_url
 from pushkit.webhook import Headers
 from pushkit.work.renewing import Held, Renewing
@@ -110,7 +110,7 @@ class StaticKeys:
 FetchJwks: TypeAlias = Callable[[str, str | None], Awaitable[Answer]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class _FetchedSet:
     keys: Mapping[str, VerificationKey]
     etag: str | None

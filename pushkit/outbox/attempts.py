@@ -12,12 +12,12 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pushkit.net.timing import Timing
 from pushkit.outbox.model import Delivery, Made, Result
 from pushkit.outbox.states import Outcome
+from pushkit.record import field, record
 from pushkit.storage.script import (
     EPOCH,
     Row,
@@ -35,7 +35,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _CLOCKS_APART = 10_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class LoggedAttempt:
     """One attempt of a delivery."""
 

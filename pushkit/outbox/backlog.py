@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pushkit.record import record
 from pushkit.storage.script import Script, Statement, from_micros, to_micros
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """The outbox, as far as it is not finished."""
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from pushkit.errors import SealedSecretError
 from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.states import DeliveryState
+from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
 from pushkit.storage.paging import WINDOW
 from pushkit.storage.script import Row, Script, Statement, from_micros, moment_or_none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class DeliveryFilter:
     """Which deliveries; None is any.
 
@@ -63,7 +63,7 @@ class DeliveryFilter:
         return " AND ".join(conditions or ["1 = 1"]), tuple(given.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class DeliverySummary:
     """A delivery without its body; the names are those of `Delivery`."""
 
@@ -88,7 +88,7 @@ class DeliverySummary:
     cancelled_by: CancelledBy | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class DeliveryReport:
     """One delivery with everything that is known of it."""
 
@@ -98,7 +98,7 @@ class DeliveryReport:
     attempts: tuple[LoggedAttempt, ...]  # its attempts, first to last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class OriginStats:
     """What is unfinished or dead of one destination."""
 
@@ -108,7 +108,7 @@ class OriginStats:
     dead: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class OutboxStats:
     """The outbox in numbers."""
 

@@ -10,7 +10,6 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -38,6 +37,7 @@ from pushkit.outbox.states import (
     UNFINISHED,
     DeliveryState,
 )
+from pushkit.record import field, record
 from pushkit.storage.script import (
     Row,
     Rows,
@@ -71,7 +71,7 @@ def _alone(name: str) -> Script[None]:  # noqa: ARG001  # the interface
     yield from ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Taken:
     """What a claim took, and what it saw."""
 
@@ -97,7 +97,7 @@ class Passed(NamedTuple):
     stopped: frozenset[str]
 
 
-@dataclass(slots=True)
+@record(frozen=False, slots=True)
 class Leases:
     """Scripts by which workers take deliveries, and give them back."""
 
@@ -451,7 +451,7 @@ class _Waiting(NamedTuple):
     result: Result
 
 
-@dataclass(slots=True)
+@record(frozen=False, slots=True)
 class _Behind:
     """What stands behind what was settled."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
 from pushkit.net.timing import Timing
 from pushkit.outbox.states import DeliveryState, Outcome
-from pushkit.record import record
+from pushkit.record import field, record
 
 
 class StatusMark(StrEnum):

@@ -20,9 +20,10 @@ Stores make their statements of these moves; nothing else writes `state`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from pushkit.record import record
 
 # The condition of an index: SQLite uses that only where the condition reads the same.
 UNFINISHED: Final = "state IN ('pending', 'in_flight')"
@@ -53,7 +54,7 @@ class Outcome(StrEnum):
     """Answered 410: dead for this subscription, pending deliveries and all."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Move:
     """A way from some states to another."""
 

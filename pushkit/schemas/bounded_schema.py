@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pushkit.bounded_json import JsonObject, JsonValue, json_pointer
 from pushkit.errors import InvalidSchemaError
+from pushkit.record import record
 from pushkit.schemas.keywords import (
     MAX_SECONDS,
     STEPS,
@@ -52,7 +52,7 @@ _UNBOUNDED = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recu
 _DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Complaint:
     """Why data does not fit: where, and which rule. Never what stands there."""
 

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from enum import StrEnum
 
 from pushkit.a2a.updates import (
@@ -27,6 +26,7 @@ from pushkit.a2a.updates import (
 )
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidSchemaError
+from pushkit.record import record
 from pushkit.schemas.bounded_schema import MAX_STEPS, BoundedSchema
 from pushkit.schemas.keywords import MAX_SECONDS, Steps, UndecidedError, require_extra
 
@@ -50,7 +50,7 @@ class Fit(StrEnum):
     """The schema is unusable, or checking would cost too much. Not to be taken for valid."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class DataVerdict:
     """What became of one data part.
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
 from pushkit.errors import SealedSecretError
 from pushkit.progress import advance
+from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SecretKeys
 from pushkit.secrets.vault import BODY, CREDENTIALS, TOKEN, SecretColumn, Vault
 from pushkit.storage.database import Database
@@ -28,7 +28,7 @@ _PAUSE: Final = timedelta(milliseconds=20)
 _PASSES: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SecretsStatus:
     """How many secrets are sealed with which key, by id; None counts those that are plain."""
 
@@ -36,7 +36,7 @@ class SecretsStatus:
     bodies: Mapping[str | None, int]  # bodies of deliveries, finished ones included
 
 
-@dataclass(slots=True)
+@record(frozen=False, slots=True)
 class Rotated:
     """What a rotation did."""
 

@@ -11,10 +11,10 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from pushkit.errors import ConfigError, SealedSecretError, SecretKeyMissingError
+from pushkit.record import record
 from pushkit.secrets.sealing import SEALED, SEALED_HEAD_BYTES, SecretKeys, is_sealed
 
 # A blank begins no token and no credentials (`PushConfig` sees to that): nobody can register a text
@@ -22,7 +22,7 @@ from pushkit.secrets.sealing import SEALED, SEALED_HEAD_BYTES, SecretKeys, is_se
 _TEXT: Final = " sealed:"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SecretColumn:
     """A column that holds secrets, sealed or plain."""
 

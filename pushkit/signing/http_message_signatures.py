@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
@@ -24,6 +23,7 @@ from pushkit.errors import ConfigError, InvalidSignatureError, PushkitError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import HTTP, signature_holds
 from pushkit.keys.remote import RemoteKey
+from pushkit.record import field, record
 from pushkit.signing.content_digest import CONTENT_DIGEST, content_digest, read_content_digest
 from pushkit.signing.jose import sign
 from pushkit.signing.signature_base import SignedMessage, signature_base
@@ -42,7 +42,7 @@ _MAX_CANDIDATES = 4  # two keys of a rotation, twice
 _MAX_COMPONENTS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class UnverifiedHttpSignature:
     """One signature with our tag, well-formed. Nothing here is proven."""
 
@@ -56,7 +56,7 @@ class UnverifiedHttpSignature:
     signature: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class VerifiedHttpSignature:
     """What a signature that holds proves."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Collection, Mapping
-from dataclasses import field
 from datetime import datetime
 from typing import TypeVar
 
@@ -30,7 +29,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.logs import printable
-from pushkit.record import record
+from pushkit.record import field, record
 from pushkit.signing.jose import CompactJws, read_compact, read_object, sign_jwt
 from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.url import audience_with_query, masked_url

@@ -16,7 +16,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
@@ -30,6 +30,7 @@ from pushkit.keys.primitives import (
     sign_bytes,
     signature_holds,
 )
+from pushkit.record import field, record
 from pushkit.signing.times import LARGEST_EPOCH
 from pushkit.webhook import Headers
 
@@ -71,7 +72,7 @@ WebhookSigner: TypeAlias = SharedSecret | SigningKey
 WebhookVerifier: TypeAlias = SharedSecret | VerificationKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class UnverifiedWebhook:
     """The three headers, well-formed. Nothing here is proven."""
 

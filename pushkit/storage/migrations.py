@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 
 from pushkit.errors import SchemaError
 from pushkit.progress import following
+from pushkit.record import field, record
 from pushkit.storage.script import Script, Statement
 
 
@@ -28,7 +28,7 @@ class Access(Enum):
     READ = "read"  # as a command that looks: nothing can be written
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Migration:
     """One step of a component's schema: statements that take it to `version`."""
 
@@ -44,7 +44,7 @@ def statements(script: str) -> tuple[str, ...]:
     return tuple(map(str.strip, re.sub(r" *--.*", "", script).rstrip(" ;\n").split(";")))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Names:
     """How people call a component's tables, and the command that brings them up to date."""
 
@@ -58,7 +58,7 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Schema:
     """What a database holds, beside what the code knows."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from pushkit.record import record
 from pushkit.storage.script import Row, Script, SqlValue, Statement
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ WINDOW = 4000
 _SMALL_WINDOW: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
     """What was found, and where to look further."""
 
@@ -30,7 +30,7 @@ class Page(Generic[T]):
         return Page(items=tuple(items), before=self.before, is_cut=self.is_cut)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Search:
     """What a page looks for, as SQL of ours."""
 
@@ -83,7 +83,7 @@ def narrowed(table: str, condition: str, columns: str) -> Script[str]:
 _MOST_COUNTED: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AtMost:
     """A number that was counted up to a bound."""
 

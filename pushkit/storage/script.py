@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -73,7 +72,7 @@ class Apart(Enum):
 APART: Final = Apart.APART
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Refused:
     """What a group's script returns for an item of which it has written nothing, and says why."""
 

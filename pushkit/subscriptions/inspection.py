@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from pushkit.record import record
 from pushkit.storage.paging import Page, Search, find_rows
 from pushkit.storage.script import Script, Statement
 from pushkit.subscriptions.model import Subscription, SubscriptionState
@@ -18,7 +19,7 @@ _WHERE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SubscriptionFilter:
     """Which subscriptions; None is any.
 

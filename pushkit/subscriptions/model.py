@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple, Self
 
 from pushkit.a2a import AnyUpdate, PushConfig, TaskState, UpdateKind, WireVersion
+from pushkit.record import record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class SubscriptionKey:
     config_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Subscription:
     """A registered config.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from pushkit.a2a import PushConfig
+from pushkit.record import field, record
 from pushkit.secrets.vault import CREDENTIALS, TOKEN, Vault
 from pushkit.subscriptions.model import Subscription, SubscriptionKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Secrets:
     """The token and the credentials of a subscription as its row holds them, sealed or plain."""
 
@@ -17,7 +18,7 @@ class Secrets:
     credentials: str | None = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class StoredSubscription:
     """A subscription with its secrets as they are stored: what an attempt needs."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
 from pushkit.errors import PushkitError
+from pushkit.record import field, record
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ _LONGEST_BACKOFF: Final = timedelta(seconds=30)
 _LEAST_PAUSE: Final = timedelta(seconds=30)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Held(Generic[T]):
     """A value, and for how long it may be used."""
 

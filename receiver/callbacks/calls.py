@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pushkit.logs import RepeatedLog
+from pushkit.record import record
 from pushkit.traceparent import trace_id_of
 from pushkit.work.deadlines import Deadlines
 from pushkit.work.pump import cancelled
@@ -34,7 +35,7 @@ CALLBACK_FAILED: Final = "callback_failed"
 _GRACE: Final = 2.0  # seconds that a coroutine has to end once it is cancelled
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Call:
     """How one call of a callback ended."""
 

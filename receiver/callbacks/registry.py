@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError
+from pushkit.record import field, record
 from receiver.inbox.model import Notification
 
 CallbackFunction: TypeAlias = "Callable[[Notification], Awaitable[None] | None]"
@@ -41,7 +41,7 @@ class Wanted(Calling, total=False):
     states: Iterable[TaskState | str]  # task states; all if empty
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Callback:
     """A function and what it wants. An empty set of wishes is every one of them."""
 

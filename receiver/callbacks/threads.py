@@ -11,13 +11,14 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from pushkit.record import record
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Job:
     work: Callable[[], Any]
     loop: asyncio.AbstractEventLoop

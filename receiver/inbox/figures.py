@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from pushkit.record import record
 from pushkit.storage.paging import AtMost, count_at_most
 from pushkit.storage.script import Script, Statement, from_micros, moment_or_none, to_micros
 
@@ -15,7 +15,7 @@ _MOST_READ: Final = 10_000  # from an index alone
 _MOST_ROWS: Final = 250
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class InboxFigures:
     """The inbox at one moment."""
 
@@ -33,7 +33,7 @@ class InboxFigures:
     arrivals_since: datetime  # from when on these are all that came
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CallbackTrouble:
     """A callback that failed in one way."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from pushkit.record import field, record
 from pushkit.storage.paging import Page, Search, find_rows, narrowed
 from pushkit.storage.script import (
     Row,
@@ -22,7 +23,7 @@ from receiver.inbox.model import CallbackState, InboxStatus
 from receiver.inbox.store import callback_state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class InboxFilter:
     """Which notifications; None is any.
 
@@ -50,7 +51,7 @@ class InboxFilter:
         return " AND ".join(conditions or ["1 = 1"]), tuple(given.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class NotificationSummary:
     """A notification without its body; the names are those of `Notification`.
 
@@ -78,7 +79,7 @@ class NotificationSummary:
     unmatched: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class NotificationReport:
     """One notification with everything that is known of it."""
 
@@ -87,7 +88,7 @@ class NotificationReport:
     callbacks: tuple[CallbackState, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SenderStats:
     """One sender's notifications, of those that are in the inbox still."""
 
@@ -99,7 +100,7 @@ class SenderStats:
     unmatched: int  # how many no callback wanted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class InboxStats:
     """The inbox in numbers."""
 
@@ -109,7 +110,7 @@ class InboxStats:
     senders: tuple[SenderStats, ...]  # by name, those of whom there is something to say
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """The inbox, as far as it is not done."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pushkit.a2a import TaskState, TaskUpdate, UpdateKind, decode_update
-from pushkit.record import record
+from pushkit.record import field, record
 
 if TYPE_CHECKING:
     from pushkit.schemas import DataVerdict
@@ -82,7 +81,7 @@ class Notification:
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class StoredNotification:
     """A notification as it lies in the inbox; its members are those of `Notification`."""
 
@@ -154,7 +153,7 @@ class NewNotification:
     traceparent: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CallbackState:
     """What one callback did with one notification."""
 
