@@ -45,7 +45,6 @@ class Delivering:
     keep_dead: timedelta | None
     keep_answers: bool
     go_token_spelling: bool
-    use_aiohttp: bool
 
     def options(self) -> dict[str, Any]:
         """Return what that is in `SenderOptions`."""
@@ -60,7 +59,6 @@ class Delivering:
             "retain": Retention(delivered=self.keep_delivered, dead=self.keep_dead),
             "keep_answers": self.keep_answers,
             "go_token_spelling": self.go_token_spelling,
-            "use_aiohttp": self.use_aiohttp,
         }
 
 
@@ -110,9 +108,6 @@ delivery_options = gathered(
     ),
     go_token_spelling=click.option(
         "--go-token-spelling", is_flag=True, help="Send the token as A2A-Notification-Token too."
-    ),
-    use_aiohttp=click.option(
-        "--use-aiohttp", is_flag=True, help="Post over aiohttp in place of pushkit's own client."
     ),
 )
 

@@ -33,8 +33,9 @@ from pushkit.events.sender import SigningKeyChanged
 from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
-from pushkit.net.posting import Answer, Poster
+from pushkit.net.posting import Answer
 from pushkit.net.timing import Timing
+from pushkit.net.webhook_client import WebhookClient
 from pushkit.outbox.model import Delivery, Made, Result
 from pushkit.outbox.states import Outcome
 from pushkit.record import field, record
@@ -74,7 +75,7 @@ class Attempt:
 
     routes: Routes  # what is known of each subscription
     keys: KeySource  # where the key that is active now is found
-    poster: Poster  # how destinations are reached, under which policy
+    client: WebhookClient  # how destinations are reached, under which policy
     vault: Vault  # opens bodies
     # Asks destinations for proof that they want notifications; None to ask for none.
     ownership: Ownership | None
@@ -211,7 +212,7 @@ class Attempt:
         if not isinstance(key, SigningKey):
             signed = _before(ends, signed, SigningError(f"no signature within {self.timeout}"))
         traced = () if delivery.traceparent is None else ((TRACEPARENT, delivery.traceparent),)
-        return await self.poster.post(
+        return await self.client.post(
             route.destination,
             (*await signed, *traced),
             body,

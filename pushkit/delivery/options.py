@@ -54,7 +54,6 @@ class SenderOptions:
             intranet.
         proxy: An egress proxy, `http://[user:password@]host:port`: the guard stays on.
         ca_file: Roots in PEM that are trusted beside the system's.
-        use_aiohttp: Post over aiohttp in place of pushkit's own client; goes with the next release.
         credentials: What this sender shows of itself, by destination.
         signing: Which signatures notifications carry; or a function that says so for each
             subscription, for example to give each client a Standard Webhooks secret of its own. It
@@ -96,7 +95,6 @@ class SenderOptions:
     destinations: DestinationRules = field(default_factory=DestinationRules)
     proxy: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
-    use_aiohttp: bool = False
     credentials: Sequence[DestinationCredentials] = ()
     signing: SigningChoice = field(default_factory=Signing)
     verify_ownership: bool = False

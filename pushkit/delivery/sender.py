@@ -53,7 +53,7 @@ from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import ConnectionOptions, Poster
+from pushkit.net.posting import ConnectionOptions
 from pushkit.net.transport import Transport
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.outbox.idempotency import IdempotencyKey
@@ -146,11 +146,7 @@ class PushSender:
             ca_file=self.options.ca_file,
         )
         self._transport = Transport(self._policy, connections)
-        self._poster: Poster = (
-            self._transport
-            if self.options.use_aiohttp
-            else WebhookClient(self._policy, connections)
-        )
+        self._client = WebhookClient(self._policy, connections)
         self._credentials = Credentials(self.options.credentials, self._transport, clock)
         self._ownership = (
             Ownership(self._database, self._transport, clock)
@@ -193,7 +189,7 @@ class PushSender:
                 go_token_spelling=options.go_token_spelling,
             ),
             keys=self._keys,
-            poster=self._poster,
+            client=self._client,
             vault=self._vault,
             ownership=self._ownership,
             pace=Pace(
@@ -291,7 +287,7 @@ class PushSender:
         await self._credentials.close()
         if self._ownership is not None:
             await self._ownership.close()
-        await self._poster.close()
+        await self._client.close()
         await self._transport.close()
         await self._database.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, cast
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -18,6 +18,9 @@ from jwcrypto.jwk import JWK  # type: ignore[import-untyped]
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError, JwksError, KeyFileError
+
+if TYPE_CHECKING:
+    from pushkit.keys.remote import RemoteKey
 
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
@@ -101,14 +104,6 @@ class VerificationKey:
     def to_verification_key(self) -> Self:
         """Return itself, as a pair of keys returns its public half."""
         return self
-
-
-class KeyPair(Protocol):
-    """A key, wherever its private half is, if that is known at all."""
-
-    def to_verification_key(self) -> VerificationKey:
-        """Return the public half."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +199,7 @@ def _algorithm(jwk: Mapping[str, JsonValue]) -> Algorithm:
     return algorithm
 
 
-def public_jwk(key: KeyPair) -> JsonObject:
+def public_jwk(key: VerificationKey | SigningKey | RemoteKey) -> JsonObject:
     """Write the public JWK (RFC 7517 §4) of a key: public members only, with kid, alg and use."""
     public = key.to_verification_key()
     material = JWK.from_pyca(public.public_key).export_public(as_dict=True)
@@ -216,7 +211,7 @@ def public_jwk(key: KeyPair) -> JsonObject:
     }
 
 
-def public_pem(key: KeyPair) -> bytes:
+def public_pem(key: VerificationKey | SigningKey | RemoteKey) -> bytes:
     """Write the public key as SubjectPublicKeyInfo PEM (RFC 7468 §13)."""
     return cast("bytes", JWK.from_pyca(key.to_verification_key().public_key).export_to_pem())
 

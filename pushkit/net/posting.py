@@ -1,17 +1,14 @@
-"""What posts to webhooks, and what comes of it: one door, and two clients behind it."""
+"""What clients are told of how to connect, and what comes of a request."""
 
 from __future__ import annotations
 
 import contextlib
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pushkit.net.addresses import address_is_own
-from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.timing import Timing
 from pushkit.record import record
 from pushkit.webhook import Headers
@@ -55,43 +52,6 @@ class ConnectionOptions:
     proxy: str | None = field(default=None, repr=False)
     ca_file: Path | None = None  # roots in PEM that are trusted beside the system's
     is_own: Callable[[str], bool] = address_is_own  # says whether an address is this machine's own
-
-
-class Poster(Protocol):
-    """Posts to destinations, under one policy.
-
-    No redirect is followed, no proxy is taken from the environment, no cookie is kept, nothing is
-    decompressed, and answers are read up to a bound; one deadline is over all of it, looking up
-    the name included.
-    """
-
-    policy: DestinationPolicy
-
-    async def post(
-        self,
-        destination: Destination,
-        headers: Sequence[tuple[str, str]],  # all of them but `Host` and `Content-Length`
-        body: bytes,
-        *,
-        # Over everything, from looking up the name to the end of the answer.
-        timeout: timedelta,  # noqa: ASYNC109  # the deadline of this attempt, enforced there
-        # Roots and client certificate for this destination, from `tls_context`; connections are
-        # shared only under the same one.
-        tls: ssl.SSLContext | None = None,
-        # How long the body of the answer may take once its head is there; None for as long as
-        # `timeout` leaves it. What is not there by then is dropped, and the connection with it.
-        body_within: timedelta | None = None,
-    ) -> Answer:
-        """Send one POST and return the answer, whatever its status.
-
-        Raises:
-            TransportError: No complete answer head within the timeout.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close all connections."""
-        ...
 
 
 class Closable(Protocol):

@@ -1,14 +1,13 @@
-"""HTTP requests over aiohttp to destinations that others chose: a `Poster`, and `get`."""
+"""HTTP requests over aiohttp to destinations that others chose, for all but notifications."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import aiohttp
 from aiohappyeyeballs import SocketFactoryType
@@ -26,23 +25,19 @@ from pushkit.net.failures import (
 from pushkit.net.guard import Guard, Resolver, dialling_socket, look_up
 from pushkit.net.posting import MAX_ANSWER_BYTES, Answer, ConnectionOptions
 from pushkit.net.proxy import EgressProxy, ProxyDialler
-from pushkit.net.timing import Probe, current_probe
+from pushkit.net.timing import Probe, Timing, current_probe
 from pushkit.net.tls import tls_context
 from pushkit.url import Url, host_and_port
 from pushkit.version import USER_AGENT
 from pushkit.webhook import Headers
 
 
-class _Route(TypedDict, total=False):
-    """What aiohttp is told about one way to a destination, beside the URL."""
-
-    proxy: URL
-    proxy_headers: Mapping[str, str]
-    server_hostname: str
-
-
 class Transport:
-    """Connections under one destination policy: a `Poster` that gets, too.
+    """Connections under one destination policy.
+
+    No redirect is followed, no proxy is taken from the environment, no cookie is kept, nothing is
+    decompressed, and answers are read up to a bound; one deadline is over all of it, looking up
+    the name included. Of an answer's `timing` nothing is said but the address.
 
     Pooled connections are not dialled again, hence not checked again: one transport per policy, and
     in it separate pools. Destinations that the operator named have one of their own, so that no
@@ -66,15 +61,18 @@ class Transport:
     async def post(
         self,
         destination: Destination,
-        headers: Sequence[tuple[str, str]],
+        headers: Sequence[tuple[str, str]],  # all of them but `Host` and `Content-Length`
         body: bytes,
         *,
-        timeout: timedelta,  # noqa: ASYNC109  # the deadline of this attempt, enforced here
-        tls: ssl.SSLContext | None = None,
-        body_within: timedelta | None = None,
+        timeout: timedelta,  # noqa: ASYNC109  # the deadline over all of it, enforced here
+        tls: ssl.SSLContext | None = None,  # roots and client certificate, from `tls_context`
     ) -> Answer:
-        """Send one POST and return the answer; see `Poster`."""
-        request = _Request("POST", headers, tls or self._tls, body, body_within=body_within)
+        """Send one POST and return the answer, whatever its status.
+
+        Raises:
+            TransportError: No complete answer head within the timeout.
+        """
+        request = _Request("POST", headers, tls or self._tls, body)
         return await self._send(request, destination, timeout.total_seconds())
 
     async def get(
@@ -86,11 +84,7 @@ class Transport:
         max_body_bytes: int = MAX_ANSWER_BYTES,
         tls: ssl.SSLContext | None = None,
     ) -> Answer:
-        """Send one GET and return the answer, whatever its status; the rest is as for `post`.
-
-        Raises:
-            TransportError: No complete answer head within the timeout.
-        """
+        """Send one GET and return the answer; the rest is as for `post`."""
         request = _Request("GET", headers, tls or self._tls, max_body_bytes=max_body_bytes)
         return await self._send(request, destination, timeout.total_seconds())
 
@@ -155,11 +149,11 @@ class Transport:
     ) -> Answer:
         """Ask the proxy for one checked address after another, until it reaches one."""
         request = request._replace(headers=[("Host", url.authority), *request.headers])
-        route = _Route(
-            proxy=to_proxy.proxy.url,
-            proxy_headers=to_proxy.proxy.headers,
-            server_hostname=url.host,
-        )
+        route = {
+            "proxy": to_proxy.proxy.url,
+            "proxy_headers": to_proxy.proxy.headers,
+            "server_hostname": url.host,
+        }
         pool = self._pool("proxied", to_proxy, to_proxy.open_socket)
         failed: Exception = OSError(None, "the name has no address")
         for address in await look_up(self._guard, url.host, url.port):
@@ -189,8 +183,6 @@ class Transport:
             auto_decompress=False,
             trust_env=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-            response_class=_TimedResponse,
-            trace_configs=[_timing_trace()],
         )
         return self._pools[name]
 
@@ -201,7 +193,6 @@ class _Request(NamedTuple):
     tls: ssl.SSLContext
     body: bytes | None = None
     max_body_bytes: int = MAX_ANSWER_BYTES
-    body_within: timedelta | None = None
 
 
 async def _ask(
@@ -209,9 +200,9 @@ async def _ask(
     request: _Request,
     url: Url,
     deadline: asyncio.Timeout,
-    route: _Route | None = None,
+    route: Mapping[str, Any] | None = None,  # what aiohttp is told of a proxy
 ) -> Answer:
-    probe = current_probe.get() or Probe()
+    probe = current_probe.get()
     async with session.request(
         request.method,
         URL(str(url), encoded=True),
@@ -222,25 +213,16 @@ async def _ask(
         ssl=request.tls,
         **(route or {}),
     ) as response:
-        probe.enter("body")
-        body, complete = await _read_bounded(
-            response, _body_until(request, deadline), request.max_body_bytes
-        )
+        # A little before the deadline, which would take the status away with the body.
+        until = (deadline.when() or 0) - 0.05
+        body, complete = await _read_bounded(response, until, request.max_body_bytes)
         return Answer(
             status=response.status,
             headers=Headers(list(response.headers.items())),
             body=body,
             complete=complete,
-            timing=probe.timing(),
+            timing=Timing(address=probe.address if probe else None),
         )
-
-
-def _body_until(request: _Request, deadline: asyncio.Timeout) -> float:
-    # A little before the deadline, which would take the status away with the body.
-    until = (deadline.when() or 0) - 0.05
-    if request.body_within is None:
-        return until
-    return min(until, asyncio.get_running_loop().time() + request.body_within.total_seconds())
 
 
 async def _read_bounded(
@@ -275,40 +257,3 @@ def _cause(exc: Exception) -> Exception:
     if isinstance(exc, aiohttp.ClientProxyConnectionError):
         return ProxyUnreachableError(None, f"the proxy: {inner.strerror or 'failed'}")
     return inner
-
-
-# --- where the time goes: aiohttp tells through trace events when it begins with what -----------
-
-
-class _TimedResponse(aiohttp.ClientResponse):
-    """An answer that tells its probe who is at the other end, a reused connection's peer too."""
-
-    async def start(self, connection: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
-        """Read the head of the answer."""
-        probe, transport = current_probe.get(), connection.transport
-        if probe is not None and transport is not None:
-            probe.dialled(transport.get_extra_info("peername"))
-        return await super().start(connection)
-
-
-def _timing_trace() -> aiohttp.TraceConfig:
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_create_start.append(_entering("connect"))
-    trace.on_dns_resolvehost_start.append(_entering("resolve"))
-    trace.on_dns_resolvehost_end.append(_entering("connect"))
-    trace.on_connection_create_end.append(_entering("wait"))
-    trace.on_connection_reuseconn.append(_entering("wait"))
-    return trace
-
-
-def _entering(
-    phase: str,
-) -> Callable[[aiohttp.ClientSession, SimpleNamespace, object], Coroutine[None, None, None]]:
-    async def enter(
-        _session: aiohttp.ClientSession, _context: SimpleNamespace, _params: object
-    ) -> None:
-        probe = current_probe.get()
-        if probe is not None:
-            probe.enter(phase)
-
-    return enter

@@ -29,7 +29,11 @@ from pushkit.net.tls import tls_context
 
 
 class WebhookClient:
-    """Connections to webhooks under one destination policy: a `Poster`.
+    """Connections to webhooks under one destination policy.
+
+    No redirect is followed, no proxy is taken from the environment, no cookie is kept, nothing is
+    decompressed, and answers are read up to a bound; one deadline is over all of it, looking up
+    the name included.
 
     Raises:
         ConfigError: The proxy or the file is not what it should be.
@@ -50,14 +54,23 @@ class WebhookClient:
     async def post(
         self,
         destination: Destination,
-        headers: Sequence[tuple[str, str]],
+        headers: Sequence[tuple[str, str]],  # all of them but `Host` and `Content-Length`
         body: bytes,
         *,
+        # Over everything, from looking up the name to the end of the answer.
         timeout: timedelta,  # noqa: ASYNC109  # the deadline of this attempt, enforced here
+        # Roots and client certificate for this destination, from `tls_context`; connections are
+        # shared only under the same one.
         tls: ssl.SSLContext | None = None,
+        # How long the body of the answer may take once its head is there; None for as long as
+        # `timeout` leaves it. What is not there by then is dropped, and the connection with it.
         body_within: timedelta | None = None,
     ) -> Answer:
-        """Send one POST and return the answer; see `Poster`."""
+        """Send one POST and return the answer, whatever its status.
+
+        Raises:
+            TransportError: No complete answer head within the timeout.
+        """
         url = destination.url
         context = (tls or self._tls) if url.scheme == "https" else None
         way = Way(url.scheme, url.host, url.port, destination.allowed_by_name, context)

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pushkit.errors import InvalidSignatureError, TimestampError
+
+if TYPE_CHECKING:
+    from pushkit.signing.http_message_signatures import VerifiedHttpSignature
+    from pushkit.signing.notification_jwt import JwtClaims
 
 TOKEN_LIFETIME: Final = timedelta(seconds=300)
 TOLERANCE: Final = timedelta(seconds=300)
 EXPIRY_LEEWAY: Final = timedelta(seconds=60)
 LARGEST_EPOCH: Final = 253402300799  # 9999-12-31: beyond it, no datetime
-
-
-class Stated(Protocol):
-    """What a signature states of its time."""
-
-    @property
-    def issued_at(self) -> datetime:
-        """When it was made."""
-        ...
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """Until when it is good; None if that is not stated."""
-        ...
 
 
 def read_moment(value: object, what: str) -> datetime | None:
@@ -43,7 +33,7 @@ def read_moment(value: object, what: str) -> datetime | None:
 
 
 def check_times(
-    stated: Stated,
+    stated: JwtClaims | VerifiedHttpSignature,
     now: datetime,
     *,
     tolerance: timedelta = TOLERANCE,

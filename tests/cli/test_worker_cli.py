@@ -221,7 +221,6 @@ def test_without_options_it_delivers_as_a_sender_does() -> None:
         "retain",
         "keep_answers",
         "go_token_spelling",
-        "use_aiohttp",
     )
     for name in same:
         assert getattr(options, name) == getattr(default, name)

@@ -116,19 +116,6 @@ async def test_the_first_kib_of_an_answer_is_kept_on_request(
     assert attempt.answer == b"x" * 1024
 
 
-@pytest.mark.parametrize("use_aiohttp", [False, True])
-async def test_either_client_delivers_and_says_where_the_time_went(
-    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate], *, use_aiohttp: bool
-) -> None:
-    sender = await senders.open(use_aiohttp=use_aiohttp)
-    delivery_id = await notify(sender, webhook.url(), status())
-    [attempt] = await attempts_of(sender, delivery_id)
-    assert attempt.status == 200
-    assert attempt.timing.connect is not None
-    assert attempt.timing.wait is not None
-    assert attempt.timing.address == webhook.url().split("/")[2]
-
-
 async def test_a_redriven_delivery_arrives_with_its_id_and_gets_its_whole_schedule(
     sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
 ) -> None:

@@ -650,18 +650,17 @@ async def test_a_body_that_drips_holds_its_place_for_a_second_and_no_longer(
     assert (delivery.state, delivery.last_status) == (state, answer)
 
 
-@pytest.mark.parametrize("use_aiohttp", [False, True])
 async def test_the_body_of_an_answer_is_given_a_second(
-    senders: Senders, webhook: Webhook, status: MakeStatus, *, use_aiohttp: bool
+    senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
-    sender = await senders.open(use_aiohttp=use_aiohttp, timeout=timedelta(minutes=10))
-    post, given = sender._poster.post, []
+    sender = await senders.open(timeout=timedelta(minutes=10))
+    post, given = sender._client.post, []
 
     def watched(*arguments: Any, **options: Any) -> Any:
         given.append(options["body_within"])
         return post(*arguments, **options)
 
-    sender._poster.post = watched  # type: ignore[method-assign]
+    sender._client.post = watched  # type: ignore[method-assign]
     await subscribe(sender, webhook)
     await sender.notify(status())
     await sender.worker.run_once()

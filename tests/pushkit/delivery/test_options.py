@@ -51,4 +51,4 @@ def test_the_defaults_are_what_the_pages_say() -> None:
     assert options.poll_interval == timedelta(seconds=1)
     assert options.rate_per_origin == 100
     off = ("coalesce", "keep_answers", "seal_bodies", "verify_ownership", "go_token_spelling")
-    assert not any(getattr(options, name) for name in (*off, "use_aiohttp"))
+    assert not any(getattr(options, name) for name in off)
