@@ -50,14 +50,19 @@ def pin(
         click.echo(f"warning: {warning}", err=True)
     lines = [
         "[[senders]]",
-        f"name = {json.dumps(name)}",
-        f"issuer = {json.dumps(pinned.issuer)}",
-        f"jwks_url = {json.dumps(pinned.jwks_url)}",
+        f"name = {_toml(name)}",
+        f"issuer = {_toml(pinned.issuer)}",
+        f"jwks_url = {_toml(pinned.jwks_url)}",
     ]
     if save is not None:
         save.write_text(json.dumps(pinned.card, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        lines.append(f"card = {json.dumps(str(save))}")
+        lines.append(f"card = {_toml(str(save))}")
     click.echo("\n".join(lines))
+
+
+def _toml(text: str) -> str:
+    """Write a string as TOML does: its escapes are those of JSON, but for pairs of surrogates."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 async def _pin(url: str, trust_file: Path, allow: tuple[str, ...]) -> PinnedCard:

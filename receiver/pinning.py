@@ -55,9 +55,10 @@ async def pin_card(
             f"{url}: verified, but its signer's keys are pinned and not published at a URL that is"
             " trusted: name one in jwks_urls, or give the sender a jwks_file"
         )
+    served_at = Url.parse(url)
     return PinnedCard(
         url=url,
-        issuer=Url.parse(url).origin,
+        issuer=f"{served_at.scheme}://{served_at.authority}",
         jwks_url=verdict.jwks_url,
         card=verdict.card,
         warnings=verdict.warnings,

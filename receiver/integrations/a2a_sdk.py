@@ -36,7 +36,8 @@ class PushClient:
         client: The SDK's client; stays the caller's to close.
         receiver: Where the agent is to push. It, or another process over the same inbox, serves.
         sender: Which of its trusted senders the agent is; may be left out if there is only one.
-        expires_in: How long a message's token is good for; None for ever.
+        expires_in: How long a message's token is good for; None for as long as the receiver's
+            `retention.expected` says, by default 90 days.
     """
 
     def __init__(

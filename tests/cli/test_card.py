@@ -332,6 +332,13 @@ def test_a_verified_card_becomes_a_trusted_sender(
     assert "agent: 1 keys" in checked.out
 
 
+def test_a_sender_may_have_any_name(receiver_command: Run, agent: Site) -> None:
+    name = "agent é 😀 \x7f"
+    options = ("--trust", "cards.toml", "--name", name, "--allow", "127.0.0.1:*")
+    [sender] = tomllib.loads(receiver_command("pin", agent.origin, *options).out)["senders"]
+    assert sender["name"] == name
+
+
 def test_a_card_that_was_changed_pins_nothing(receiver_command: Run, agent: Site) -> None:
     document = json.loads(agent.documents[CARD_PATH])
     document["name"] = "Another agent"
