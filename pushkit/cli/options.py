@@ -14,13 +14,14 @@ import click
 
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.delivery.signatures import Signing
-from pushkit.errors import KeyFileError
+from pushkit.errors import InvalidUrlError, KeyFileError
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.ring import KeyRing
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets
 from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered
 from pushkit.terminal.toml_places import did_you_mean
+from pushkit.url import Url
 
 _PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - where it is, not what
 
@@ -172,6 +173,16 @@ def _error_code(
     )
 
 
+def _origin(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Read a destination as it is stored: in lower case, with its port."""
+    if value is None:
+        return None
+    try:
+        return Url.parse(value).origin
+    except InvalidUrlError as exc:
+        raise click.BadParameter("expected https://host or https://host:port") from exc
+
+
 _FILTERS: Final = {
     "tenant": click.option("--tenant", help="Of this tenant."),
     "owner": click.option("--owner", help="Of this owner."),
@@ -179,7 +190,9 @@ _FILTERS: Final = {
     "subscription_id": click.option(
         "--subscription", "subscription_id", help="Of this subscription."
     ),
-    "origin": click.option("--origin", help="To this destination: https://host:port."),
+    "origin": click.option(
+        "--origin", callback=_origin, help="To this destination: https://host[:port]."
+    ),
     "error": click.option(
         "--error",
         callback=_error_code,

@@ -117,6 +117,22 @@ def test_a_list_is_filtered(command: Run, option: str, value: str, found: set[st
     assert set(states(command, option, value)) == found
 
 
+@pytest.mark.parametrize("origin", ["https://client.example.com", "HTTPS://Client.Example.com:443"])
+def test_an_origin_may_be_written_as_in_the_urls_of_webhooks(
+    command: Run, with_sender: Callable[..., None], origin: str
+) -> None:
+    async def subscribe(sender: PushSender) -> None:
+        config: dict[str, JsonValue] = {"url": "https://client.example.com/hook"}
+        await sender.subscribe("task-1", config, version="1.0")
+
+    with_sender(subscribe)
+    assert set(states(command, "--origin", origin)) == {"task-1"}
+
+
+def test_an_origin_that_is_none_is_a_wrong_call(command: Run) -> None:
+    assert command("list", "--origin", "client.example.com").status == 2
+
+
 def test_one_is_shown_with_what_became_of_its_deliveries(
     command: Run, ids: dict[str, str], with_sender: Callable[..., None], webhook: Webhook
 ) -> None:
