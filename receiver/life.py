@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from pushkit.errors import StorageError
 from pushkit.net.transport import Transport
@@ -15,11 +16,13 @@ from pushkit.work.housekeeping import Housekeeper
 from pushkit.work.pump import cancelled
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
-from receiver.forwards import Forward
 from receiver.inbox.store import Inbox
 from receiver.intake import Intake
 from receiver.replay.memory import ReplayMemory
 from receiver.trusted_keys import warn_of_weak_trust
+
+if TYPE_CHECKING:
+    from receiver.forwards import Forward
 
 _log = logging.getLogger("receiver")
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Self, Unpack
 from aiohttp import web
 
 from pushkit.a2a import TaskState, WireVersion
-from pushkit.alerts.alerts import AlertOptions, Alerts
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.listeners import Listener, Listeners
@@ -27,9 +26,7 @@ from pushkit.webhook import WebhookRequest
 from pushkit.work.housekeeping import Housekeeper
 from pushkit.work.retry import RetryPolicy
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.alert_webhook import AlertWebhook
 from receiver.app import application
-from receiver.asgi import AsgiApp
 from receiver.callbacks.decorators import CallbackDecorators
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher, callback_retry
 from receiver.callbacks.registry import CallbackRegistry, Wanted
@@ -37,7 +34,6 @@ from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
 from receiver.edge import Edge
 from receiver.expected import ExpectedStore
 from receiver.expecting import Expectation, hand_out
-from receiver.forwards import Forward
 from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.intake import Intake
@@ -51,9 +47,12 @@ from receiver.trusted_keys import Trust, warn_of_weak_trust
 from receiver.verification import Head
 
 if TYPE_CHECKING:
+    from pushkit.alerts.alerts import AlertOptions, Alerts
     from pushkit.telemetry.metrics import Readings
     from pushkit.telemetry.sides import ReceiverMetrics
     from pushkit.telemetry.tracing import Tracing
+    from receiver.asgi import AsgiApp
+    from receiver.forwards import Forward
 
 _log = logging.getLogger("receiver")
 
@@ -268,6 +267,8 @@ class Receiver(CallbackDecorators):
         A mounted application is told neither by Starlette nor by FastAPI: there, pass
         `lifespan=receiver.lifespan` to the host, or enter this receiver in the host's own.
         """
+        from receiver.asgi import AsgiApp
+
         return AsgiApp(self)
 
     @contextlib.asynccontextmanager
@@ -324,6 +325,9 @@ class Receiver(CallbackDecorators):
         return self._metrics
 
     def _sending_alerts(self, options: AlertOptions) -> Alerts:
+        from pushkit.alerts.alerts import Alerts
+        from receiver.alert_webhook import AlertWebhook
+
         sinks = options.sinks()
         if options.webhook is not None:
             sinks.append(AlertWebhook(options.webhook, options.webhook_secret, self._clock))
