@@ -15,9 +15,9 @@ from pushkit.errors import ConfigError, InboundError
 from pushkit.record import record
 from pushkit.signing.token import hash_token
 from pushkit.storage.script import Row, Script, Statement, chunks, padded, texts, to_micros
-from receiver.credentials import HandedOut, Presented, ProvenSecret
 from receiver.replay.memory import MEMORY
 from receiver.trust import TaskPolicy
+from receiver.verification import HandedOut, Presented, ProvenSecret
 
 
 class TaskNotExpectedError(InboundError, code="task_not_expected", status=404):

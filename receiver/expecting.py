@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import secrets
 from datetime import datetime, timedelta
 
-from pushkit.a2a import PushConfig, WireVersion, format_push_config
+from pushkit.a2a import Authentication, PushConfig, WireVersion, format_push_config
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
 from pushkit.record import record
 from pushkit.signing.token import hash_credentials, hash_token
 from pushkit.storage.script import Script
-from receiver.credentials import mint_authentication, mint_token
 from receiver.expected import ExpectedStore, Registration
 from receiver.trust import TrustedSender
+
+_MINTED = frozenset({"apikey", "basic", "bearer"})
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -82,3 +85,25 @@ def hand_out(
         task_id = yield from store.replace(hash_token(replaces), registration, overlap=overlap)
     config = PushConfig(url=url, token=token, task_id=task_id, authentication=minted)
     return Expectation(sender=sender.name, config=config, version=wire_version)
+
+
+def mint_token() -> str:
+    """Return a fresh token: 256 random bits, URL-safe."""
+    return secrets.token_urlsafe(32)
+
+
+def mint_authentication(scheme: str) -> Authentication:
+    """Return fresh credentials of a scheme, for the agent's push config.
+
+    Args:
+        scheme: `Bearer`, `Basic` or `ApiKey`, in the case that the agent wants to read.
+
+    Raises:
+        ConfigError: Another scheme.
+    """
+    secret = mint_token()
+    if scheme.lower() not in _MINTED:
+        raise ConfigError("authentication: expected Bearer, Basic or ApiKey")
+    if scheme.lower() == "basic":  # RFC 7617 §2: already encoded, as the agent writes it verbatim
+        secret = base64.b64encode(f"a2a:{secret}".encode()).decode()
+    return Authentication(schemes=(scheme,), credentials=secret)

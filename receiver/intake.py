@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -23,41 +23,22 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import Ending
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from receiver.accepting import Acceptance, Candidate, Hands
-from receiver.credentials import HandedOut
 from receiver.expected import ExpectedStore
+from receiver.house import BodyTimeoutError, House, IncompleteBodyError, body_too_large
 from receiver.inbox.model import ClaimedNotification
 from receiver.limits import Limits
 from receiver.refusals import Refusals, Verdict
 from receiver.replay.memory import ReplayMemory, Reservation, Seen
 from receiver.selection import KeysOf
 from receiver.trusted_keys import Trust
-from receiver.verification import (
-    AcceptedBefore,
-    BodyTimeoutError,
-    Facts,
-    HandedOutTo,
-    Head,
-    House,
-    IncompleteBodyError,
-    Question,
-    Repetition,
-    Verified,
-    WholeBody,
-    body_too_large,
-    verify,
-)
+from receiver.verification import Facts, Head, Question, Repetition, Verified, WholeBody, verify
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import TracedSpan, Tracing
 
 _log = logging.getLogger("receiver")
 
-_MOST_KNOWN_SECRETS = 10_000
-
 _DUPLICATE = Verdict(status=200, code="duplicate")
-_MOST_RECENT = 10_000
-_NOT_AT_HAND = object()
-_RECENT = timedelta(minutes=10)
 
 ReadBody: TypeAlias = Callable[[int], Awaitable[bytes | None]]
 """Reads a body of so many bytes at most; None if it is longer. May raise `BrokenBodyError`."""
@@ -109,15 +90,12 @@ class Intake:
         self.events = events
         self._tracing = tracing
         self.refusals: Refusals = Refusals(events, clock)
-        self._house = House(limits, clock)
+        self._house = House(limits, clock, ids_kept=ids_kept)
         self._database = database
         self._clock = clock
         self._announce = accepted
         self._replay = replay
         self._expected = ExpectedStore()
-        self._recent: dict[tuple[str, str], tuple[str, datetime, Repetition]] = {}
-        self._recent_for = min(_RECENT, ids_kept / 2)
-        self._known_secrets: dict[tuple[str, str | None, tuple[str, ...]], list[HandedOut]] = {}
         self._acceptance = Acceptance(database, replay, self._expected, limits, hands)
         self._hands = hands
 
@@ -156,32 +134,25 @@ class Intake:
             self._house.admit_peer(peer, asked.now)  # 1
             steps = verify(
                 head,
-                asked.trust.at(path),
-                own_url=f"{asked.trust.url}{path}",
+                asked.trust,
+                path=path,
                 now=asked.now,
                 house=self._house,
                 facts=asked.facts,
             )
             question = next(steps)
-            while True:
-                answer = self._at_hand(question, asked)
-                if answer is _NOT_AT_HAND:
-                    return self._go_on(asked, steps, question, read)
-                question = steps.send(answer)
         except StopIteration as done:
             return self._proven(asked, done.value)
         except InboundError as exc:
             self._refuse(asked, exc)
-        return None
+            return None
+        return self._go_on(asked, steps, question, read)
 
     async def _go_on(self, asked: _Asked, steps: Steps, question: Question, read: ReadBody) -> None:
         """Do the steps that are left, and wait where one has to."""
         try:
             while True:
-                answer = self._at_hand(question, asked)
-                if answer is _NOT_AT_HAND:
-                    answer = await self._waited_for(question, asked, read)
-                question = steps.send(answer)
+                question = steps.send(await self._answer(question, asked.trust, read))
         except StopIteration as done:
             rest = self._proven(asked, done.value)
             if rest is not None:
@@ -191,41 +162,17 @@ class Intake:
         except InboundError as exc:
             self._refuse(asked, exc)
 
-    def _at_hand(self, question: Question, asked: _Asked) -> object:
-        """Answer what `verify` asks, if nobody has to be waited for."""
-        answer: object
+    async def _answer(self, question: Question, trust: Trust, read: ReadBody) -> object:
+        """Answer what `verify` asks: nothing of it is at hand."""
         if isinstance(question, KeysOf):
-            answer = asked.trust.at_hand(question)
-        elif isinstance(question, HandedOutTo):
-            answer = self._known_secrets.get(_key_of(question))
-        elif isinstance(question, WholeBody):
-            answer = asked.head.body
-        else:
-            return self._just_accepted(question, asked.now)
-        return _NOT_AT_HAND if answer is None else answer
-
-    async def _waited_for(self, question: Question, asked: _Asked, read: ReadBody) -> object:
-        """Answer what is not at hand."""
-        if isinstance(question, KeysOf):
-            return await asked.trust.keys_of(question)
-        if isinstance(question, HandedOutTo):
-            return await self._handed_out(question)
-        assert isinstance(question, WholeBody)  # noqa: S101  # what was accepted is at hand
-        return await self._body(question, read)
-
-    async def _handed_out(self, asked: HandedOutTo) -> Sequence[HandedOut]:
-        """Say what was handed out; what was found once is not read again.
-
-        Tokens and credentials never change what they are, and whether they are good still is said
-        by step 8, in the transaction that stores.
-        """
+            return await trust.keys_of(question)
+        if isinstance(question, WholeBody):
+            return await self._body(question, read)
         found = await self._database.read(
-            self._expected.handed_out(asked.sender.name, asked.secret)
+            self._expected.handed_out(question.sender.name, question.secret)
         )
         if found:
-            if len(self._known_secrets) >= _MOST_KNOWN_SECRETS:
-                del self._known_secrets[next(iter(self._known_secrets))]
-            self._known_secrets[_key_of(asked)] = found
+            self._house.remember_handed_out(question, found)
         return found
 
     async def _body(self, asked: WholeBody, read: ReadBody) -> bytes:
@@ -324,24 +271,8 @@ class Intake:
         """Return the verdict on what was stored, or was there; remember it for a while."""
         if stored is None:
             return _DUPLICATE
-        verified, recent = candidate.verified, self._recent
-        if len(recent) >= _MOST_RECENT:
-            del recent[next(iter(recent))]
-        recent[candidate.key] = verified.notification.body_sha256, now, verified.repeated()
+        self._house.remember_accepted(candidate.key, candidate.verified, now)
         return Verdict(status=202, code="accepted", notification_id=stored)
-
-    def _just_accepted(self, asked: AcceptedBefore, now: datetime) -> Repetition | None:
-        """Return what this process stored a moment ago: the database need not be asked.
-
-        It still remembers the id then. Another body is for the transaction to refuse.
-        """
-        found = self._recent.get((asked.sender.name, asked.delivery_id))
-        if found is None:
-            return None
-        body_sha256, at, repetition = found
-        if body_sha256 != asked.body_sha256 or not timedelta(0) <= now - at < self._recent_for:
-            return None
-        return repetition
 
     def _stored(self, candidate: Candidate, notification_id: int | BaseException | None) -> None:
         """Hand over what was stored in hand, or let go of what was not stored."""
@@ -407,10 +338,6 @@ class Intake:
             )
         if is_said:
             _say(verdict, found, trace_id)
-
-
-def _key_of(asked: HandedOutTo) -> tuple[str, str | None, tuple[str, ...]]:
-    return asked.sender.name, asked.secret.token, asked.secret.credentials
 
 
 def _seen(verified: Verified) -> Seen:

@@ -6,9 +6,9 @@ message names is fetched because it says so. `receiver.trusted_keys` fetches.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
 from pushkit.keys.jwk import VerificationKey
@@ -57,7 +57,7 @@ class Claimed(NamedTuple):
 
 
 class KeysOf(NamedTuple):
-    """What `select` asks: the keys of these senders, as far as the request names them."""
+    """What step 2 asks: the keys of these senders, as far as the request names them."""
 
     senders: Sequence[TrustedSender]
     says: Claimed
@@ -73,6 +73,23 @@ class Selected(NamedTuple):
     # Its HTTP message signatures, each with the sender's own key that it names; empty if it does
     # not sign so. One that holds is enough: two keys may sign during a rotation.
     signatures: tuple[tuple[UnverifiedHttpSignature, VerificationKey], ...] = ()
+
+
+class KnownKeys(Protocol):
+    """The trusted senders, and what is known of their keys."""
+
+    @property
+    def url(self) -> str:
+        """The base URL at which agents reach this receiver, without the senders' paths."""
+        ...
+
+    def at(self, path: str) -> Sequence[TrustedSender]:
+        """Return the senders at a path."""
+        ...
+
+    def at_hand(self, asked: KeysOf) -> Sequence[HeldKeys] | None:
+        """Return the keys that are asked for; None if some may have to be fetched."""
+        ...
 
 
 class TrustSnapshot:
@@ -95,8 +112,8 @@ class TrustSnapshot:
         """Return the senders at a path."""
         return [entry.sender for entry in self.held if entry.sender.path == path]
 
-    def keys_of(self, asked: KeysOf) -> list[HeldKeys]:
-        """Answer what `select` asks."""
+    def at_hand(self, asked: KeysOf) -> list[HeldKeys]:
+        """Return the keys that are asked for."""
         names = {sender.name for sender in asked.senders}
         return [entry for entry in self.held if entry.sender.name in names]
 
@@ -113,30 +130,41 @@ def base_url(url: str) -> str:
     return normalised.rstrip("/")
 
 
-def select(
-    among: Sequence[TrustedSender], headers: Headers
-) -> Generator[KeysOf, Sequence[HeldKeys], Selected]:
-    """Do step 2, and find the key of step 3: by path, then `iss`, then `kid`; asks for keys once.
+def keys_to_ask_for(among: Sequence[TrustedSender], headers: Headers) -> KeysOf:
+    """Begin step 2: by path, then `iss`, whose keys are needed.
 
     Args:
         among: All senders at the request's path.
         headers: The request's.
 
     Raises:
-        UnknownSenderError: No sender, or more than one that cannot be told apart.
-        InvalidSignatureError: The sender signs, and there is no signature by a key of its.
+        InvalidSignatureError: A signature cannot be read.
         MalformedRequestError: The headers of a signature cannot be read.
-        KeysUnavailableError: The sender's keys are not to be had.
     """
     schemes = among[0].signing if len(among) == 1 else _schemes_of(among)
     # Without a signature a Bearer value is the client's own secret, whatever it looks like.
     compact = find_jwt(headers) if Scheme.JWT in schemes else None
     by_http = Scheme.HTTP_MESSAGE_SIGNATURES in schemes
     says = Claimed(
-        jwt=None if compact is None else read_unverified(compact),
-        signatures=tuple(read_unverified_signatures(headers)) if by_http else (),
+        None if compact is None else read_unverified(compact),
+        tuple(read_unverified_signatures(headers)) if by_http else (),
     )
-    held = yield KeysOf(_possible(among, says), says)
+    return KeysOf(_possible(among, says), says)
+
+
+def select(among: Sequence[TrustedSender], says: Claimed, held: Sequence[HeldKeys]) -> Selected:
+    """Do the rest of step 2, and find the key of step 3: by `kid`.
+
+    Args:
+        among: All senders at the request's path.
+        says: What the request claims.
+        held: The possible senders with their keys.
+
+    Raises:
+        UnknownSenderError: No sender, or more than one that cannot be told apart.
+        InvalidSignatureError: The sender signs, and there is no signature by a key of its.
+        KeysUnavailableError: The sender's keys are not to be had.
+    """
     if len(held) > 1 and (says.jwt is not None or says.signatures):
         held = _with_key(held, says)
     if len(held) != 1:
@@ -145,10 +173,10 @@ def select(
     by_jwt = Scheme.JWT in sender.signing
     by_http = Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing
     return Selected(
-        sender=sender,
-        jwt=says.jwt if by_jwt else None,
-        key=_key_of_jwt(held[0], says.jwt) if by_jwt else None,
-        signatures=_by_own_keys(held[0], says.signatures) if by_http else (),
+        sender,
+        says.jwt if by_jwt else None,
+        _key_of_jwt(held[0], says.jwt) if by_jwt else None,
+        _by_own_keys(held[0], says.signatures) if by_http else (),
     )
 
 

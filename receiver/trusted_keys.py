@@ -119,7 +119,7 @@ class Trust:
         return self._at.get(path, ())
 
     def at_hand(self, asked: KeysOf) -> list[HeldKeys] | None:
-        """Answer what `selection.select` asks; None if some keys may have to be fetched."""
+        """Return the keys that are asked for; None if some may have to be fetched."""
         found = []
         for sender in asked.senders:
             held = _keys_at_hand(self._by_name[sender.name], asked.says)
@@ -129,7 +129,7 @@ class Trust:
         return found
 
     async def keys_of(self, asked: KeysOf) -> list[HeldKeys]:
-        """Answer what `selection.select` asks, with keys that are fetched where that is due."""
+        """Return the same, fetched where that is due."""
         says = asked.says
         if len(asked.senders) == 1:
             return [await _named_keys(self._by_name[asked.senders[0].name], says)]

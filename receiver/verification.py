@@ -3,10 +3,10 @@
 | step | what is checked | from | refused with |
 |---|---|---|---|
 | 1 | rate of the address; size of the head, declared length, type | the head | 429 431 413 415 |
-| 2 | which trusted sender: path, `iss`, `kid` (`selection.select`) | the head | 403 |
+| 2 | which trusted sender: path, `iss`, `kid` (`receiver.selection`) | the head | 403 |
 | 3 | the signatures that this sender must make | the head | 401, 503 without its keys |
 | 4 | times, audience, issuer; the ids agree | the head | 401 400 |
-| 5 | token and credentials (`credentials.check_presented`) | the head | 401 |
+| 5 | token and credentials | the head | 401 |
 | 1 | the body: its size, within the deadline | the body | 413 408 400 |
 | 3 | its hash is what is signed | the body | 401 |
 | 6 | rate of the sender; the body is read, and speaks of the signed task | the body | 429 400 422 |
@@ -28,7 +28,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
@@ -41,6 +41,7 @@ from pushkit.errors import (
     InvalidSignatureError,
     MalformedJsonError,
     MalformedRequestError,
+    TokenError,
 )
 from pushkit.logs import printable
 from pushkit.record import field, record
@@ -63,21 +64,16 @@ from pushkit.signing.standard_webhooks import (
     read_unverified_webhook,
 )
 from pushkit.signing.times import check_times, check_timestamp
-from pushkit.signing.token import hash_token
+from pushkit.signing.token import hash_credentials, hash_token, read_token
 from pushkit.url import audience_of, audience_with_query, masked_url
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.credentials import HandedOut, Presented, ProvenSecret, check_presented, presented
-from receiver.limits import Limits, RateLimit, RateLimiter
-from receiver.peers import rate_key
-from receiver.selection import KeysOf, Selected, TrustSnapshot, select
+from receiver.house import House, body_too_large
+from receiver.selection import KeysOf, KnownKeys, Selected, TrustSnapshot, keys_to_ask_for, select
 from receiver.trust import SenderProfile, TrustedSender
 
 _MAX_ID_CHARS = 256
 _MAX_ID_BYTES = 512
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")  # RFC 6901 §4
-_CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
-_DIGITS = re.compile(r"[0-9]+")
-_LONGEST_LENGTH = 18  # digits: far over any limit, and quickly read
 
 Facts: TypeAlias = dict[str, str | None]
 """What is proven so far, for the log: sender, task, delivery id."""
@@ -99,6 +95,37 @@ class Head:
     body: bytes | None = field(default=None, repr=False)
 
 
+@record(frozen=True, slots=True, kw_only=True)
+class Presented:
+    """The secrets of a request, by their hashes. Nothing here is proven."""
+
+    token: str | None  # of the token, None without one
+    static_token: bool  # it is one that the sender was given out of band
+    # Of `Authorization` and `X-Api-Key`, as far as they are not static ones.
+    credentials: tuple[str, ...]
+    static_credentials: bool  # one of them is what the sender was given out of band
+
+    @property
+    def settled(self) -> bool:
+        """Whether what was handed out need not be looked up: nothing here can be of it."""
+        return (self.token is None or self.static_token) and not self.credentials
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class HandedOut:
+    """What one `expect()` handed out, by its hashes."""
+
+    token: str | None
+    credentials: str | None = None
+
+
+class ProvenSecret(NamedTuple):
+    """What a notification stands on: a token, or credentials."""
+
+    sha256: str  # its hash
+    static: bool  # the sender was given it out of band; else `expect()` handed it out
+
+
 class HandedOutTo(NamedTuple):
     """What `verify` asks: what `expect()` handed to a sender, as far as it fits what came."""
 
@@ -113,104 +140,11 @@ class WholeBody(NamedTuple):
     limit: int
 
 
-class AcceptedBefore(NamedTuple):
-    """What `verify` asks: what is known of this id and body, if they were accepted just now."""
-
-    sender: TrustedSender
-    delivery_id: str
-    body_sha256: str
-
-
-Question: TypeAlias = KeysOf | HandedOutTo | WholeBody | AcceptedBefore
-
-
-class House:
-    """What a service has besides the senders: its limits, and its rates."""
-
-    def __init__(self, limits: Limits, clock: Callable[[], datetime]) -> None:
-        self.limits = limits
-        self._clock = clock
-        self._peers = RateLimiter(limits.peer_rate)
-        self._senders = RateLimiter(limits.sender_rate)
-        self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
-
-    def admit_peer(self, peer: str, now: datetime) -> None:
-        """Count one request of an address.
-
-        Raises:
-            RateLimitedError: It is over its rate.
-        """
-        self._peers.take(rate_key(peer), now)
-
-    def admit_sender(self, sender: TrustedSender) -> None:
-        """Count one notification of a sender.
-
-        Raises:
-            RateLimitedError: It is over its rate.
-        """
-        rates = self._senders
-        if sender.rate is not None:
-            key = sender.name, sender.rate
-            rates = self._own_rates.setdefault(key, RateLimiter(sender.rate))
-        rates.take(sender.name, self._clock())
-
-    def check_head(self, head: Head) -> None:
-        """Hold the head against what all senders have to keep to.
-
-        Raises:
-            InboundError: Too long, or of a type or coding that is no notification's.
-        """
-        headers = head.headers
-        size, limit = headers.size(), self.limits.max_body_bytes
-        if size > self.limits.max_header_bytes:
-            raise HeadersTooLargeError(f"{size} bytes of headers")
-        declared = _declared_length(headers) if head.body is None else len(head.body)
-        if declared is not None and declared > limit:
-            raise body_too_large(f"{declared} bytes", limit, None)
-        media_type = (headers.one("Content-Type") or "").partition(";")[0].strip().lower()
-        if media_type not in _CONTENT_TYPES:
-            raise MediaTypeError("expected application/json or application/a2a+json")
-        # RFC 9110 §8.4: what is signed is what is sent; a coding would also let a bomb in.
-        if (headers.one("Content-Encoding") or "identity").lower() != "identity":
-            raise MediaTypeError("the body is compressed, expected Content-Encoding identity")
-
-    def max_body_bytes(self, sender: TrustedSender) -> int:
-        """Return how much of a body a sender may send."""
-        own, common = sender.max_body_bytes, self.limits.max_body_bytes
-        return common if own is None else min(own, common)
-
-
-class BodyTooLargeError(InboundError, code="body_too_large", status=413):
-    """The body is longer than the limit."""
-
-
-class BodyTimeoutError(InboundError, code="body_timeout", status=408):
-    """The body did not come in time."""
-
-
-class IncompleteBodyError(InboundError, code="incomplete_body"):
-    """The body broke off."""
-
-
-class HeadersTooLargeError(InboundError, code="headers_too_large", status=431):
-    """The header section is longer than the limit."""
-
-
-class MediaTypeError(InboundError, code="unsupported_media_type", status=415):
-    """The content type is none of a notification."""
+Question: TypeAlias = KeysOf | HandedOutTo | WholeBody
 
 
 class MethodNotAllowedError(InboundError, code="method_not_allowed", status=405):
     """A notification is a POST, and nothing else."""
-
-
-def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> BodyTooLargeError:
-    """Return the refusal of a body, with whose limit it breaks; None for the receiver's."""
-    is_own = sender is not None and sender.max_body_bytes == limit
-    whose = f"sender {sender.name}" if is_own and sender else "the receiver"
-    return BodyTooLargeError(
-        f"a body of {found}, expected at most {limit}: max_body_bytes of {whose}"
-    )
 
 
 # --- what is found out ---------------------------------------------------------------------------
@@ -316,18 +250,18 @@ class Verified:
 
 def verify(
     head: Head,
-    among: Sequence[TrustedSender],  # the trusted senders at the path where it arrived
+    trust: KnownKeys,  # the trusted senders, and their keys as far as they are at hand
     *,
-    own_url: str,  # the URL of this webhook, from the configuration
+    path: str,  # the senders' path at which it arrived
     now: datetime,
-    # The limits and rates of the service; None for who has seen to step 1, and has none.
+    # The limits and the memory of the service; None for who has seen to step 1, and has none.
     house: House | None = None,
     facts: Facts,  # takes up what is proven
 ) -> Generator[Question, Any, Verified | Repetition]:
     """Do steps 1 to 6; ask for keys, for what was handed out, and for the body, in this order.
 
-    A service is asked besides if it accepted this id with this body just now: then the body was
-    read before, and is not read again.
+    Nothing is asked that is at hand. Where a service accepted this id with this body just now, the
+    body was read before, and is not read again.
 
     Raises:
         InboundError: Refused: `status` is the answer, `code` the row in `receiver.refusals`, the
@@ -338,17 +272,26 @@ def verify(
         house.check_head(head)  # 1
     if head.method != "POST":
         raise MethodNotAllowedError(f"method {printable(head.method)}, expected POST")
-    selected = yield from select(among, headers)  # 2
+    among = trust.at(path)
+    keys = keys_to_ask_for(among, headers)  # 2
+    held = trust.at_hand(keys)
+    if held is None:
+        held = yield keys
+    selected = select(among, keys.says, held)
     sender = selected.sender
-    proven = verify_head(selected, head, own_url=own_url, now=now)  # 3, 4
+    proven = verify_head(selected, head, own_url=f"{trust.url}{path}", now=now)  # 3, 4
     facts["sender"] = sender.name
     secret = presented(headers, sender, selected.jwt)  # 5
     handed_out: Sequence[HandedOut] = ()
     if not secret.settled:
-        handed_out = yield HandedOutTo(sender, secret)
+        asked = HandedOutTo(sender, secret)
+        known = None if house is None else house.handed_out(asked)
+        handed_out = (yield asked) if known is None else known
     stands_on = check_presented(sender, secret, handed_out)
     limit = 0 if house is None else house.max_body_bytes(sender)
-    body: bytes = yield WholeBody(sender, limit)  # 1, the body's part
+    body = head.body  # 1, the body's part
+    if body is None:
+        body = yield WholeBody(sender, limit)
     if house is not None and len(body) > limit:
         raise body_too_large(f"{len(body)} bytes", limit, sender)
     sha256 = body_sha256(body)
@@ -356,7 +299,7 @@ def verify(
     if house is not None:
         house.admit_sender(sender)  # 6
         if proven.delivery_id is not None:
-            before: Repetition | None = yield AcceptedBefore(sender, proven.delivery_id, sha256)
+            before = house.accepted_before(sender.name, proven.delivery_id, sha256, now)
             if before is not None and _is_retry(proven, before):
                 return before  # 7, without a look into the store
     notification = read_notification(proven, body, sha256)
@@ -391,22 +334,21 @@ def verify_notification(
             alone.
     """
     path = path or request.target.partition("?")[0]
-    head = Head(method=request.method, path=path, target=request.target, headers=request.headers)
-    own_url = f"{trust.url}{path}"
-    steps = verify(head, trust.at(path), own_url=own_url, now=now, facts={})
+    head = Head(
+        method=request.method,
+        path=path,
+        target=request.target,
+        headers=request.headers,
+        body=request.body,
+    )
+    steps = verify(head, trust, path=path, now=now, facts={})
     try:
-        question = next(steps)
-        while True:
-            match question:
-                case KeysOf():
-                    question = steps.send(trust.keys_of(question))
-                case HandedOutTo():
-                    question = steps.send([HandedOut(token=hash_token(one)) for one in tokens])
-                case WholeBody():
-                    question = steps.send(request.body)
+        next(steps)  # keys and body are at hand: it asks for what was handed out, if for anything
+        steps.send([HandedOut(token=hash_token(one)) for one in tokens])
     except StopIteration as done:
         verified: Verified = done.value
         return verified.notification
+    raise AssertionError("it asks for nothing else")
 
 
 def _is_retry(head: VerifiedHead, before: Repetition) -> bool:
@@ -415,12 +357,6 @@ def _is_retry(head: VerifiedHead, before: Repetition) -> bool:
     if claims is not None:
         _check_ids(claims.config_id, signed)
     return not (signed and before.task_in_body and signed != before.task_in_body)
-
-
-def _declared_length(headers: Headers) -> int | None:
-    # The server has refused what contradicts itself; here it only saves the reading.
-    declared = [value for value in headers.all("Content-Length") if _DIGITS.fullmatch(value)]
-    return max((int(value[:_LONGEST_LENGTH]) for value in declared), default=None)
 
 
 # --- 3 and 4 -------------------------------------------------------------------------------------
@@ -497,6 +433,86 @@ def read_notification(head: VerifiedHead, body: bytes, sha256: str) -> VerifiedN
         kid=head.kid,
         issued_at=head.issued_at,
     )
+
+
+# --- 5 -------------------------------------------------------------------------------------------
+
+# Tokens and static credentials are secrets that prove who speaks, and are treated as one: stored as
+# hashes, looked up by their hashes, bound to tasks. Hashes of 256 random bits need no salt; and how
+# far two hashes agree, which a look-up's time may tell, says nothing of the secret.
+
+
+def presented(headers: Headers, sender: TrustedSender, jwt: UnverifiedJwt | None) -> Presented:
+    """Read the secrets of a request; its JWT may stand in `Authorization`, and is none.
+
+    Raises:
+        TokenError: The token headers carry different tokens.
+        MalformedRequestError: `Authorization` or `X-Api-Key` stands twice.
+    """
+    found = read_token(headers)
+    token = None if found is None else hash_token(found)
+    new, are_static = [], False
+    for name in ("Authorization", "X-Api-Key"):
+        value = headers.one(name)
+        if value and (jwt is None or not value.endswith(jwt.token)):
+            hashed = hash_credentials(value)
+            if hashed in sender.credential_hashes:
+                are_static = True
+            else:
+                new.append(hashed)
+    return Presented(
+        token=token,
+        static_token=token in sender.token_hashes,
+        credentials=tuple(new),
+        static_credentials=are_static,
+    )
+
+
+def check_presented(
+    sender: TrustedSender, secret: Presented, handed_out: Sequence[HandedOut]
+) -> ProvenSecret | None:
+    """Do step 5: hold the secrets of a request against those that the sender was given.
+
+    A sender that was handed credentials must send them. It may drop the token then, as the
+    JavaScript SDK does: the credentials say as much. A secret that is wrong is wrong also where it
+    is optional.
+
+    Args:
+        handed_out: What `expect()` handed to this sender, as far as it could be what was sent.
+
+    Returns:
+        What the notification stands on; None if a signature or static credentials alone.
+
+    Raises:
+        TokenError: A secret is missing or wrong.
+    """
+    by_token, by_credentials, lacks_credentials = [], [], False
+    for one in handed_out:
+        is_stated = one.credentials in secret.credentials
+        if is_stated:
+            by_credentials.append(one)
+        if secret.token and one.token == secret.token:
+            by_token.append(one)
+            lacks_credentials |= bool(one.credentials) and not is_stated
+    if secret.token and not secret.static_token and not by_token:
+        raise TokenError(f"the token is none that was handed to sender {sender.name}")
+    if lacks_credentials:
+        raise TokenError("the credentials are not those that were handed out with the token")
+    if sender.credentials and not secret.static_credentials and not by_credentials:
+        raise TokenError("the credentials are not those that were handed to this sender")
+    if secret.token is None and not by_credentials:
+        _check_optional_token(sender, secret)
+    if secret.token is not None:
+        return ProvenSecret(sha256=secret.token, static=not by_token)
+    sha256 = by_credentials[0].credentials if by_credentials else None
+    return None if sha256 is None else ProvenSecret(sha256=sha256, static=False)
+
+
+def _check_optional_token(sender: TrustedSender, secret: Presented) -> None:
+    if sender.token_required:
+        raise TokenError("no token, expected the one that was handed to this sender")
+    if not sender.profile.signed and not secret.static_credentials:
+        raise TokenError("neither token nor credentials, and this sender does not sign")
 
 
 # --- by scheme ----------------------------------------------------------------------------------

@@ -55,8 +55,8 @@ RECEIVER_ROWS = [
     {"accepting", "refusals"},
     {"expected", "inbox"},
     {"replay", "verification"},
-    {"credentials", "trusted_keys"},
-    {"selection"},
+    {"trusted_keys"},
+    {"house", "selection"},
     {"trust"},
     {"limits", "peers", "pinning"},
 ]

@@ -19,13 +19,13 @@ from pushkit.net.jwks_client import load_jwks
 from pushkit.terminal.listening import listen_option, listening_at
 from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
-from receiver.credentials import mint_token
 from receiver.doctor.examination import examine
 from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
 from receiver.doctor.scenarios import SCENARIOS
 from receiver.doctor.sender import Drive, examine_sender, run_for_each
 from receiver.doctor.signatures import Signatures
 from receiver.doctor.subject import Examined, check_consent, words_of
+from receiver.expecting import mint_token
 from receiver.options import Schemes, load_signing_key, scheme_options
 from receiver.testing import SigningAgent
 

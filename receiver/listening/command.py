@@ -19,7 +19,7 @@ from pushkit.terminal.listening import listening_at
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
-from receiver.credentials import mint_token
+from receiver.expecting import mint_token
 from receiver.listening.listener import Listening, listening
 from receiver.listening.screen import config_lines
 from receiver.listening.trusting import TRIAL_ISSUER, KeySource

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from pushkit.webhook import Headers
-from receiver.selection import Selected, TrustSnapshot, select
+from receiver.selection import Selected, TrustSnapshot, keys_to_ask_for, select
 from receiver.trusted_keys import Trust
 
 
 def selected_of(trust: TrustSnapshot, path: str, headers: Headers) -> Selected:
-    steps = select(trust.at(path), headers)
-    try:
-        steps.send(trust.keys_of(next(steps)))
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    raise AssertionError("it asks once")
+    asked = keys_to_ask_for(trust.at(path), headers)
+    return select(trust.at(path), asked.says, trust.at_hand(asked))
 
 
 async def selected_by(trust: Trust, path: str, headers: Headers) -> Selected:
     """Do the same with keys that are fetched where that is due."""
-    steps = select(trust.at(path), headers)
-    try:
-        steps.send(await trust.keys_of(next(steps)))
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    raise AssertionError("it asks once")
+    asked = keys_to_ask_for(trust.at(path), headers)
+    return select(trust.at(path), asked.says, await trust.keys_of(asked))

@@ -12,13 +12,13 @@ from pushkit.errors import ConfigError
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Script, Statement
 from receiver import TaskPolicy
-from receiver.credentials import Presented, ProvenSecret
 from receiver.expected import (
     ExpectedStore,
     Registration,
     TaskNotExpectedError,
 )
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
+from receiver.verification import Presented, ProvenSecret
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner

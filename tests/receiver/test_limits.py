@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pushkit.errors import ConfigError
-from receiver.limits import RateLimit, RateLimitedError, RateLimiter
+from receiver.house import RateLimitedError, RateLimiter
+from receiver.limits import RateLimit
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,8 +10,8 @@ import pytest
 from pushkit.webhook import Headers
 from receiver import Limits, RateLimit, SenderProfile
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
+from receiver.house import RateLimitedError, RateLimiter
 from receiver.life import DRAIN
-from receiver.limits import RateLimitedError, RateLimiter
 from receiver.peers import Peers
 
 if TYPE_CHECKING:

@@ -472,9 +472,9 @@ CUTS = (
                 " SET status = 'received', head = 1 RETURNING id, sender",
             ),
             Edit(
-                "receiver.intake",
-                "        if found is None:\n            return None\n",
-                "        return None\n",
+                "receiver.house",
+                "        if found is None or found.body_sha256 != body_sha256:\n",
+                "        if True:\n",
             ),
             Edit(_DISPATCHER, "if not claimed.had_by(callback.name)]", "]"),
         ),
@@ -505,7 +505,7 @@ CUTS = (
     _cut(
         "token",
         "Who has a signature and no token of the receiver's is refused.",
-        "receiver.credentials",
+        _VERIFY,
         (
             "if secret.token and not secret.static_token and not by_token:",
             "if False:",

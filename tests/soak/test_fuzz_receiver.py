@@ -21,11 +21,11 @@ from pushkit.keys.jwk import Algorithm
 from pushkit.keys.primitives import signature_holds
 from pushkit.signing import notification_jwt
 from pushkit.signing.token import TOKEN_HEADERS
-from receiver.credentials import check_presented, presented
 from receiver.edge import Answer, problem
 from receiver.refusals import Verdict
 from receiver.replay.memory import Seen
 from receiver.selection import HeldKeys
+from receiver.verification import check_presented, presented
 from tests.long_runs import examples
 from tests.soak.fuzz_receiver import STORED, BrokenPromiseError, fuzz
 from tests.soak.fuzzing.kinds import KINDS
@@ -237,7 +237,7 @@ WEAKENED = [
     row("ids", "receiver.verification.check_webhook_id", passes, JWT),
     row("token", "receiver.verification.check_presented", any_secret, [*JWT, *HTTP, *UNSIGNED]),
     row("token", "receiver.verification.presented", every_token_is_known, [*JWT, *UNSIGNED]),
-    row("token", "receiver.credentials.read_token", the_first_token, JWT),
+    row("token", "receiver.verification.read_token", the_first_token, JWT),
     row(
         "credentials",
         "receiver.verification.check_presented",
@@ -246,7 +246,7 @@ WEAKENED = [
     ),
     row(
         *("once", "receiver.intake.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
-        and_={"receiver.intake.Intake._just_accepted": passes},  # each alone is enough
+        and_={"receiver.house.House.accepted_before": passes},  # each alone is enough
     ),
     row("conflict", "receiver.intake.Seen", seen_with_any_body, [*JWT, *UNSIGNED]),
     row("task", "receiver.expected.ExpectedStore.check", admits, MINTED),

@@ -1,0 +1,210 @@
+"""`House`: what a service has besides its senders: limits, rates, and what it remembers."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from pushkit.errors import InboundError
+from pushkit.webhook import Headers
+from receiver.limits import Limits, RateLimit
+from receiver.peers import rate_key
+from receiver.trust import TrustedSender
+
+if TYPE_CHECKING:
+    from receiver.verification import HandedOut, HandedOutTo, Head, Repetition, Verified
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_MAX_KEYS = 10_000
+_MAX_REMEMBERED = 10_000
+_RECENT = timedelta(minutes=10)
+_CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
+_DIGITS = re.compile(r"[0-9]+")
+_LONGEST_LENGTH = 18  # digits: far over any limit, and quickly read
+
+
+class RateLimitedError(InboundError, code="rate_limited", status=429):
+    """More requests than the limit allows; `retry_after` says when to come again."""
+
+    def __init__(self, retry_after: timedelta) -> None:
+        super().__init__(f"over the rate limit for another {retry_after.total_seconds():.0f} s")
+        self.retry_after = retry_after
+
+
+class BodyTooLargeError(InboundError, code="body_too_large", status=413):
+    """The body is longer than the limit."""
+
+
+class BodyTimeoutError(InboundError, code="body_timeout", status=408):
+    """The body did not come in time."""
+
+
+class IncompleteBodyError(InboundError, code="incomplete_body"):
+    """The body broke off."""
+
+
+class HeadersTooLargeError(InboundError, code="headers_too_large", status=431):
+    """The header section is longer than the limit."""
+
+
+class MediaTypeError(InboundError, code="unsupported_media_type", status=415):
+    """The content type is none of a notification."""
+
+
+def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> BodyTooLargeError:
+    """Return the refusal of a body, with whose limit it breaks; None for the receiver's."""
+    is_own = sender is not None and sender.max_body_bytes == limit
+    whose = f"sender {sender.name}" if is_own and sender else "the receiver"
+    return BodyTooLargeError(
+        f"a body of {found}, expected at most {limit}: max_body_bytes of {whose}"
+    )
+
+
+class _Accepted(NamedTuple):
+    """What this process stored a moment ago."""
+
+    body_sha256: str
+    at: datetime
+    repetition: Repetition
+
+
+class House:
+    """What a service has besides its senders: limits, rates, and what it remembers.
+
+    Args:
+        ids_kept: How long ids are remembered in the database.
+    """
+
+    def __init__(
+        self, limits: Limits, clock: Callable[[], datetime], *, ids_kept: timedelta
+    ) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._peers = RateLimiter(limits.peer_rate)
+        self._senders = RateLimiter(limits.sender_rate)
+        self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
+        self._handed_out: dict[tuple[str, str | None, tuple[str, ...]], Sequence[HandedOut]] = {}
+        self._recent: dict[tuple[str, str], _Accepted] = {}
+        self._recent_for = min(_RECENT, ids_kept / 2)
+
+    # --- step 1, and the rate of step 6 --------------------------------------------------------
+
+    def admit_peer(self, peer: str, now: datetime) -> None:
+        """Count one request of an address.
+
+        Raises:
+            RateLimitedError: It is over its rate.
+        """
+        self._peers.take(rate_key(peer), now)
+
+    def admit_sender(self, sender: TrustedSender) -> None:
+        """Count one notification of a sender.
+
+        Raises:
+            RateLimitedError: It is over its rate.
+        """
+        rates = self._senders
+        if sender.rate is not None:
+            key = sender.name, sender.rate
+            rates = self._own_rates.setdefault(key, RateLimiter(sender.rate))
+        rates.take(sender.name, self._clock())
+
+    def check_head(self, head: Head) -> None:
+        """Hold the head against what all senders have to keep to.
+
+        Raises:
+            InboundError: Too long, or of a type or coding that is no notification's.
+        """
+        headers = head.headers
+        size, limit = headers.size(), self.limits.max_body_bytes
+        if size > self.limits.max_header_bytes:
+            raise HeadersTooLargeError(f"{size} bytes of headers")
+        declared = _declared_length(headers) if head.body is None else len(head.body)
+        if declared is not None and declared > limit:
+            raise body_too_large(f"{declared} bytes", limit, None)
+        media_type = (headers.one("Content-Type") or "").partition(";")[0].strip().lower()
+        if media_type not in _CONTENT_TYPES:
+            raise MediaTypeError("expected application/json or application/a2a+json")
+        # RFC 9110 §8.4: what is signed is what is sent; a coding would also let a bomb in.
+        if (headers.one("Content-Encoding") or "identity").lower() != "identity":
+            raise MediaTypeError("the body is compressed, expected Content-Encoding identity")
+
+    def max_body_bytes(self, sender: TrustedSender) -> int:
+        """Return how much of a body a sender may send."""
+        own, common = sender.max_body_bytes, self.limits.max_body_bytes
+        return common if own is None else min(own, common)
+
+    # --- what need not be read again -----------------------------------------------------------
+
+    def handed_out(self, asked: HandedOutTo) -> Sequence[HandedOut] | None:
+        """Return what is known to be handed out; None if it has to be looked up."""
+        secret = asked.secret
+        return self._handed_out.get((asked.sender.name, secret.token, secret.credentials))
+
+    def remember_handed_out(self, asked: HandedOutTo, found: Sequence[HandedOut]) -> None:
+        """Remember what was looked up.
+
+        Tokens and credentials never change what they are, and whether they are good still is said
+        by step 8, in the transaction that stores.
+        """
+        secret = asked.secret
+        key = asked.sender.name, secret.token, secret.credentials
+        _put(self._handed_out, key, found)
+
+    def accepted_before(
+        self, sender: str, delivery_id: str, body_sha256: str, now: datetime
+    ) -> Repetition | None:
+        """Return what this process stored a moment ago: the database need not be asked.
+
+        It still remembers the id then. Another body is for the transaction to refuse.
+        """
+        found = self._recent.get((sender, delivery_id))
+        if found is None or found.body_sha256 != body_sha256:
+            return None
+        return found.repetition if timedelta(0) <= now - found.at < self._recent_for else None
+
+    def remember_accepted(self, key: tuple[str, str], verified: Verified, now: datetime) -> None:
+        """Remember for a while what was stored, by its sender and id."""
+        found = _Accepted(verified.notification.body_sha256, now, verified.repeated())
+        _put(self._recent, key, found)
+
+
+class RateLimiter:
+    """One bucket per key; the keys that were idle longest make room for new ones."""
+
+    def __init__(self, limit: RateLimit) -> None:
+        self._limit = limit
+        self._buckets: OrderedDict[str, tuple[float, datetime]] = OrderedDict()
+
+    def take(self, key: str, now: datetime) -> None:
+        """Count one request.
+
+        Raises:
+            RateLimitedError: The bucket of this key is empty.
+        """
+        tokens, since = self._buckets.pop(key, (float(self._limit.burst), now))
+        refill = max((now - since).total_seconds(), 0.0) * self._limit.per_second
+        tokens = min(tokens + refill, float(self._limit.burst))
+        self._buckets[key] = (max(tokens - 1, 0.0) if tokens >= 1 else tokens, now)
+        if len(self._buckets) > _MAX_KEYS:
+            self._buckets.popitem(last=False)
+        if tokens < 1:
+            raise RateLimitedError(timedelta(seconds=max((1 - tokens) / self._limit.per_second, 1)))
+
+
+def _put(into: dict[_K, _V], key: _K, value: _V) -> None:
+    """Remember a value in place of the oldest, where there are many."""
+    if len(into) >= _MAX_REMEMBERED:
+        del into[next(iter(into))]
+    into[key] = value
+
+
+def _declared_length(headers: Headers) -> int | None:
+    # The server has refused what contradicts itself; here it only saves the reading.
+    declared = [value for value in headers.all("Content-Length") if _DIGITS.fullmatch(value)]
+    return max((int(value[:_LONGEST_LENGTH]) for value in declared), default=None)
