@@ -63,11 +63,15 @@ class Headers:
 
     def values(self) -> Mapping[str, list[str]]:
         """Return the values of each field in order, by its name in lower case."""
-        if self._values is None:
-            self._values = {}
-            for name, value in self._fields:
-                self._values.setdefault(name.lower(), []).append(value)
-        return self._values
+        values = self._values
+        if values is None:
+            values = {name.lower(): [value] for name, value in self._fields}
+            if len(values) < len(self._fields):  # one of them is repeated
+                values = {}
+                for name, value in self._fields:
+                    values.setdefault(name.lower(), []).append(value)
+            self._values = values
+        return values
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._fields)

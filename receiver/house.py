@@ -120,18 +120,22 @@ class House:
         Raises:
             InboundError: Too long, or of a type or coding that is no notification's.
         """
-        headers = head.headers
-        size, limit = headers.size(), self.limits.max_body_bytes
-        if size > self.limits.max_header_bytes:
+        headers, limits = head.headers, self.limits
+        size = headers.size()
+        if size > limits.max_header_bytes:
             raise HeadersTooLargeError(f"{size} bytes of headers")
         declared = _declared_length(headers) if head.body is None else len(head.body)
-        if declared is not None and declared > limit:
-            raise body_too_large(f"{declared} bytes", limit, None)
-        media_type = (headers.one("Content-Type") or "").partition(";")[0].strip().lower()
-        if media_type not in _CONTENT_TYPES:
+        if declared > limits.max_body_bytes:
+            raise body_too_large(f"{declared} bytes", limits.max_body_bytes, None)
+        media_type = headers.one("Content-Type") or ""
+        if (
+            media_type not in _CONTENT_TYPES
+            and media_type.partition(";")[0].strip().lower() not in _CONTENT_TYPES
+        ):
             raise MediaTypeError("expected application/json or application/a2a+json")
         # RFC 9110 §8.4: what is signed is what is sent; a coding would also let a bomb in.
-        if (headers.one("Content-Encoding") or "identity").lower() != "identity":
+        coding = headers.one("Content-Encoding")
+        if coding and coding.lower() != "identity":
             raise MediaTypeError("the body is compressed, expected Content-Encoding identity")
 
     def max_body_bytes(self, sender: TrustedSender) -> int:
@@ -178,7 +182,7 @@ class RateLimiter:
     """One bucket per key; the keys that were idle longest make room for new ones."""
 
     def __init__(self, limit: RateLimit) -> None:
-        self._limit = limit
+        self._per_second, self._burst = limit.per_second, float(limit.burst)
         self._buckets: OrderedDict[str, tuple[float, datetime]] = OrderedDict()
 
     def take(self, key: str, now: datetime) -> None:
@@ -187,14 +191,16 @@ class RateLimiter:
         Raises:
             RateLimitedError: The bucket of this key is empty.
         """
-        tokens, since = self._buckets.pop(key, (float(self._limit.burst), now))
-        refill = max((now - since).total_seconds(), 0.0) * self._limit.per_second
-        tokens = min(tokens + refill, float(self._limit.burst))
-        self._buckets[key] = (max(tokens - 1, 0.0) if tokens >= 1 else tokens, now)
-        if len(self._buckets) > _MAX_KEYS:
-            self._buckets.popitem(last=False)
+        buckets = self._buckets
+        tokens, since = buckets.pop(key, (self._burst, now))
+        if now > since:
+            refill = (now - since).total_seconds() * self._per_second
+            tokens = min(tokens + refill, self._burst)
+        buckets[key] = (tokens - 1 if tokens >= 1 else tokens, now)
+        if len(buckets) > _MAX_KEYS:
+            buckets.popitem(last=False)
         if tokens < 1:
-            raise RateLimitedError(timedelta(seconds=max((1 - tokens) / self._limit.per_second, 1)))
+            raise RateLimitedError(timedelta(seconds=max((1 - tokens) / self._per_second, 1)))
 
 
 def _put(into: dict[_K, _V], key: _K, value: _V) -> None:
@@ -204,7 +210,7 @@ def _put(into: dict[_K, _V], key: _K, value: _V) -> None:
     into[key] = value
 
 
-def _declared_length(headers: Headers) -> int | None:
+def _declared_length(headers: Headers) -> int:
     # The server has refused what contradicts itself; here it only saves the reading.
     declared = [value for value in headers.all("Content-Length") if _DIGITS.fullmatch(value)]
-    return max((int(value[:_LONGEST_LENGTH]) for value in declared), default=None)
+    return max((int(value[:_LONGEST_LENGTH]) for value in declared), default=0)

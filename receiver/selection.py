@@ -48,12 +48,11 @@ class Claimed(NamedTuple):
 
     def kids(self, sender: TrustedSender) -> list[str]:
         """Return the keys that it names, of a sender that signs so."""
-        kids: list[str] = []
-        if self.jwt is not None and self.jwt.kid and Scheme.JWT in sender.signing:
-            kids.append(self.jwt.kid)
-        if Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing:
-            kids.extend(signature.keyid for signature in self.signatures)
-        return list(dict.fromkeys(kids))
+        jwt, signatures = self
+        kids = [jwt.kid] if jwt is not None and jwt.kid and Scheme.JWT in sender.signing else []
+        if signatures and Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing:
+            kids += [signature.keyid for signature in signatures]
+        return kids
 
 
 class KeysOf(NamedTuple):

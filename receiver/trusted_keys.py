@@ -120,12 +120,13 @@ class Trust:
 
     def at_hand(self, asked: KeysOf) -> list[HeldKeys] | None:
         """Return the keys that are asked for; None if some may have to be fetched."""
+        senders, says = asked
         found = []
-        for sender in asked.senders:
-            held = _keys_at_hand(self._by_name[sender.name], asked.says)
-            if held is None:
+        for sender in senders:
+            keys = self._by_name[sender.name].keys.at_hand(says.kids(sender))
+            if keys is None:
                 return None
-            found.append(held)
+            found.append(HeldKeys(sender, keys))
         return found
 
     async def keys_of(self, asked: KeysOf) -> list[HeldKeys]:
@@ -173,12 +174,6 @@ def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
             )
 
 
-def _keys_at_hand(entry: _Entry, says: Claimed) -> HeldKeys | None:
-    """Return a sender's keys, if what a request names need not be fetched."""
-    keys = entry.keys.at_hand(says.kids(entry.sender))
-    return None if keys is None else HeldKeys(entry.sender, keys)
-
-
 async def _all_keys(entry: _Entry, *, fetched: bool = True) -> HeldKeys:
     """Return all keys of a sender, fetched where that is due; or those at hand, without a wait."""
     missing = None if fetched else entry.keys.missing()
@@ -194,7 +189,7 @@ async def _named_keys(entry: _Entry, says: Claimed) -> HeldKeys:
     """Return the keys that a request names, fetched where that is due."""
     keys = {}
     try:
-        for kid in says.kids(entry.sender):
+        for kid in dict.fromkeys(says.kids(entry.sender)):
             if (key := await entry.keys.find(kid)) is not None:
                 keys[kid] = key
     except KeysUnavailableError as exc:

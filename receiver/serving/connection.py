@@ -206,25 +206,31 @@ class HttpConnection(asyncio.Protocol):
         assert head is not None  # noqa: S101  # answered once
         if not self._is_at_once:
             self._server.ended(self)
-        self._messages.body.clear()
+        messages = self._messages
+        messages.body.clear()
         if self._is_lost or self._wire is None:
             return
-        unread = not self._messages.is_whole
-        more = not self._no_more or self._messages.has_head
-        self._is_last = self._is_last or answer.close or unread or not head.keep_alive or not more
+        unread = not messages.is_whole
+        if (
+            answer.close
+            or unread
+            or not head.keep_alive
+            or (self._no_more and not messages.has_head)
+        ):
+            self._is_last = True
         self._write(answer, head)
         self._server.open.used(self)
         if not self._is_last:
             if self._is_paused:
                 self._resume()
             self._idle_deadline.begin()
-            if not self._messages.held_bytes:
+            if not messages.held_bytes:
                 return
             if self._is_at_once:  # others have their turn before the next of this peer
                 asyncio.get_running_loop().call_soon(self._begin_next)
             else:
                 self._begin_next()
-        elif unread or self._messages.held_bytes:
+        elif unread or messages.held_bytes:
             self._linger()
         else:
             self._close()
@@ -265,9 +271,9 @@ class HttpConnection(asyncio.Protocol):
         if not connection and head is not None and not head.minor_version:
             connection = "keep-alive"
         assert self._wire is not None  # noqa: S101  # it is made
-        start = _start_of(answer.status, answer.headers, len(answer.body), connection)
-        body = b"" if head is not None and head.method == "HEAD" else answer.body
-        self._wire.write(b"%b%b\r\n\r\n%b" % (start, _date(int(time.time())), body))
+        length, now = len(answer.body), int(time.time())
+        written = _head_of_answer(answer.status, answer.headers, length, connection, now)
+        self._wire.write(written if head and head.method == "HEAD" else written + answer.body)
 
     def _head_is_late(self) -> None:
         if self._messages.head_bytes:
@@ -320,21 +326,16 @@ def _head_of(head: RequestHead, messages: Messages, peer: str) -> Head:
 
 
 @functools.lru_cache(maxsize=128)
-def _start_of(
-    status: int, headers: tuple[tuple[str, str], ...], length: int, connection: str
+def _head_of_answer(
+    status: int, headers: tuple[tuple[str, str], ...], length: int, connection: str, now: int
 ) -> bytes:
-    """Write an answer's head up to its date."""
+    """Write an answer's head; `now` is in seconds since the epoch."""
     fields = [*headers, ("Content-Length", str(length)), ("Server", "receiver")]
     if connection:
         fields.append(("Connection", connection))
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
     lines += [f"{name}: {value}" for name, value in fields]
-    return "\r\n".join([*lines, "Date: "]).encode("latin-1")
-
-
-@functools.lru_cache(maxsize=2)
-def _date(second: int) -> bytes:
-    return formatdate(second, usegmt=True).encode("ascii")
+    return "\r\n".join([*lines, f"Date: {formatdate(now, usegmt=True)}\r\n\r\n"]).encode("latin-1")
 
 
 class _Deadline:

@@ -8,18 +8,18 @@ is not what reads here: see "Why it is so" in `docs/architecture.md`.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pushkit.errors import InboundError
 from pushkit.webhook import Headers
+from receiver.house import HeadersTooLargeError
 
-__all__ = ["HeadTooLargeError", "MalformedHttpError", "Messages", "RequestHead"]
+__all__ = ["MalformedHttpError", "Messages", "RequestHead"]
 
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105  # RFC 9110 §5.6.2
-_NAME: Final = re.compile(_TOKEN)
+# With the end of the line before it; its value without white space around.
+_FIELD: Final = re.compile(rf"\r\n({_TOKEN}):[ \t]*+((?:[^\r\n]*[^\r\n \t])?)")
 _LINE: Final = re.compile(rf"({_TOKEN}) ([!-~\x80-\xff]+) HTTP/1\.([01])")
 _BEGINNING: Final = re.compile(
     rf"(?:\r(?:\n\r?)?)?(?:{_TOKEN}(?: (?:[!-~\x80-\xff]+(?: [HTP/.0-9]{{0,8}}\r?)?)?)?)?"
@@ -34,10 +34,6 @@ _END: Final = b"\r\n\r\n"
 
 class MalformedHttpError(InboundError, code="malformed_http", status=400):
     """Bytes that are no HTTP request."""
-
-
-class HeadTooLargeError(InboundError, code="headers_too_large", status=431):
-    """A head that is longer than the limit."""
 
 
 class RequestHead(NamedTuple):
@@ -95,24 +91,24 @@ class Messages:
 
         Raises:
             MalformedHttpError: It is none.
-            HeadTooLargeError: It is too long, as far as it is there.
+            HeadersTooLargeError: It is too long, as far as it is there.
         """
         end = self._end_of_head()
-        if max(end + len(_END), 0 if end >= 0 else len(self._pending)) > self._max_head_bytes:
-            raise HeadTooLargeError(f"more than {self._max_head_bytes} bytes of headers")
+        size = len(self._pending) if end < 0 else end + len(_END)
+        if size > self._max_head_bytes:
+            raise HeadersTooLargeError(f"more than {self._max_head_bytes} bytes of headers")
         if end < 0:
             self._check_beginning()
             return None
-        data = self._taken(end + len(_END))
-        head = self._read_head(data[: -len(_END)])
+        head = self._read_head(self._taken(size)[:end])
         self.body.clear()
         self.is_whole = False
         self._read_body()
         return head
 
-    def _taken(self, size: int) -> bytes:
+    def _taken(self, size: int) -> bytearray:
         """Take so many bytes, or as many as there are."""
-        data = bytes(memoryview(self._pending)[:size])
+        data = self._pending[:size]
         del self._pending[:size]
         return data
 
@@ -129,38 +125,39 @@ class Messages:
         if not (_LINE if end else _BEGINNING).fullmatch(line.decode("latin-1")):
             raise MalformedHttpError("no request line")
 
-    def _read_head(self, data: bytes) -> RequestHead:
-        first, *others = _lines(data)
+    def _read_head(self, data: bytearray) -> RequestHead:
+        text = _text(data)
+        first = text.partition("\r\n")[0]
         line = _LINE.fullmatch(first)
         if line is None:
             raise MalformedHttpError("no request line")
-        if len(others) > _MAX_FIELDS:
+        fields = _fields(text[len(first) :])
+        if len(fields) > _MAX_FIELDS:
             raise MalformedHttpError(f"more than {_MAX_FIELDS} header fields")
-        headers, minor_version = Headers(_fields(others)), int(line[3])
+        method, target, minor = line.groups()
+        headers, is_1_1 = Headers(fields), minor == "1"
         values = headers.values()
         hosts = len(values.get("host", ()))
-        if hosts > 1 or (minor_version and not hosts):
+        if hosts > 1 or (is_1_1 and not hosts):
             raise MalformedHttpError("Host: expected one")  # RFC 9112 §3.2
         lengths, codings = values.get("content-length"), values.get("transfer-encoding")
         if lengths and (len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0])):
             raise MalformedHttpError("Content-Length: expected one number")
-        if codings and ([each.lower() for each in codings] != ["chunked"] or not minor_version):
-            raise MalformedHttpError("Transfer-Encoding: expected `chunked` alone")
-        if lengths and codings:  # RFC 9112 §6.1: an attempt to smuggle
-            raise MalformedHttpError("both Content-Length and Transfer-Encoding")
+        if codings:
+            if [each.lower() for each in codings] != ["chunked"] or not is_1_1:
+                raise MalformedHttpError("Transfer-Encoding: expected `chunked` alone")
+            if lengths:  # RFC 9112 §6.1: an attempt to smuggle
+                raise MalformedHttpError("both Content-Length and Transfer-Encoding")
         self._is_chunked = bool(codings)
         self._length = None if codings else int(lengths[0]) if lengths else 0
-        stated = ",".join(values.get("connection", ())).lower()
-        options = [option.strip(" \t") for option in stated.split(",")] if stated else []
-        return RequestHead(
-            method=line[1],
-            target=line[2],
-            headers=headers,
-            keep_alive="close" not in options and (minor_version == 1 or "keep-alive" in options),
-            expects_continue=minor_version == 1
-            and ",".join(values.get("expect", ())).lower() == "100-continue",
-            minor_version=minor_version,
-        )
+        keep_alive, expects_continue = is_1_1, False
+        if "connection" in values:
+            stated = ",".join(values["connection"]).lower().split(",")
+            options = [option.strip(" \t") for option in stated]
+            keep_alive = "close" not in options and (is_1_1 or "keep-alive" in options)
+        if is_1_1 and "expect" in values:
+            expects_continue = ",".join(values["expect"]).lower() == "100-continue"
+        return RequestHead(method, target, headers, keep_alive, expects_continue, int(is_1_1))
 
     # --- bodies --------------------------------------------------------------------------------
 
@@ -202,7 +199,7 @@ class Messages:
             raise MalformedHttpError("a line of the chunked coding is too long")
         if end < 0:
             return False
-        [line] = _lines(self._taken(end + 2)[:-2])
+        line = _text(self._taken(end + 2)[:-2])
         if not self._in_trailers:
             size = _CHUNK.fullmatch(line)
             if size is None:
@@ -211,30 +208,23 @@ class Messages:
             self._in_trailers = int(self._length == 2)
         elif line:
             self._in_trailers += len(line) + 2
-            _fields([line])
+            _fields(f"\r\n{line}")
         else:
             self._in_trailers, self.is_whole = 0, True
         return True
 
 
-def _lines(data: bytes) -> list[str]:
-    """Part the lines of a head; in none of them stands a control character but the tab."""
-    lines = data.decode("latin-1").split("\r\n")
-    if len(data.translate(None, _CONTROLS)) != len(data) - 2 * (len(lines) - 1):
+def _text(data: bytearray) -> str:
+    """Return lines as text; in none of them stands a control character but the tab."""
+    text = data.decode("latin-1")
+    if len(data.translate(None, _CONTROLS)) != len(data) - 2 * text.count("\r\n"):
         raise MalformedHttpError("a control character, or half of a line's end")
-    return lines
+    return text
 
 
-def _fields(lines: Sequence[str]) -> list[tuple[str, str]]:
-    fields = []
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not (colon and _is_name(name)):
-            raise MalformedHttpError("a header field is malformed")
-        fields.append((name, value.strip(" \t")))
+def _fields(text: str) -> list[tuple[str, str]]:
+    """Read header fields, each after the end of the line before it."""
+    fields = _FIELD.findall(text)
+    if len(fields) != text.count("\r\n"):
+        raise MalformedHttpError("a header field is malformed")
     return fields
-
-
-@functools.lru_cache(maxsize=256)  # the same few in all requests
-def _is_name(text: str) -> bool:
-    return _NAME.fullmatch(text) is not None

@@ -126,7 +126,7 @@ ROOMS: Mapping[str, Room] = {
     "delivery": Room(modules=("pushkit/delivery/*.py",), tests=(*_DELIVERY, "tests/faults")),
     "verification": Room(
         modules=(
-            *("receiver/verification.py", "receiver/selection.py", "receiver/credentials.py"),
+            *("receiver/verification.py", "receiver/selection.py", "receiver/house.py"),
             *("receiver/intake.py", "receiver/accepting.py", "receiver/refusals.py"),
         ),
         tests=("tests/receiver", "tests/soak/test_fuzz_receiver.py"),

@@ -24,7 +24,7 @@ from pushkit.signing.token import TOKEN_HEADERS
 from receiver.edge import Answer, problem
 from receiver.refusals import Verdict
 from receiver.replay.memory import Seen
-from receiver.selection import HeldKeys
+from receiver.selection import HeldKeys, KeysOf
 from receiver.verification import check_presented, presented
 from tests.long_runs import examples
 from tests.soak.fuzz_receiver import STORED, BrokenPromiseError, fuzz
@@ -112,9 +112,9 @@ def by_any_padding(key: Any, data: bytes, signature: bytes) -> bool:
     return any(signature_holds(one, data, signature) for one in keys)
 
 
-def everybodys_keys(entry: Any, _: object) -> HeldKeys:
+def everybodys_keys(_: object, asked: KeysOf) -> list[HeldKeys]:
     keys = {key.kid: key.to_verification_key() for party in parties() for key in party.keys}
-    return HeldKeys(sender=entry.sender, keys=keys)
+    return [HeldKeys(sender, keys) for sender in asked.senders]
 
 
 def whatever_its_issuer(senders: Any, _: object) -> Any:
@@ -207,8 +207,8 @@ WEAKENED = [
     row("signature", "receiver.verification.verify_signature", any_claims, JWT),
     row("signature", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
     row("signature", "receiver.verification.check_webhook_signature", passes, HOOKS),
-    row("own_key", "receiver.trusted_keys._keys_at_hand", everybodys_keys, JWT),
-    row("own_key", "receiver.trusted_keys._keys_at_hand", everybodys_keys, HTTP),
+    row("own_key", "receiver.trusted_keys.Trust.at_hand", everybodys_keys, JWT),
+    row("own_key", "receiver.trusted_keys.Trust.at_hand", everybodys_keys, HTTP),
     row(
         "algorithm",
         f"{SIGNING}.notification_jwt._names_algorithm",

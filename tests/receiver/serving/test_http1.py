@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.errors import InboundError
-from receiver.serving.http1 import HeadTooLargeError, MalformedHttpError, Messages, RequestHead
+from receiver.house import HeadersTooLargeError
+from receiver.serving.http1 import MalformedHttpError, Messages, RequestHead
 
 MOST = 2000
 HEAD = b"POST /a2a/push HTTP/1.1\r\nHost: x\r\n"
@@ -148,9 +149,9 @@ def test_a_connection_goes_on_as_its_peer_wishes(line: bytes, fields: bytes, goe
 
 
 def test_a_head_over_the_limit_is_refused_before_its_end() -> None:
-    with pytest.raises(HeadTooLargeError):
+    with pytest.raises(HeadersTooLargeError):
         read(HEAD + b"A: b\r\n" * 1000, [100])
-    with pytest.raises(HeadTooLargeError):
+    with pytest.raises(HeadersTooLargeError):
         read(HEAD + b"A: " + b"b" * MOST + b"\r\n\r\n", [])
 
 
