@@ -375,7 +375,8 @@ def _noting(span: TracedSpan, reply: Reply) -> Reply:
 
 
 def _traceparent_of(head: Head) -> str | None:
-    return read_traceparent(head.headers.values().get(TRACEPARENT, ()))
+    values = head.headers.values().get(TRACEPARENT)
+    return read_traceparent(values) if values else None
 
 
 def _within_trace(facts: Facts, head: Head) -> Facts:
