@@ -6,7 +6,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pushkit.errors import InboundError
 from pushkit.webhook import Headers
@@ -16,9 +16,6 @@ from receiver.trust import TrustedSender
 
 if TYPE_CHECKING:
     from receiver.verification import HandedOut, HandedOutTo, Head, Repetition, Verified
-
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
 _MAX_KEYS = 10_000
 _MAX_REMEMBERED = 10_000
@@ -203,7 +200,7 @@ class RateLimiter:
             raise RateLimitedError(timedelta(seconds=max((1 - tokens) / self._per_second, 1)))
 
 
-def _put(into: dict[_K, _V], key: _K, value: _V) -> None:
+def _put(into: dict[Any, Any], key: object, value: object) -> None:
     """Remember a value in place of the oldest, where there are many."""
     if len(into) >= _MAX_REMEMBERED:
         del into[next(iter(into))]

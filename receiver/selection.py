@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
 from pushkit.keys.jwk import VerificationKey
@@ -72,23 +72,6 @@ class Selected(NamedTuple):
     # Its HTTP message signatures, each with the sender's own key that it names; empty if it does
     # not sign so. One that holds is enough: two keys may sign during a rotation.
     signatures: tuple[tuple[UnverifiedHttpSignature, VerificationKey], ...] = ()
-
-
-class KnownKeys(Protocol):
-    """The trusted senders, and what is known of their keys."""
-
-    @property
-    def url(self) -> str:
-        """The base URL at which agents reach this receiver, without the senders' paths."""
-        ...
-
-    def at(self, path: str) -> Sequence[TrustedSender]:
-        """Return the senders at a path."""
-        ...
-
-    def at_hand(self, asked: KeysOf) -> Sequence[HeldKeys] | None:
-        """Return the keys that are asked for; None if some may have to be fetched."""
-        ...
 
 
 class TrustSnapshot:

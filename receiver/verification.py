@@ -30,7 +30,7 @@ import json
 import re
 from collections.abc import Generator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pushkit.a2a import TaskUpdate, UpdateKind, decode_update
 from pushkit.bounded_json import JsonValue, read_json
@@ -68,8 +68,11 @@ from pushkit.signing.token import hash_credentials, hash_token, read_token
 from pushkit.url import audience_of, audience_with_query, masked_url
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.house import House, body_too_large
-from receiver.selection import KeysOf, KnownKeys, Selected, TrustSnapshot, keys_to_ask_for, select
+from receiver.selection import KeysOf, Selected, TrustSnapshot, keys_to_ask_for, select
 from receiver.trust import SenderProfile, TrustedSender
+
+if TYPE_CHECKING:
+    from receiver.trusted_keys import Trust
 
 _MAX_ID_CHARS = 256
 _MAX_ID_BYTES = 512
@@ -250,7 +253,7 @@ class Verified:
 
 def verify(
     head: Head,
-    trust: KnownKeys,  # the trusted senders, and their keys as far as they are at hand
+    trust: Trust | TrustSnapshot,  # the trusted senders, with their keys as far as they are known
     *,
     path: str,  # the senders' path at which it arrived
     now: datetime,
