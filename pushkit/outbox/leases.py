@@ -105,6 +105,7 @@ class Leases:
     window: int = 16  # how many heads that are due a claim looks at, beside two for every slot
     destinations: int = 32  # at the first heads of how many destinations, where there are more
     _looked_to: DestinationKey = _START
+    _looked_to_owner: Owner = _START[:2]
 
     def claim(
         self,
@@ -176,6 +177,8 @@ class Leases:
             firsts += yield from first_heads(_START, self.destinations - len(firsts))
         is_all = len(firsts) < self.destinations
         self._looked_to = _START if is_all else firsts[-1].destination
+        if not is_all:
+            firsts += yield from self._next_owners(self.destinations // 2)
         found = {head.id: head for head in firsts if head.not_before <= now}
         if not is_all:
             seen_once = dict.fromkeys([*window, *found.values()])
@@ -185,6 +188,15 @@ class Leases:
             yield from park(waiting, now)
         seen = {head.id for head in window}
         return [head for head in found.values() if head.id not in seen]
+
+    def _next_owners(self, limit: int) -> Script[list[Head]]:
+        """Return heads of the owners at whom nobody has looked for longest."""
+        firsts = yield from first_heads(self._looked_to_owner, limit)
+        if self._looked_to_owner != _START[:2] and len(firsts) < limit:
+            firsts += yield from first_heads(_START[:2], limit - len(firsts))
+        if firsts:
+            self._looked_to_owner = firsts[-1].destination[:2]
+        return firsts
 
     def next_due(self, now: datetime) -> Script[datetime | None]:
         """Return when the next claim may find something; None if nothing is unfinished.

@@ -2,7 +2,8 @@
 
 A claim looks at the first few heads that are due. Where there are more, it looks at the first heads
 of other destinations too, however many come before them in time. Where there are more destinations
-than it looks at, it parks what it finds of those that wait: 100,000 webhooks that are down are
+than it looks at, it looks at heads of other owners besides, however many destinations come before
+theirs, and parks what it finds of those that wait: 100,000 webhooks that are down are
 passed by once each, and stand in nobody's way until their wait is over. What is parked has 2 in
 `head` in place of 1; whatever changes the head takes it out.
 
@@ -17,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.shares import Head, InFlight, Places
+from pushkit.outbox.shares import Head, InFlight, Owner, Places
 from pushkit.storage.script import Row, Script, Statement, among, rows_of_places, slices
 
 PARKING = "pushkit_parked"
@@ -52,40 +53,45 @@ def due_heads(now: int, limit: int, *, hold: bool = True) -> Script[list[Head]]:
     return list(map(_head, rows))
 
 
-def first_heads(after: DestinationKey, limit: int) -> Script[list[Head]]:
-    """Return the first head of each destination that has one not parked, due or not.
+def first_heads(after: DestinationKey | Owner, limit: int) -> Script[list[Head]]:
+    """Return the first head of each destination that has one not parked, due or not; or of owners.
 
-    From one destination to the next by its index, however many heads each of them has.
+    From one destination to the next by its index, however many heads each of them has; or from one
+    owner to the next, however many destinations.
 
     Args:
-        after: The destination behind which to begin.
+        after: The destination, or the owner, behind which to begin.
         limit: At how many to look.
     """
+    given = [f"${number}" for number in range(2, len(after) + 2)]
+    found = ["d.tenant", "d.owner", "d.origin"][: len(after)]
     rows = yield Statement(
-        f"WITH RECURSIVE step(id, number) AS (SELECT {_following('$1', '$2', '$3')}, 1"
-        f" UNION ALL SELECT {_following('d.tenant', 'd.owner', 'd.origin')}, step.number + 1"
+        f"WITH RECURSIVE step(id, number) AS (SELECT {_following(*given)}, 1"
+        f" UNION ALL SELECT {_following(*found)}, step.number + 1"
         " FROM step JOIN pushkit_deliveries d ON d.id = step.id"
-        " WHERE step.number < CAST($4 AS BIGINT))"
+        " WHERE step.number < CAST($1 AS BIGINT))"
         f" SELECT {_HEAD} FROM step CROSS JOIN pushkit_deliveries d"
         f" LEFT JOIN pushkit_destinations h ON {_ITS_DESTINATION}"
         f" WHERE d.id = step.id ORDER BY d.tenant, d.owner, d.origin",
-        (*after, limit),
+        (limit, *after),
     )
     return list(map(_head, rows))
 
 
-def _following(tenant: str, owner: str, origin: str) -> str:
-    """Return the id of the first head behind a destination, in SQL.
+def _following(tenant: str, owner: str, origin: str | None = None) -> str:
+    """Return the id of the first head behind a destination, or behind an owner, in SQL.
 
     Three steps, one an index prefix: of one comparison of rows, SQLite uses the tenant alone. For
     `head = 1` PostgreSQL would read the index of all that is due, and sort it, at each step: for it
     such rows are few until its statistics say otherwise, and a backlog comes faster than those.
     """
-    steps = (
-        (f"n.tenant = {tenant} AND n.owner = {owner} AND n.origin > {origin}", "n.origin"),
+    steps = [
         (f"n.tenant = {tenant} AND n.owner > {owner}", "n.owner, n.origin"),
         (f"n.tenant > {tenant}", "n.tenant, n.owner, n.origin"),
-    )
+    ]
+    if origin is not None:
+        of_owner = f"n.tenant = {tenant} AND n.owner = {owner} AND n.origin > {origin}"
+        steps.insert(0, (of_owner, "n.origin"))
     found = (
         "(SELECT n.id FROM pushkit_deliveries n"
         " WHERE n.head >= 1 AND n.head <= 1 AND n.state = 'pending'"

@@ -118,4 +118,29 @@ KEPT = {
         ),
         ends=75.0,
     ),
+    # Claims went from destination to destination: whoever had many was in the way of all behind.
+    "an owner with more destinations than claims look at": Scenario(
+        seed=7,
+        crowded=True,
+        most=120,
+        agents=1,
+        workers=0,
+        webhooks=121,
+        receivers=0,
+        postgres=False,
+        twins=False,
+        steps=(
+            *(Step(0.0, "mood", (f"hook{n}", "sluggish")) for n in range(1, 121)),
+            *(
+                Step(
+                    0.1, "subscribe", (0, "evil", "mallory0", f"hook{n}", "1.0", "jwt", f"copy{n}")
+                )
+                for n in range(1, 121)
+            ),
+            Step(0.9, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(2.0, "burst", (0, "evil", 3)),
+            *(Step(5.0 + n, "notify", (0, "task0", n, "status")) for n in range(8)),
+        ),
+        ends=30.0,
+    ),
 }

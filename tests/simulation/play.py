@@ -142,6 +142,12 @@ class _Play:
         self.outbox = self._new_disk()
         self.machine = Machine(self.world, f"{_AGENTS}.1", disk=self.outbox)
         options = _CROWDED if scenario.crowded else _SLOW if scenario.slow else _OPTIONS
+        if scenario.most is not None:
+            options = replace(
+                options,
+                max_subscriptions_per_owner=scenario.most,
+                max_backlog_per_owner=scenario.most * _CROWDED.max_backlog_per_subscription,
+            )
         self.senders = {
             name: SendingUnit(
                 self.world,

@@ -32,6 +32,7 @@ class Scenario:
         seed: Decides the order of what is ready, latencies and ids, too.
         plot: Which chapters it has (see `workload`), for who reads it.
         crowded: Whether there is little room, and nobody may notice who takes it all.
+        most: How many subscriptions an owner may have, in place of what is usual there.
         agents: How many agents enqueue (and deliver, if there are no workers).
         workers: How many processes deliver and do nothing else.
         mute: How many agents, the last of them, do not deliver where there are no workers.
@@ -49,6 +50,7 @@ class Scenario:
     seed: int
     plot: str = ""
     crowded: bool = False
+    most: int | None = None
     agents: int
     workers: int
     mute: int = 0

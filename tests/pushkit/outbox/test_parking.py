@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from pushkit.outbox.destinations import destination_of
+from pushkit.outbox.destinations import DestinationKey, destination_of
 from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Delivery
 from pushkit.outbox.parking import first_heads
+from pushkit.outbox.shares import Owner
 from pushkit.outbox.states import DeliveryState, Outcome
 
 if TYPE_CHECKING:
@@ -230,8 +231,19 @@ def test_a_wait_that_ended_while_a_claim_was_parking_keeps_nothing_back(ledger: 
     assert sorted(drain(ledger)) == sorted(ids)
 
 
+def test_one_owner_with_many_destinations_stands_in_no_others_way(ledger: Ledger) -> None:
+    for n in range(60):
+        ledger.enqueue(
+            ledger.subscribe(f"config-{n}", origin=f"https://hook{n:02}.example.com:443")
+        )
+    ledger.advance(1)
+    other = ledger.enqueue(ledger.subscribe("other", owner="bob"))
+    assert other in [each.id for each in ledger.claim(limit=4)]
+
+
+@pytest.mark.parametrize("after", [("", "", ""), ("", "")], ids=["destinations", "owners"])
 async def test_postgresql_goes_by_the_index_of_destinations_before_it_has_statistics(
-    postgres_dsn: str,
+    postgres_dsn: str, after: DestinationKey | Owner
 ) -> None:
     connection = await asyncpg.connect(postgres_dsn)
     try:
@@ -242,10 +254,10 @@ async def test_postgresql_goes_by_the_index_of_destinations_before_it_has_statis
             " 'https://client.example.com:443', 'application/json', 1, n, n"
             " FROM generate_series(1, 40000) n"
         )
-        walk = next(first_heads(("", "", ""), 32))
+        walk = next(first_heads(after, 32))
         plan = await connection.fetch(f"EXPLAIN {walk.sql}", *walk.parameters)
     finally:
         await connection.close()
     steps = "\n".join(step for (step,) in plan)
-    assert steps.count("using pushkit_deliveries_heads") == 6
+    assert steps.count("using pushkit_deliveries_heads") == 2 * len(after)
     assert "pushkit_deliveries_due" not in steps
