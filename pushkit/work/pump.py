@@ -138,8 +138,13 @@ class Pump(Generic[Item]):
             return 0
         filling = asyncio.create_task(self._start())
         self._filling.add(filling)
-        filling.add_done_callback(self._filling.discard)
+        filling.add_done_callback(self._filled)
         return await asyncio.shield(filling)
+
+    def _filled(self, filling: asyncio.Task[int]) -> None:
+        self._filling.discard(filling)
+        if not filling.cancelled():
+            filling.exception()  # whoever was cancelled does not hear of it, and nobody else need
 
     async def drain(self) -> None:
         """Wait for the items that are in work."""

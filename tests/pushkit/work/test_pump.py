@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -210,6 +211,25 @@ async def test_what_was_claimed_when_it_is_cancelled_is_still_worked_on() -> Non
     work.claiming.set()
     await asyncio.wait_for(pump.drain(), DEADLINE)
     assert work.done == ["a"]
+
+
+async def test_a_claim_that_fails_after_it_was_cancelled_leaves_no_error_unheard() -> None:
+    class Failing(Work):
+        async def claim(self) -> list[str]:
+            await super().claim()
+            raise StorageError("out of reach")
+
+    work = Failing()
+    work.claiming.clear()
+    pump = work.pump()
+    unheard: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    async with running(pump.run()):
+        await work.until(lambda: work.claims == 1)
+    work.claiming.set()
+    await asyncio.wait_for(pump.drain(), DEADLINE)
+    gc.collect()  # a task tells what nobody heard when it goes
+    assert unheard == []
 
 
 async def test_abandon_breaks_off_what_is_in_work() -> None:
