@@ -15,6 +15,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.posting import closing
 from pushkit.net.transport import Transport
+from pushkit.terminal.options import FILE, PATH
 from pushkit.terminal.output import example
 from receiver.pinning import PinnedCard, pin_card
 
@@ -26,15 +27,13 @@ from receiver.pinning import PinnedCard, pin_card
 @click.option(
     "--trust",
     "trust_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     required=True,
     help="Whose cards are trusted, under which keys: a TOML file as of `pushkit card verify`.",
 )
 @click.option("--name", default="agent", help="The sender's name.")
 @click.option(
-    "--save",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the card there: the schemas of the agent's data are in it.",
+    "--save", type=PATH, help="Write the card there: the schemas of the agent's data are in it."
 )
 @click.option("--allow", multiple=True, help="A host that is named for development.")
 def pin(

@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent.parent.parent
 SCRIPT = Path(__file__).resolve().parent / "a2a_js.mjs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """What is compared."""
 
@@ -63,94 +63,62 @@ POSTGRES: Side = ("pushkit", {"database": "PostgreSQL"})
 
 SCENARIOS = [
     Scenario(
-        name="64 tasks, SDK events",
-        sides=(OURS, READY, JAVASCRIPT, SDK),
-        load={"tasks": 64, "updates": 3200},
+        "64 tasks, SDK events",
+        (OURS, READY, JAVASCRIPT, SDK),
+        {"tasks": 64, "updates": 3200},
         quick=True,
     ),
     Scenario(
-        name="64 tasks, beside a2a-sdk where it is best",
-        sides=(OURS, ("a2a-sdk", {"tasks": 4})),
-        load={"tasks": 64, "updates": 3200},
+        "64 tasks, beside a2a-sdk where it is best",
+        (OURS, ("a2a-sdk", {"tasks": 4})),
+        {"tasks": 64, "updates": 3200},
     ),
     Scenario(
-        name="1 task, SDK events",
-        sides=(OURS, READY, JAVASCRIPT, SDK),
-        load={"tasks": 1, "updates": 600},
+        "1 task, SDK events",
+        (OURS, READY, JAVASCRIPT, SDK),
+        {"tasks": 1, "updates": 600},
         quick=True,
     ),
     Scenario(
-        name="1,000 tasks, 100 destinations",
-        sides=(OURS, SDK),
-        load={"tasks": 1000, "updates": 4000},
-        ports=100,
+        "1,000 tasks, 100 destinations", (OURS, SDK), {"tasks": 1000, "updates": 4000}, ports=100
     ),
+    Scenario("64 tasks, 10 KB", (OURS, SDK), {"tasks": 64, "updates": 1920, "body_bytes": 10_000}),
+    Scenario("64 tasks, 100 KB", (OURS, SDK), {"tasks": 64, "updates": 640, "body_bytes": 100_000}),
     Scenario(
-        name="64 tasks, 10 KB",
-        sides=(OURS, SDK),
-        load={"tasks": 64, "updates": 1920, "body_bytes": 10_000},
+        "64 tasks, Ed25519",
+        (("pushkit", {"algorithm": "EdDSA"}), OURS),
+        {"tasks": 64, "updates": 3200},
     ),
-    Scenario(
-        name="64 tasks, 100 KB",
-        sides=(OURS, SDK),
-        load={"tasks": 64, "updates": 640, "body_bytes": 100_000},
-    ),
-    Scenario(
-        name="64 tasks, Ed25519",
-        sides=(("pushkit", {"algorithm": "EdDSA"}), OURS),
-        load={"tasks": 64, "updates": 3200},
-    ),
-    Scenario(
-        name="100 a second",
-        sides=(OURS, SDK),
-        load={"tasks": 10, "updates": 400, "rate": 100.0},
-    ),
-    Scenario(
-        name="1,000 a second",
-        sides=(OURS, SDK),
-        load={"tasks": 64, "updates": 3200, "rate": 1000.0},
-    ),
-    Scenario(
-        name="2,500 a second",
-        sides=(OURS, SDK),
-        load={"tasks": 64, "updates": 6400, "rate": 2500.0},
-    ),
+    Scenario("100 a second", (OURS, SDK), {"tasks": 10, "updates": 400, "rate": 100.0}),
+    Scenario("1,000 a second", (OURS, SDK), {"tasks": 64, "updates": 3200, "rate": 1000.0}),
+    Scenario("2,500 a second", (OURS, SDK), {"tasks": 64, "updates": 6400, "rate": 2500.0}),
     *(
         Scenario(
-            name=f"an agent's task of four events, webhooks of {milliseconds:,} ms",
-            sides=AGENTS,
-            load={"tasks": 4, "updates": updates},
+            f"an agent's task of four events, webhooks of {milliseconds:,} ms",
+            AGENTS,
+            {"tasks": 4, "updates": updates},
             delay=milliseconds / 1000,
         )
         for milliseconds, updates in ((0, 640), (100, 160), (1000, 16))
     ),
+    Scenario("64 tasks, PostgreSQL", (POSTGRES, OURS), {"tasks": 64, "updates": 3200}),
     Scenario(
-        name="64 tasks, PostgreSQL",
-        sides=(POSTGRES, OURS),
-        load={"tasks": 64, "updates": 3200},
-    ),
-    Scenario(
-        name="1 of 100 destinations hangs, 500 a second",
-        sides=(("pushkit", {"hanging": 1}), ("pushkit", {"left_out": 1})),
-        load={"tasks": 200, "updates": 4000, "rate": 500.0},
+        "1 of 100 destinations hangs, 500 a second",
+        (("pushkit", {"hanging": 1}), ("pushkit", {"left_out": 1})),
+        {"tasks": 200, "updates": 4000, "rate": 500.0},
         ports=100,
         hang=1,
     ),
     Scenario(
-        name="out of a backlog",
-        sides=(("draining", {"backlog": 100_000}), ("draining", {"backlog": 3200})),
-        load={"tasks": 64, "updates": 3200},
+        "out of a backlog",
+        (("draining", {"backlog": 100_000}), ("draining", {"backlog": 3200})),
+        {"tasks": 64, "updates": 3200},
     ),
+    Scenario("one call", (READY, ("bare commit", {})), {"tasks": 1, "updates": 600}, quick=True),
     Scenario(
-        name="one call",
-        sides=(READY, ("bare commit", {})),
-        load={"tasks": 1, "updates": 600},
-        quick=True,
-    ),
-    Scenario(
-        name="what it is made of",
-        sides=(("bare POST", {}), ("aiohttp POST", {}), ("bare ES256", {})),
-        load={"tasks": 64, "updates": 6400},
+        "what it is made of",
+        (("bare POST", {}), ("aiohttp POST", {}), ("bare ES256", {})),
+        {"tasks": 64, "updates": 6400},
         quick=True,
     ),
 ]

@@ -10,7 +10,6 @@ callbacks. Tokens come from `expect()`, one a task.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import hashlib
 import json
@@ -21,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.bench import pinned
 
 if TYPE_CHECKING:
-    from pushkit.keys.jwk import SigningKey
+    from receiver.testing import SigningAgent
 
 URL = "https://client.example.com"
 PATH = "/a2a/push"
@@ -56,7 +55,7 @@ class Arrivals:
     backlog: int = 0  # how many of another task are unfinished in the inbox before the first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """What is compared."""
 
@@ -71,32 +70,31 @@ _ONE = Arrivals(number=1000, tasks=50, connections=1)
 
 COMPARISONS = [
     Comparison(
-        name="receiver: 64 connections, 1,000 tasks",
-        sides=((_OURS, Arrivals()), (_NO_CALLS, Arrivals()), (_BARE, Arrivals())),
+        "receiver: 64 connections, 1,000 tasks",
+        ((_OURS, Arrivals()), (_NO_CALLS, Arrivals()), (_BARE, Arrivals())),
         quick=True,
     ),
     Comparison(
-        name="receiver: 64 connections, 64 tasks",
-        sides=((_OURS, Arrivals(tasks=64)), (_BARE, Arrivals(tasks=64))),
+        "receiver: 64 connections, 64 tasks",
+        ((_OURS, Arrivals(tasks=64)), (_BARE, Arrivals(tasks=64))),
     ),
     Comparison(
-        name="receiver: signatures that do not hold",
-        sides=((_OURS, Arrivals(forged=True)), (_BARE, Arrivals(forged=True))),
+        "receiver: signatures that do not hold",
+        ((_OURS, Arrivals(forged=True)), (_BARE, Arrivals(forged=True))),
         quick=True,
     ),
     Comparison(
-        name="receiver: duplicates",
-        sides=((_OURS, Arrivals(repeated=True)), (_BARE, Arrivals(repeated=True))),
+        "receiver: duplicates",
+        ((_OURS, Arrivals(repeated=True)), (_BARE, Arrivals(repeated=True))),
         quick=True,
     ),
-    Comparison(name="receiver: one connection", sides=((_OURS, _ONE), (_BARE, _ONE))),
+    Comparison("receiver: one connection", ((_OURS, _ONE), (_BARE, _ONE))),
     Comparison(
-        name="receiver: PostgreSQL",
-        sides=((_OURS, Arrivals(database="PostgreSQL")), (_BARE, Arrivals())),
+        "receiver: PostgreSQL", ((_OURS, Arrivals(database="PostgreSQL")), (_BARE, Arrivals()))
     ),
     Comparison(
-        name="receiver: a million unfinished",
-        sides=((_OURS, Arrivals(backlog=1_000_000)), (_OURS, Arrivals(backlog=1000))),
+        "receiver: a million unfinished",
+        ((_OURS, Arrivals(backlog=1_000_000)), (_OURS, Arrivals(backlog=1000))),
     ),
 ]
 
@@ -247,56 +245,30 @@ async def serve(side: str, given: Mapping[str, Any]) -> None:
 
 
 def signed(
-    key: SigningKey, arrivals: Arrivals, tokens: Sequence[str], *, seq: int
+    agent: SigningAgent, arrivals: Arrivals, tokens: Sequence[str], *, seq: int
 ) -> list[tuple[str, bytes]]:
     """Return the notifications as they go over a connection, each with its id.
 
     Args:
-        key: What signs them.
+        agent: Who signs them.
         arrivals: How many, and of what kind.
         tokens: Of each task.
         seq: The first of each task.
     """
-    from pushkit.keys.primitives import sign_bytes
-
-    header = _encoded(_compact({"alg": "ES256", "kid": key.kid, "typ": "JWT"}))
-    now, requests, run = int(time.time()), [], os.urandom(4).hex()
+    requests = []
     for n in range(arrivals.number):
         task = n % arrivals.tasks
-        body = (BODY % (f"task-{task}", n, "Working on it, step by step. " * 10, n)).encode()
-        jti = f"dlv_{run}_{n:08d}"
-        claims = {
-            "iss": ISSUER,
-            "aud": URL + PATH,
-            "iat": now,
-            "exp": now + 300,
-            "jti": jti,
-            "taskId": f"task-{task}",
-            "configId": "bench",
-            "seq": n // arrivals.tasks + seq,
-            "request_body_sha256": hashlib.sha256(body).hexdigest(),
-        }
-        said = f"{header}.{_encoded(_compact(claims))}"
-        signature = bytearray(sign_bytes(key, said.encode()))
-        if arrivals.forged:
-            signature[7] ^= 1
-        head = (
-            f"POST {PATH} HTTP/1.1\r\nHost: client.example.com\r\nUser-Agent: pushkit/0.1\r\n"
-            "Content-Type: application/a2a+json\r\n"
-            f"Authorization: Bearer {said}.{_encoded(bytes(signature))}\r\n"
-            f"X-A2A-Token: {tokens[task]}\r\nX-A2A-Notification-Token: {tokens[task]}\r\n"
-            f"webhook-id: {jti}\r\nwebhook-timestamp: {now}\r\nContent-Length: {len(body)}\r\n\r\n"
+        draft = replace(
+            agent.draft(f"task-{task}", n // arrivals.tasks + seq),
+            token=tokens[task],
+            body=(BODY % (f"task-{task}", n, "Working on it, step by step. " * 10, n)).encode(),
         )
-        requests.append((jti, head.encode() + body))
+        request = (draft.forged() if arrivals.forged else draft).request()
+        lines = [f"POST {PATH} HTTP/1.1", "Host: client.example.com"]
+        lines += [f"{name}: {value}" for name, value in request.headers]
+        lines += [f"Content-Length: {len(request.body)}", "", ""]
+        requests.append((draft.delivery_id, "\r\n".join(lines).encode() + request.body))
     return requests
-
-
-def _encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _compact(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
 
 
 class Connection(asyncio.Protocol):
@@ -382,6 +354,7 @@ async def measure(side: str, arrivals: Arrivals) -> dict[str, Any]:
     """Run a receiver, send to it, and return what it came to."""
     from pushkit import Algorithm, KeyRing
     from pushkit.keys.jwks import jwks_document
+    from receiver.testing import SigningAgent
 
     with tempfile.TemporaryDirectory() as folder:
         now = datetime.now(UTC)
@@ -404,7 +377,8 @@ async def measure(side: str, arrivals: Arrivals) -> dict[str, Any]:
             cwd=HERE,
         )
         try:
-            return await _measured(side, arrivals, process, folder, ring.signing_key(now))
+            agent = SigningAgent(webhook_url=URL + PATH, issuer=ISSUER, key=ring.signing_key(now))
+            return await _measured(side, arrivals, process, folder, agent)
         finally:
             process.kill()
             process.wait()
@@ -415,7 +389,7 @@ async def _measured(
     arrivals: Arrivals,
     process: subprocess.Popen[str],
     folder: str,
-    key: SigningKey,
+    agent: SigningAgent,
 ) -> dict[str, Any]:
     assert process.stdin is not None  # noqa: S101
     assert process.stdout is not None  # noqa: S101
@@ -435,8 +409,8 @@ async def _measured(
     tokens = ["token"] * arrivals.tasks
     with contextlib.suppress(FileNotFoundError):
         tokens = json.loads(Path(f"{folder}/tokens.json").read_text())
-    requests = signed(key, arrivals, tokens, seq=2)
-    warm = signed(key, Arrivals(number=arrivals.tasks, tasks=arrivals.tasks), tokens, seq=1)
+    requests = signed(agent, arrivals, tokens, seq=2)
+    warm = signed(agent, Arrivals(number=arrivals.tasks, tasks=arrivals.tasks), tokens, seq=1)
     before = warm if not arrivals.repeated else [*warm, *requests]
     await Sender(before).run(port, arrivals.connections)
     await until_called(len(before))

@@ -17,6 +17,7 @@ _WHERE = {
     SubscriptionState.DISABLED: "removed_at IS NULL AND active = 0",
     SubscriptionState.WITHDRAWN: "removed_at IS NOT NULL",
 }
+_COLUMNS = ("tenant", "owner", "task_id", "origin")
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -39,12 +40,7 @@ class SubscriptionFilter:
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
         """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
-        wanted = {
-            "tenant": self.tenant,
-            "owner": self.owner,
-            "task_id": self.task_id,
-            "origin": self.origin,
-        }
+        wanted = {column: getattr(self, column) for column in _COLUMNS}
         given = {column: value for column, value in wanted.items() if value is not None}
         conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=after + 1)]
         return " AND ".join([*conditions, _WHERE[self.state]]), tuple(given.values())

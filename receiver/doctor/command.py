@@ -17,6 +17,7 @@ from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.jwks_client import load_jwks
 from pushkit.terminal.listening import listen_option, listening_at
+from pushkit.terminal.options import PATH
 from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
 from receiver.doctor.examination import examine
@@ -67,7 +68,7 @@ _WATCHED = 60
 @click.option(
     "--keys",
     "keys_path",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PATH,
     default=Path("keys.json"),
     envvar="PUSHKIT_KEYS",
     show_envvar=True,
@@ -93,7 +94,7 @@ _WATCHED = 60
 @click.option(
     "--format", "written_as", type=click.Choice(["text", "json", "junit"]), default="text"
 )
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it there.")
+@click.option("--out", type=PATH, help="Write it there.")
 def doctor(
     *,
     url: str | None,

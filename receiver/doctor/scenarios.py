@@ -28,7 +28,7 @@ Judgement = tuple[Outcome, tuple[str, ...]]
 _Judge = Callable[[Sequence[Visit], float], Judgement]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """One of them."""
 
@@ -175,54 +175,38 @@ def _id(visit: Visit) -> str:
 SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
     {
         "accepted": Scenario(
-            promise="An update arrives signed, and not again after a 2xx.",
-            script=accepts,
-            judge=_once,
+            "An update arrives signed, and not again after a 2xx.", accepts, _once
         ),
         "server_error": Scenario(
-            promise="After a 500 the same bytes come again, under the same id, and not at once.",
-            script=_first(_answers("500 Internal Server Error")),
-            judge=_again,
+            "After a 500 the same bytes come again, under the same id, and not at once.",
+            _first(_answers("500 Internal Server Error")),
+            _again,
         ),
         "retry_after": Scenario(
-            promise=f"After a 429 with Retry-After: {_RETRY_AFTER} nothing comes for so long.",
-            script=_first(_answers("429 Too Many Requests", f"Retry-After: {_RETRY_AFTER}")),
-            judge=_waits,
+            f"After a 429 with Retry-After: {_RETRY_AFTER} nothing comes for so long.",
+            _first(_answers("429 Too Many Requests", f"Retry-After: {_RETRY_AFTER}")),
+            _waits,
         ),
-        "gone": Scenario(
-            promise="After a 410 nothing comes any more.",
-            script=_answers("410 Gone"),
-            judge=_never_again,
-        ),
+        "gone": Scenario("After a 410 nothing comes any more.", _answers("410 Gone"), _never_again),
         "redirect": Scenario(
-            promise="A redirect is not followed: what was meant for one URL goes to no other.",
-            script=_answers("307 Temporary Redirect", f"Location: {LANDED}"),
-            judge=_stays,
+            "A redirect is not followed: what was meant for one URL goes to no other.",
+            _answers("307 Temporary Redirect", f"Location: {LANDED}"),
+            _stays,
         ),
         "reset": Scenario(
-            promise="After a connection that was reset the same bytes come again.",
-            script=_first(_resets),
-            judge=_again,
+            "After a connection that was reset the same bytes come again.", _first(_resets), _again
         ),
         "no_http": Scenario(
-            promise="After an answer that is no HTTP the same bytes come again.",
-            script=_first(_babbles),
-            judge=_again,
+            "After an answer that is no HTTP the same bytes come again.", _first(_babbles), _again
         ),
         "slow": Scenario(
-            promise="A webhook that does not answer is given up in 10 to 30 s.",
-            script=_first(_is_mute),
-            judge=_gives_up,
+            "A webhook that does not answer is given up in 10 to 30 s.", _first(_is_mute), _gives_up
         ),
         "dripped_body": Scenario(
-            promise="A 2xx whose body drips in is let go, and not sent again.",
-            script=_drips,
-            judge=_lets_go,
+            "A 2xx whose body drips in is let go, and not sent again.", _drips, _lets_go
         ),
         "endless_body": Scenario(
-            promise="A 2xx whose body does not end is let go, and not sent again.",
-            script=_floods,
-            judge=_lets_go,
+            "A 2xx whose body does not end is let go, and not sent again.", _floods, _lets_go
         ),
     }
 )

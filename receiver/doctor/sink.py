@@ -106,6 +106,7 @@ class Sink:
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())  # also of one that never began
 
     def elapsed(self) -> float:
         """Return the seconds since it was opened."""
@@ -124,26 +125,23 @@ class Sink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with contextlib.suppress(OSError, InboundError, ValueError):
-                request = await _read(reader)
-                path = request.target.partition("?")[0]
-                visit = Visit(at=self.elapsed(), request=request)
-                self.visits[path].append(visit)
-                self.came.set()
-                began = self._loop.time()
-                connection = Connection(visit, reader, writer)
-                try:
-                    script = self._scripts.get(path)
-                    if script is None:
-                        await connection.answer("404 Not Found")
-                    else:
-                        await script(connection, len(self.visits[path]))
-                finally:
-                    if not asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                        visit.stayed = self._loop.time() - began
-        finally:
-            writer.close()
+        with contextlib.suppress(OSError, InboundError, ValueError):
+            request = await _read(reader)
+            path = request.target.partition("?")[0]
+            visit = Visit(at=self.elapsed(), request=request)
+            self.visits[path].append(visit)
+            self.came.set()
+            began = self._loop.time()
+            connection = Connection(visit, reader, writer)
+            try:
+                script = self._scripts.get(path)
+                if script is None:
+                    await connection.answer("404 Not Found")
+                else:
+                    await script(connection, len(self.visits[path]))
+            finally:
+                if not asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                    visit.stayed = self._loop.time() - began
 
 
 @contextlib.asynccontextmanager

@@ -33,7 +33,7 @@ from receiver.doctor.report import Outcome, Result
 from receiver.doctor.scenarios import LANDED, SCENARIOS
 from receiver.doctor.sender import examine_sender
 from receiver.doctor.signatures import Signatures
-from receiver.doctor.sink import Visit
+from receiver.doctor.sink import Sink, Visit
 from receiver.options import Schemes
 from tests.ports import free_port
 
@@ -192,3 +192,13 @@ def test_what_has_not_been_watched_for_long_enough_is_unseen(scenario: str, watc
     outcome, details = SCENARIOS[scenario].judge([visit(0)], watched)
     assert outcome is Outcome.UNSEEN
     assert "--patience" in details[0]
+
+
+async def test_a_connection_that_came_at_the_end_is_closed_too() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        reader, writer = await asyncio.open_connection(sock=ours)
+        sink = Sink({})
+        sink.accept(reader, writer)
+        await sink.close()
+        assert writer.is_closing()
