@@ -55,17 +55,17 @@ def hand_out(
     The arguments are those of `Receiver.expect`; here no `expires_in` means for ever.
 
     Raises:
-        ConfigError: No such version or scheme, a version whose tokens need their task, no time in
-            which it is good, or the token to replace is none that is.
+        ConfigError: No such version or scheme, a version that has neither tokens nor credentials
+            where they are needed, no time in which it is good, or the token to replace is none
+            that is.
     """
     if expires_in is not None and expires_in <= timedelta(0):
         raise ConfigError(f"expires_in: found {expires_in}, expected more than zero")
     if replaces is not None and task_id is not None:
         raise ConfigError("task_id: what replaces a token stands for its task; leave it out")
     wire_version = WireVersion.parse(str(version))
-    if wire_version is WireVersion.AGENTVAULT_0_2 and task_id is None:
-        # Its config is a URL: what it sends can only be told by its task.
-        raise ConfigError("task_id: expected one, since AgentVault's config carries no token")
+    if wire_version is WireVersion.AGENTVAULT_0_2:
+        _check_expected_by_task(sender, task_id, authentication)
     token = mint_token()
     minted = mint_authentication(authentication) if authentication else None
     registration = Registration(
@@ -85,6 +85,21 @@ def hand_out(
         task_id = yield from store.replace(hash_token(replaces), registration, overlap=overlap)
     config = PushConfig(url=url, token=token, task_id=task_id, authentication=minted)
     return Expectation(sender=sender.name, config=config, version=wire_version)
+
+
+def _check_expected_by_task(
+    sender: TrustedSender, task_id: str | None, authentication: str | None
+) -> None:
+    """Refuse what cannot be told by its task alone: AgentVault's config is a URL, and no more."""
+    carries = "since AgentVault's config carries no"
+    if task_id is None:
+        raise ConfigError(f"task_id: expected one, {carries} token")
+    if authentication is not None:
+        raise ConfigError(f"authentication: expected none, {carries} credentials")
+    if sender.token_required:
+        raise ConfigError(
+            f"sender {sender.name!r}: token_required: expected false, {carries} token"
+        )
 
 
 def mint_token() -> str:

@@ -563,8 +563,23 @@ async def test_a_bound_token_that_was_withdrawn_binds_nothing_more(binding: Worl
     assert refused(verdict)
 
 
-async def test_an_agentvault_agent_is_told_by_its_task(registered: World) -> None:
-    with pytest.raises(ConfigError, match="carries no token"):
-        await registered.receiver.expect(version="agentvault-0.2")
-    expected = await registered.receiver.expect(version="agentvault-0.2", task_id="task-1")
+async def test_an_agentvault_agent_is_told_by_its_task(make_world: WorldFactory) -> None:
+    world = make_world(tasks=TaskPolicy.REGISTERED, tokens=(), token_required=False)
+    with pytest.raises(ConfigError, match="task_id: expected one"):
+        await world.receiver.expect(version="agentvault-0.2")
+    with pytest.raises(ConfigError, match="authentication: expected none"):
+        await world.receiver.expect(
+            version="agentvault-0.2", task_id="task-1", authentication="Bearer"
+        )
+    expected = await world.receiver.expect(version="agentvault-0.2", task_id="task-1")
     assert list(expected.as_json()) == ["webhookUrl"]
+
+    draft = world.draft()
+    draft.replace_header("X-A2A-Token")
+    draft.replace_header("X-A2A-Notification-Token")
+    assert (await world.receive(draft)).status == 202
+
+
+async def test_an_agentvault_agent_is_not_asked_for_a_token(registered: World) -> None:
+    with pytest.raises(ConfigError, match="token_required: expected false"):
+        await registered.receiver.expect(version="agentvault-0.2", task_id="task-1")
