@@ -1,4 +1,4 @@
-// `make docs`: twenty questions, as a reader types them, to the built site's own search. The first hit has to answer.
+// `make docs`: questions, as a reader types them, to the built site's own search. The first hit has to answer.
 import fs from 'node:fs'
 import path from 'node:path'
 import vm from 'node:vm'
@@ -24,6 +24,11 @@ const QUESTIONS = [
   ['How do I verify a signed agent card?', 'verify card', ['cards/']],
   ['How do I receive in FastAPI?', 'fastapi', ['receiver/', 'receiving/']],
   ['How do I encrypt tokens in the database?', 'encrypt tokens', ['secrets/']],
+  ['What keeps a webhook out of my network?', 'ssrf', ['destinations/']],
+  ['How do I find out what my receiver does wrong?', 'doctor', ['terminal/']],
+  ['Where does the receiver remember ids?', 'redis replay', ['receiver-storage/']],
+  ['What happens to a failing destination?', 'circuit breaker', ['reference/sender-options/', 'destinations/', 'sending/']],
+  ['How do I go back to the version before?', 'downgrade', ['migrations/', 'upgrading/']],
   ['How do I protect the dashboard?', 'dashboard token', ['dashboard/']],
 ]
 
