@@ -22,26 +22,21 @@ from pushkit import (
     StatusUpdate,
     TaskState,
     TaskStatus,
-    WireVersion,
-    encode_update,
     load_key_ring,
     save_key_ring,
 )
 from pushkit.integrations.aiohttp import JWKS_PATH, jwks_route
 from pushkit.keys.files import update_key_ring
-from pushkit.keys.jwk import SigningKey
 from pushkit.keys.ring import KeyState
-from pushkit.signing.jose import at_once
-from pushkit.signing.notification_jwt import body_sha256
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
+from receiver.testing import SigningAgent
 from tests.eventually import eventually
-from tests.notification_claims import NotificationClaims, sign_notification
 
 if TYPE_CHECKING:
     from pytest_aiohttp.plugin import AiohttpServer
 
 ISSUER = "https://agent.example.com"
-TOKEN = "rotation-token"
+TOKEN = "a-token-that-does-not-rotate"
 TASK = "task-1"
 
 MAX_AGE = timedelta(seconds=1)
@@ -177,40 +172,20 @@ async def test_twenty_rotations_under_traffic_lose_nothing(house: House) -> None
     assert len({notification.kid for notification in house.called}) > ROTATIONS // 2
 
 
-def signed_by_hand(house: House, key: SigningKey, number: int) -> tuple[bytes, dict[str, str]]:
-    """Return body and headers of a notification that this key signs, whatever its state."""
-    body = encode_update(working(), WireVersion.V1_0)
-    claims = NotificationClaims(
-        issuer=ISSUER,
-        audience=house.webhook,
-        issued_at=datetime.now(UTC),
-        delivery_id=f"stolen-{number}",
-        task_id=TASK,
-        config_id=TASK,
-        seq=number,
-        body_sha256=body_sha256(body),
-    )
-    jwt = at_once(sign_notification(claims, key))
-    return body, {
-        "Authorization": f"Bearer {jwt}",
-        "Content-Type": "application/a2a+json",
-        "X-A2A-Token": TOKEN,
-    }
-
-
 @dataclass
 class Thief:
-    """Goes on signing with a key that it has a copy of."""
+    """Goes on signing with a key that it has a copy of, whatever its state."""
 
-    house: House
-    key: SigningKey
+    agent: SigningAgent
     session: aiohttp.ClientSession
-    attempts: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     async def status(self) -> int:
         """Send one notification, and return what it was answered."""
-        body, headers = signed_by_hand(self.house, self.key, next(self.attempts))
-        async with self.session.post(self.house.webhook, data=body, headers=headers) as answer:
+        request = self.agent.draft(TASK, next(self.numbers)).request()
+        async with self.session.post(
+            request.target, data=request.body, headers=list(request.headers)
+        ) as answer:
             return answer.status
 
     async def is_refused(self) -> bool:
@@ -221,15 +196,16 @@ class Thief:
 @pytest.fixture
 async def thief(house: House) -> AsyncIterator[Thief]:
     key = load_key_ring(house.keys).signing_key(datetime.now(UTC))
+    agent = SigningAgent(webhook_url=house.webhook, issuer=ISSUER, token=TOKEN, key=key)
     async with aiohttp.ClientSession() as session:
-        yield Thief(house=house, key=key, session=session)
+        yield Thief(agent=agent, session=session)
 
 
 async def test_a_revoked_key_is_refused_once_the_cached_set_has_ended(
     house: House, thief: Thief
 ) -> None:
     assert await thief.status() == 202
-    await asyncio.to_thread(house.change_keys, revoke=thief.key.kid)
+    await asyncio.to_thread(house.change_keys, revoke=thief.agent.key.kid)
     await eventually(thief.is_refused)
 
 
@@ -238,7 +214,7 @@ async def test_revoking_the_active_key_under_traffic_loses_nothing(
 ) -> None:
     async with traffic(house):
         assert await thief.status() == 202
-        await asyncio.to_thread(house.change_keys, revoke=thief.key.kid)
+        await asyncio.to_thread(house.change_keys, revoke=thief.agent.key.kid)
         await eventually(thief.is_refused)
         successor = load_key_ring(house.keys).signing_key(datetime.now(UTC))
 
@@ -247,4 +223,4 @@ async def test_revoking_the_active_key_under_traffic_loses_nothing(
 
         await eventually(signed_by_the_successor)
         assert await thief.is_refused()
-    assert successor.kid != thief.key.kid
+    assert successor.kid != thief.agent.key.kid
