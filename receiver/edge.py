@@ -196,22 +196,24 @@ class Edge:
         return problem(verdict, allow=None if path is None else "POST")
 
 
-@functools.lru_cache(maxsize=256)
 def problem(verdict: Verdict, *, allow: str | None = None) -> Answer:
     """Return the problem details of a refusal: they tell an outsider nothing more than the code."""
+    return _problem(verdict.status, verdict.code, verdict.retry_after, verdict.closes, allow)
+
+
+@functools.lru_cache(maxsize=256)
+def _problem(
+    status: int, code: str, retry_after: timedelta | None, close: bool, allow: str | None
+) -> Answer:
     headers = [("Content-Type", "application/problem+json")]
-    if verdict.retry_after is not None:
-        headers.append(("Retry-After", str(math.ceil(verdict.retry_after.total_seconds()))))
+    if retry_after is not None:
+        headers.append(("Retry-After", str(math.ceil(retry_after.total_seconds()))))
     if allow is not None:
         headers.append(("Allow", allow))
-    document = {
-        "type": "about:blank",
-        "title": HTTPStatus(verdict.status).phrase,
-        "status": verdict.status,
-        "code": verdict.code,
-    }
+    title = HTTPStatus(status).phrase
+    document = {"type": "about:blank", "title": title, "status": status, "code": code}
     body = json.dumps(document).encode()
-    return Answer(status=verdict.status, headers=tuple(headers), body=body, close=verdict.closes)
+    return Answer(status=status, headers=tuple(headers), body=body, close=close)
 
 
 def _state(status: int, state: str, **more: list[str]) -> Answer:
