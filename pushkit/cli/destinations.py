@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -24,6 +25,9 @@ from pushkit.net.oauth import ClientAuthentication, OAuthClient
 from pushkit.net.proxy import EgressProxy
 from pushkit.net.tls import ClientCertificate
 from pushkit.terminal.toml_places import Location, did_you_mean, line_of, name_of
+from pushkit.url import masked_url
+
+_VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 class _Table(BaseModel, extra="forbid", hide_input_in_errors=True): ...
@@ -95,13 +99,13 @@ def load_destinations(path: Path) -> DestinationsFile:
         return DestinationsFile(options=_Reader(path.parent).options(read))
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
-        raise ConfigError(f"{path}: not TOML: {_without_input(exc)}") from exc
     except ValidationError as exc:
         mistakes = map(_mistake, exc.errors(include_input=False, include_url=False))
         raise ConfigError("\n".join(_placed(path, text, *each) for each in mistakes)) from exc
     except _MistakeError as exc:
         raise ConfigError(_placed(path, text, exc.where, str(exc))) from exc
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError(f"{path}: not TOML: {_without_input(exc)}") from exc
 
 
 class _MistakeError(ConfigError):
@@ -177,7 +181,8 @@ class _Reader:
             return None
         if read.scheme is None or secret is None:
             raise ConfigError(
-                f"{read.origin}: expected scheme, and credentials_env or credentials_file, together"
+                f"{masked_url(read.origin)}: expected scheme, and credentials_env or"
+                " credentials_file, together"
             )
         return Authentication(schemes=(read.scheme,), credentials=secret)
 
@@ -208,7 +213,9 @@ class _Reader:
         if variable is not None:
             secret = os.environ.get(variable)
             if not secret:
-                raise ConfigError(f"{name}_env: the variable {variable} is not set")
+                # What is no name may be the secret itself, in the wrong place.
+                named = f" {variable}" if _VARIABLE.fullmatch(variable) else " of that name"
+                raise ConfigError(f"{name}_env: the variable{named} is not set")
             return secret
         return None if file is None else self._read(name, file)
 

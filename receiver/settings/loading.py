@@ -37,14 +37,14 @@ def load_settings(path: Path) -> ReceiverSettings:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{path}: not UTF-8 at byte {exc.start}") from exc
-    except (tomllib.TOMLDecodeError, RecursionError) as exc:
-        raise ConfigError(f"{path}: not TOML: {exc}") from exc
     except ValidationError as exc:
         raise ConfigError("\n".join(_mistakes(exc, path, text))) from exc
     except SettingsError as exc:
         field = re.search(r'field "(\w+)"', str(exc))
         variable = f"RECEIVER_{field[1].upper()}" if field else "the environment"
         raise ConfigError(f"{variable}: expected JSON") from exc
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError(f"{path}: not TOML: {exc}") from exc
     strangers = [f"{_place(path, text, at)}: {says}" for at, says in _unknown_senders(settings)]
     if strangers:
         raise ConfigError("\n".join(strangers))

@@ -173,6 +173,18 @@ OAUTH = CREDENTIALS + '[credentials.oauth]\ntoken_url = "https://t.partner.net"\
             id="a variable that is not set",
         ),
         pytest.param(
+            'proxy_env = "http://user:canary@proxy.example.com:3128"',
+            ":1: proxy_env: the variable of that name is not set",
+            id="a proxy in place of a variable",
+        ),
+        pytest.param(
+            CREDENTIALS.replace("https://", "https://canary@") + 'scheme = "Bearer"',
+            "***@a.partner.net: expected scheme",
+            id="an origin with a user",
+        ),
+        pytest.param("x = " + "[" * 9000, "not TOML", id="deep"),
+        pytest.param("x = 1" + "0" * 5000, "not TOML", id="a number of many digits"),
+        pytest.param(
             CREDENTIALS + 'scheme = "Bearer"',
             ":1: credentials[0]: https://a.partner.net: expected scheme",
             id="a scheme alone",

@@ -127,6 +127,7 @@ tasks = "any"
         pytest.param("retention = {remember_hours = 2000000}", "expected ages", id="hours"),
         pytest.param('tls = {certificate = "\\u0000", key = "x"}', "tls.certificate", id="nul"),
         pytest.param(f"trusted_proxies = {'[' * 9000}", "not TOML", id="deep"),
+        pytest.param(f"max_done = 1{'0' * 5000}", "not TOML", id="many-digits"),
     ],
 )
 def test_what_no_receiver_can_be_built_with_is_refused_with_its_place(
