@@ -129,17 +129,12 @@ class Intake:
             What is left to be done in a task, where a step has to wait for keys, for what was
             handed out, for the body, or for another memory of ids; None if nothing is.
         """
-        asked = _Asked(head, peer, reply, self._clock(), self.trust, {})
+        house, trust, now = self._house, self.trust, self._clock()
+        facts: Facts = {}
+        asked = _Asked(head, peer, reply, now, trust, facts)
         try:
-            self._house.admit_peer(peer, asked.now)  # 1
-            steps = verify(
-                head,
-                asked.trust,
-                path=path,
-                now=asked.now,
-                house=self._house,
-                facts=asked.facts,
-            )
+            house.admit_peer(peer, now)  # 1
+            steps = verify(head, trust, path=path, now=now, house=house, facts=facts)
             question = next(steps)
         except StopIteration as done:
             return self._proven(asked, done.value)

@@ -357,7 +357,7 @@ class Refusals:
         proven: Mapping[str, str | None] | None = None,
     ) -> None:
         """Log a refusal; the arguments are as above."""
-        self._tell(status, code, peer=peer, reason=reason, proven=proven)
+        self._tell(status, code, peer, reason, proven)
         row = refusal_of(code)
         known, about = _known(proven)
         args = (status, code, peer, about, reason)
@@ -389,33 +389,33 @@ class Refusals:
         self._by_interval[_MINUTE].say(
             (code, type(error)), row.level, _REFUSED, *args, exc_info=error or False, extra=facts
         )
-        self._tell(verdict.status, code, peer=peer, reason=says or row.means, proven=proven)
+        self._tell(verdict.status, code, peer, says or row.means, proven)
         return verdict
 
     def _tell(
         self,
         status: int,
         code: str,
-        *,
         peer: str,
         reason: str,
         proven: Mapping[str, str | None] | None,
     ) -> None:
-        if self._events.wants(NotificationRefused.usual_level):
-            known = proven or {}
-            self._events.tell(
-                NotificationRefused(
-                    at=self._clock(),
-                    sender=known.get("sender"),
-                    task_id=known.get("task"),
-                    delivery_id=known.get("delivery_id"),
-                    trace_id=known.get("trace_id"),
-                    status=status,
-                    code=code,
-                    peer=peer,
-                    reason=reason,
-                )
+        if not self._events.wants(NotificationRefused.usual_level):
+            return
+        known = proven or {}
+        self._events.tell(
+            NotificationRefused(
+                at=self._clock(),
+                sender=known.get("sender"),
+                task_id=known.get("task"),
+                delivery_id=known.get("delivery_id"),
+                trace_id=known.get("trace_id"),
+                status=status,
+                code=code,
+                peer=peer,
+                reason=reason,
             )
+        )
 
 
 def _known(proven: Mapping[str, str | None] | None) -> tuple[dict[str, str], str]:
