@@ -37,7 +37,7 @@ class Transport:
 
     No redirect is followed, no proxy is taken from the environment, no cookie is kept, nothing is
     decompressed, and answers are read up to a bound; one deadline is over all of it, looking up
-    the name included. Of an answer's `timing` nothing is said but the address.
+    the name included. `timing` says no more than the address, where one was dialled.
 
     Pooled connections are not dialled again, hence not checked again: one transport per policy, and
     in it separate pools. Destinations that the operator named have one of their own, so that no
