@@ -94,7 +94,8 @@ class Chain:
         with self._lock:
             self._promised -= 1
             self.waiting.append(claimed)
-        self._wake()
+        # After whoever was told: his next update is on its way to the disk while this one is sent.
+        self._loop.call_soon(self._wake)
 
     def break_off(self) -> None:
         """Go no further than what is stored: what was promised a place was not."""

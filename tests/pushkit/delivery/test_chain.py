@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,11 @@ import pytest
 from aiohttp import web
 
 from pushkit import PushSender, RetryPolicy, StatusUpdate, wait_schedule
+from pushkit.delivery.chain import Chain
+from pushkit.delivery.slots import Claimed
+from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
+from pushkit.work.deadlines import Deadlines
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -355,3 +360,45 @@ async def test_of_a_line_one_settlement_ends_before_another_begins(
     reports = [await sender.outbox.show(each) for each in ids]
     assert [len(each.attempts) for each in reports if each is not None] == [1] * told
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+async def test_what_follows_is_sent_after_its_caller_has_gone_on() -> None:
+    happened: list[str] = []
+    first, second = (Claimed(delivery(seq), None, time.perf_counter()) for seq in (1, 2))
+    chain = Chain(
+        first,
+        longest_wait=timedelta(minutes=1),
+        may_go_on=lambda: True,
+        settle=lambda _: asyncio.sleep(0),
+        deadlines=Deadlines(),
+    )
+
+    async def send() -> None:
+        assert await chain.next() is second
+        happened.append("sent")
+
+    assert chain.promise(2)
+    sending = asyncio.create_task(send())
+    await asyncio.sleep(0)  # it waits for what was promised a place
+    chain.join(second)
+    asyncio.get_running_loop().call_soon(happened.append, "its caller is told")
+    await sending
+    assert happened == ["its caller is told", "sent"]
+
+
+def delivery(seq: int) -> Delivery:
+    now = datetime.now(UTC)
+    return Delivery(
+        id=f"dlv_{seq}",
+        subscription_id="sub_1",
+        tenant="",
+        owner="",
+        task_id="task-1",
+        config_id="1",
+        seq=seq,
+        origin="https://client.example.com:443",
+        content_type="application/json",
+        body=b"{}",
+        notified_at=now,
+        not_before=now,
+    )
