@@ -288,9 +288,6 @@ class SqliteDatabase:
         connection.execute("PRAGMA cache_size = -16384")
         # Savepoints keep what they would undo: of a few pages, not in a file of its own.
         connection.execute("PRAGMA temp_store = MEMORY")
-        # A commit of hundreds of rows touches a thousand pages, after which the log is copied into
-        # the file: a log of 16 MiB, not 4, and what several commits wrote is copied once.
-        connection.execute("PRAGMA wal_autocheckpoint = 4000")
         # Who reads the file finds nothing of what was deleted or replaced. Some builds have it on.
         connection.execute("PRAGMA secure_delete = ON")
 
@@ -460,9 +457,12 @@ class _Writer(threading.Thread):
 
 def _are_few(batches: Sequence[Batch[Any, Any]]) -> bool:
     """Say whether these are items of groups, and few: what a script of its own does takes time."""
-    return all(batch.is_of_group for batch in batches) and (
-        sum(len(batch.waiting) for batch in batches) <= _FEW
-    )
+    items = 0
+    for batch in batches:
+        if not batch.is_of_group:
+            return False
+        items += len(batch.waiting)
+    return items <= _FEW
 
 
 def _fail(
