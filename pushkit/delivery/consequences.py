@@ -6,7 +6,6 @@ destination's comes last, so that two who settle cannot wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
@@ -48,10 +47,8 @@ class Consequences:
         result: Result,  # what the attempt came to, by the database's clock
         now: datetime,
         failures: int,  # how many failures in a row its destination had before this attempt
-    ) -> Script[Sequence[DeliveryEvent]]:
+    ) -> Script[list[DeliveryEvent]]:
         """Write down what follows from a result that was settled; return what to tell."""
-        if _is_all_well(current, result) and not failures:
-            return ()
         events: list[DeliveryEvent] = []
         about = about_delivery(delivery)
         if result.outcome in {Outcome.DEAD, Outcome.GONE}:
@@ -117,8 +114,8 @@ class Consequences:
         return events
 
 
-def _is_all_well(current: Current | None, result: Result) -> bool:
-    """Say whether it arrived, and nothing about its subscription waits for that."""
+def is_all_well(current: Current | None, result: Result) -> bool:
+    """Say whether it arrived, and nothing of its subscription waits for that."""
     return (
         result.outcome is Outcome.DELIVERED
         and result.hold_until is None

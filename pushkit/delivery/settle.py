@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime, timedelta
 
-from pushkit.delivery.consequences import Consequences
+from pushkit.delivery.consequences import Consequences, is_all_well
 from pushkit.delivery.route import Routes
 from pushkit.delivery.slots import Claimed, DeliverySlots
 from pushkit.events.sender import DeliveryEvent
@@ -42,12 +42,12 @@ def _by_destination(attempted: Sequence[Attempted]) -> DestinationKey:
 
 @record(frozen=False, slots=True)
 class Settled:
-    """What followed from an attempt."""
+    """What followed from attempts of a line."""
 
     at: datetime  # when, by the database's clock
-    # Whether this worker still had it: if not, it was somebody else's to settle.
-    is_ours: bool = False
-    events: Sequence[DeliveryEvent] = ()  # what to tell of what followed
+    # Of each, whether this worker still had it: if not, it was somebody else's to settle.
+    are_ours: Sequence[bool]
+    events: list[DeliveryEvent] = field(default_factory=list)  # what to tell of what followed
     # The next deliveries of its line, in flight already, which have its slot.
     following: Sequence[Claimed] = ()
     some_wait: bool = False  # whether the next one waits for a claim
@@ -70,7 +70,7 @@ class Settler:
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     destinations: DestinationStore = field(default_factory=DestinationStore)
 
-    async def settle(self, attempted: Sequence[Attempted]) -> Sequence[Settled]:
+    def settle(self, attempted: Sequence[Attempted]) -> Awaitable[Settled]:
         """Settle deliveries of one line, in order and in one transaction.
 
         Raises:
@@ -78,13 +78,13 @@ class Settler:
         """
         # Behind one that did not arrive nothing of its line is begun.
         if attempted[-1].result.outcome is Outcome.DELIVERED:
-            return await self.database.write_together(self.script, attempted)
+            return self.database.write_together(self.script, attempted)
         # Failures count one after another: the breaker opens with the last of them.
-        return await self.database.write_patiently(lambda: alone(self.script, attempted))
+        return self.database.write_patiently(lambda: alone(self.script, attempted))
 
     def script(
         self, lines: Sequence[Sequence[Attempted]], /, *, wait: bool = True
-    ) -> Script[list[list[Settled] | Apart]]:
+    ) -> Script[list[Settled | Apart]]:
         """Settle deliveries of several lines, those of each in order.
 
         The rows of their subscriptions are held first, in id order. Destinations come last, in
@@ -101,22 +101,19 @@ class Settler:
         since = time.perf_counter()
         now = yield from self.database.now()
         mine = sorted((line for line in lines if _line_of(line) not in held), key=_by_destination)
-        attempted = [each for line in mine for each in line]
-        settled = yield from self._settle(attempted, current, now, since)
-        return [
-            APART if _line_of(line) in held else [settled[id(each)] for each in line]
-            for line in lines
-        ]
+        settled = yield from self._settle(mine, current, now, since)
+        return [APART if _line_of(line) in held else settled[id(line)] for line in lines]
 
     def _settle(
         self,
-        attempted: Sequence[Attempted],
+        lines: Sequence[Sequence[Attempted]],
         current: Mapping[str, Current],
         now: datetime,
         since: float,
     ) -> Script[dict[int, Settled]]:
-        """Settle what is held; return what followed, by the identity of each."""
+        """Settle what is held; return what followed, by the identity of each line's attempts."""
         ahead = now - self.clock()
+        attempted = [each for line in lines for each in line]
         deliveries = [each.claimed.delivery for each in attempted]
         results = [
             _as_settled(each, current.get(each.claimed.delivery.subscription_id), now, ahead)
@@ -142,29 +139,30 @@ class Settler:
         failing = yield from self.destinations.failing(deliveries)
         following = yield from self._routed(passed.taken, current, since)
         settled: dict[int, Settled] = {}
-        for each, result, is_ours in zip(attempted, results, passed.are_ours, strict=True):
-            if not is_ours:
-                settled[id(each)] = Settled(now)
-                continue
-            delivery = each.claimed.delivery
-            line = delivery.subscription_id
-            if result.outcome is Outcome.NOT_BEGUN:
-                settled[id(each)] = Settled(now, is_ours=True, some_wait=line in passed.passed_on)
-                continue
-            # The first that was answered ends the row of failures.
-            failures = failing.pop(destination_of(delivery), 0) if failing else 0
-            settled[id(each)] = Settled(
-                now,
-                is_ours=True,
-                events=(
-                    yield from self.consequences.of(
-                        delivery, current.get(line), result, now, failures
+        ends = 0
+        for line in lines:
+            begins, ends = ends, ends + len(line)
+            name, last = _line_of(line), results[ends - 1]
+            of_line = settled[id(line)] = Settled(now, passed.are_ours[begins:ends])
+            for delivery, result, is_ours in zip(
+                deliveries[begins:ends], results[begins:ends], of_line.are_ours, strict=True
+            ):
+                if not is_ours or result.outcome is Outcome.NOT_BEGUN:
+                    continue
+                # The first that was answered ends the row of failures.
+                failures = failing.pop(destination_of(delivery), 0) if failing else 0
+                if failures or not is_all_well(current.get(name), result):
+                    of_line.events += yield from self.consequences.of(
+                        delivery, current.get(name), result, now, failures
                     )
-                ),
-                following=following.get(line, ()),
-                some_wait=line in passed.passed_on,
-                may_go_on=line not in passed.stopped and not _has_changed(each, current.get(line)),
-            )
+            if not of_line.are_ours[-1]:
+                continue
+            of_line.some_wait = name in passed.passed_on
+            if last.outcome is not Outcome.NOT_BEGUN:
+                of_line.following = following.get(name, ())
+                of_line.may_go_on = name not in passed.stopped and not _has_changed(
+                    line[-1], current.get(name)
+                )
         return settled
 
     def _may_follow(self, delivery: Delivery, result: Result) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import AttemptMade, Delivered
-from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import Outcome
 from pushkit.traceparent import trace_id_of
 
 if TYPE_CHECKING:
-    from pushkit.delivery.settle import Settled
+    from pushkit.delivery.settle import Attempted, Settled
 
 
 class AboutDelivery(TypedDict):
@@ -38,33 +39,35 @@ def about_delivery(delivery: Delivery) -> AboutDelivery:
     )
 
 
-def tell_settled(events: Listeners, delivery: Delivery, result: Result, settled: Settled) -> None:
-    """Tell of an attempt that is written down, and of what followed from it."""
-    level = logging.INFO if result.error is None else logging.WARNING
-    is_heard = events.wants(level)
-    if is_heard and result.made is not None:
-        events.tell(
-            AttemptMade(
-                at=settled.at,
-                seq=delivery.seq,
-                attempt=delivery.attempts + 1,
-                outcome=result.outcome.value,
-                status=result.status,
-                error=result.error,
-                took=result.made.duration,
-                trace_id=trace_id_of(delivery.traceparent),
-                **about_delivery(delivery),
+def tell_settled(events: Listeners, attempted: Sequence[Attempted], settled: Settled) -> None:
+    """Tell of attempts that are written down, and of what followed from them."""
+    for each, is_ours in zip(attempted, settled.are_ours, strict=True):
+        delivery, result = each.claimed.delivery, each.result
+        if not events.wants(logging.INFO if result.error is None else logging.WARNING):
+            continue
+        if result.made is not None:
+            events.tell(
+                AttemptMade(
+                    at=settled.at,
+                    seq=delivery.seq,
+                    attempt=delivery.attempts + 1,
+                    outcome=result.outcome.value,
+                    status=result.status,
+                    error=result.error,
+                    took=result.made.duration,
+                    trace_id=trace_id_of(delivery.traceparent),
+                    **about_delivery(delivery),
+                )
             )
-        )
-    is_delivered = result.outcome is Outcome.DELIVERED and settled.is_ours
-    if is_heard and is_delivered and events.wants(logging.NOTSET):
-        events.tell(
-            Delivered(
-                at=settled.at,
-                attempts=delivery.attempts + 1,
-                waited=settled.at - delivery.age_from,
-                **about_delivery(delivery),
+        is_delivered = result.outcome is Outcome.DELIVERED and is_ours
+        if is_delivered and events.wants(logging.NOTSET):
+            events.tell(
+                Delivered(
+                    at=settled.at,
+                    attempts=delivery.attempts + 1,
+                    waited=settled.at - delivery.age_from,
+                    **about_delivery(delivery),
+                )
             )
-        )
     for event in settled.events:
         events.tell(event)

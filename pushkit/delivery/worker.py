@@ -255,13 +255,12 @@ class Worker:
         settled = await persist(
             lambda: self._settler.settle(attempted), through=StorageError, within=self._lease_margin
         )
-        for each, what in zip(attempted, settled, strict=True):
-            tell_settled(self._events, each.claimed.delivery, each.result, what)
+        tell_settled(self._events, attempted, settled)
         chain.settled(attempted)
-        chain.follow(settled[-1].following)
-        if not settled[-1].may_go_on:
+        chain.follow(settled.following)
+        if not settled.may_go_on:
             chain.close()
-        if settled[-1].some_wait:
+        if settled.some_wait:
             self.slots.let_wait()
             self.pump.wake()
 

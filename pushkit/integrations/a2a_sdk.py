@@ -19,7 +19,6 @@ returns when it is on disk; the agent's task never waits for a webhook.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -45,6 +44,7 @@ from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError
 from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
+from pushkit.record import record
 from pushkit.subscriptions.model import Subscription
 
 
@@ -137,12 +137,20 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
             PushkitError: It is no event that is pushed, or names no task; or too many wait already.
         """
         update = native_update(event)
-        snapshot = functools.partial(self._task_of, update.task_id)
+        snapshot = _Snapshots(self._task_store, update.task_id)
         await self._enqueue(task_id, update, size=event.ByteSize(), snapshot=snapshot)
 
-    async def _task_of(self, task_id: str, owner: str) -> Task | None:
+
+@record(frozen=True, slots=True)
+class _Snapshots:
+    """A task as its owners see it."""
+
+    task_store: TaskReader
+    task_id: str
+
+    async def __call__(self, owner: str) -> Task | None:
         # Task stores are scoped by owner too: read it as the subscriber does.
-        task = await self._task_store.get(task_id, ServerCallContext(user=_Owner(owner)))
+        task = await self.task_store.get(self.task_id, ServerCallContext(user=_Owner(owner)))
         found = None if task is None else native_update(task).neutral
         return found.task if isinstance(found, TaskSnapshot) else None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, TypeAlias
 
 from a2a.types import a2a_pb2
@@ -40,6 +39,7 @@ from pushkit.a2a.parts import PART_LIST, PARTS
 from pushkit.a2a.table import Kind, Member, MismatchError, Need, Table
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.errors import InvalidUpdateError, UnrecognisedBodyError
+from pushkit.record import record
 
 V1_0 = WireVersion.V1_0
 
@@ -68,6 +68,7 @@ def native_update(event: PushEvent) -> NativeUpdate:
     if isinstance(own, a2a_pb2.TaskStatusUpdateEvent):
         more = own.status.HasField("message") or own.metadata.fields
         is_bare = state is TaskState.WORKING and not more
+    copied = _Copied(own, member, write)
     return NativeUpdate(
         kind=kind,
         task_id=own.id if isinstance(own, a2a_pb2.Task) else own.task_id,
@@ -75,25 +76,34 @@ def native_update(event: PushEvent) -> NativeUpdate:
         is_partial=is_partial,
         is_bare=is_bare,
         version=V1_0,
-        write=partial(_write, own, member, write),
-        read=partial(_read, own, member),
+        write=copied.write,
+        read=copied.read,
     )
 
 
-def _read(event: PushEvent, member: str) -> TaskUpdate:
-    try:
-        return parse_update({member: MessageToDict(event)}, V1_0)
-    except (SerializeToJsonError, UnrecognisedBodyError) as exc:
-        raise InvalidUpdateError(str(exc)) from exc
-    except RecursionError as exc:
-        raise InvalidUpdateError("nested too deeply") from exc
+@record(frozen=True, slots=True)
+class _Copied:
+    """An event that is ours."""
 
+    event: PushEvent
+    member: str  # where A2A 1.0 puts it
+    writer: _Writer
 
-def _write(event: PushEvent, member: str, write: _Writer) -> bytes:
-    try:
-        return write_json({member: write(event)}, foreign=False)
-    except (MismatchError, ValueError, RecursionError):
-        return encode_update(_read(event, member), V1_0)
+    def read(self) -> TaskUpdate:
+        """Return the neutral update."""
+        try:
+            return parse_update({self.member: MessageToDict(self.event)}, V1_0)
+        except (SerializeToJsonError, UnrecognisedBodyError) as exc:
+            raise InvalidUpdateError(str(exc)) from exc
+        except RecursionError as exc:
+            raise InvalidUpdateError("nested too deeply") from exc
+
+    def write(self) -> bytes:
+        """Return it as JSON."""
+        try:
+            return write_json({self.member: self.writer(self.event)}, foreign=False)
+        except (MismatchError, ValueError, RecursionError):
+            return encode_update(self.read(), V1_0)
 
 
 # --- the tables of 1.0, over protobuf messages ---------------------------------------------------

@@ -9,11 +9,9 @@ Nothing else waits here: a recipient whose backlog is full was refused, and othe
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import logging
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -25,6 +23,7 @@ from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.outbox.idempotency import IdempotencyKey
+from pushkit.record import record
 
 _log: Final = logging.getLogger("pushkit.integrations")
 
@@ -54,7 +53,7 @@ class _Queue:
         emptying: Tries again what waits.
     """
 
-    waiting: deque[_Kept] = field(default_factory=deque)
+    waiting: list[_Kept] = field(default_factory=list)
     callers: int = 0
     turn: asyncio.Lock | None = None
     emptying: asyncio.Task[None] | None = None
@@ -208,7 +207,7 @@ class EnqueueBuffer:
         self._drop_first(queue)
 
     def _drop_first(self, queue: _Queue) -> None:
-        update = queue.waiting.popleft()
+        update = queue.waiting.pop(0)
         self._waiting -= 1
         self._bytes -= update.size
 
@@ -260,6 +259,20 @@ def _keys_of_calls() -> Iterator[str]:
         yield f"{sender}-{number}"
 
 
+@record(frozen=True, slots=True)
+class _Storing:
+    """An update on its way to a sender."""
+
+    sender: PushSender
+    update: AnyUpdate
+    snapshot: SnapshotProvider | None
+    key: str
+
+    def __call__(self, first: bool) -> Awaitable[object]:
+        key = IdempotencyKey(key=self.key, update_sha256="", is_new=first)
+        return self.sender.notify(self.update, snapshot=self.snapshot, idempotency_key=key)
+
+
 class Buffered:
     """What the notification senders of every SDK share: updates go to a sender, over the buffer.
 
@@ -283,15 +296,9 @@ class Buffered:
     ) -> Awaitable[None]:
         # Of this call: two updates that are equal are two, and a repeated attempt is none. Nobody
         # else can have the key, so there is no digest beside it that would tell updates apart.
-        store = functools.partial(self._store, update, snapshot, next(self._keys))
+        store = _Storing(self._sender, update, snapshot, next(self._keys))
         is_last = update.state is not None and update.state.terminal
         return self.buffer.run(task_id, store, size=size, is_last=is_last)
-
-    def _store(
-        self, update: AnyUpdate, snapshot: SnapshotProvider | None, name: str, first: bool
-    ) -> Awaitable[object]:
-        key = IdempotencyKey(key=name, update_sha256="", is_new=first)
-        return self._sender.notify(update, snapshot=snapshot, idempotency_key=key)
 
     async def close(self) -> None:
         """Store what still waits in memory; before the `PushSender` is closed."""

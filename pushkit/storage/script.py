@@ -138,13 +138,17 @@ def among(ids: Sequence[Id], *, after: int = 0) -> list[tuple[str, tuple[Id, ...
     return [(f"IN {_places(len(each), after=after)}", each) for each in filled]
 
 
-def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield items 128 at a time."""
-    return (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))
+def chunks(items: Sequence[T]) -> Sequence[Sequence[T]]:
+    """Return items 128 at a time."""
+    if 0 < len(items) <= _CHUNK:
+        return (items,)
+    return [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]
 
 
 def padded(items: Sequence[T]) -> tuple[T, ...]:
     """Return items (one at least) with the last one repeated, up to a power of two."""
+    if len(items) == 1:
+        return tuple(items)
     return (*items, *[items[-1]] * ((1 << (len(items) - 1).bit_length()) - len(items)))
 
 

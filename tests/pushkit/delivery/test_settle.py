@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pushkit import Filter, PushSender, StatusUpdate, TaskState
-from pushkit.delivery.settle import Attempted
+from pushkit.delivery.settle import Attempted, Settled
 from pushkit.events.model import EventKind
 from pushkit.events.sender import DeliveryEvent
 from pushkit.net.timing import Timing
@@ -129,12 +129,11 @@ async def test_what_is_settled_together_is_what_is_settled_one_by_one(
         attempted = await attempt(sender, chance, clock)
         one_by_one: list[DeliveryEvent] = []
         for each in attempted["one by one"]:
-            [settled] = await database.write(alone(settler.script, [each]))
+            settled = await database.write(alone(settler.script, [each]))
             one_by_one += settled.events
         lines = [[each] for each in attempted["together"]]
         found = await together(database, settler.script, lines)
-        settled_together = [each for line in found if isinstance(line, list) for each in line]
-        events = [event for each in settled_together for event in each.events]
+        events = [event for each in found if isinstance(each, Settled) for event in each.events]
         assert told(events, "together") == told(one_by_one, "one by one")
         assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
 
@@ -197,8 +196,10 @@ async def test_what_is_of_no_subscription_any_more_is_not_left_apart(
     lines = [[Attempted(each, result)] for each in await sender.worker._claim()]
     await sender.unsubscribe("task-0")
     found = await sender._database.write(sender.worker._settler.script(lines, wait=False))
-    settled = [each for line in found if isinstance(line, list) for each in line]
-    assert sorted(each.is_ours for each in settled) == [False, True]
+    assert sorted(list(each.are_ours) for each in found if isinstance(each, Settled)) == [
+        [False],
+        [True],
+    ]
 
 
 def slowly(script: Script[T]) -> Script[T]:
@@ -236,7 +237,7 @@ async def test_of_two_who_end_a_row_of_failures_one_tells(
             for each in claimed
         )
     )
-    assert [event.kind for [each] in found for event in each.events] == [EventKind.BREAKER_CLOSED]
+    assert [event.kind for each in found for event in each.events] == [EventKind.BREAKER_CLOSED]
     await sender.close()
 
 
