@@ -397,7 +397,7 @@ class Dispatcher:
         for callback in callbacks:
             for call in done.unwritten:
                 is_ours = await self._write_down(
-                    lambda call=call: self._go_on_script(notification.id, call)  # type: ignore[misc]
+                    lambda call=call: self._go_on_script(claimed, call)  # type: ignore[misc]
                 )
                 if not is_ours:
                     return _Round(lost=True)  # somebody else has it, and calls the rest
@@ -696,10 +696,11 @@ class Dispatcher:
         now = yield from self._database.now()
         yield from self._inbox.record_calls([(notification_id, call.callback, call.error)], now=now)
 
-    def _go_on_script(self, notification_id: int, call: Call) -> Script[bool]:
-        """Write down how a call ended; return whether this dispatcher may make the next one."""
-        yield from self._record_script(notification_id, call)
-        return bool((yield from self._keep_leases_script([notification_id])))
+    def _go_on_script(self, claimed: ClaimedNotification, call: Call) -> Script[bool]:
+        """Write down how a call ended; return whether this attempt may make the next one."""
+        yield from self._record_script(claimed.stored.id, call)
+        now = yield from self._database.now()
+        return (yield from self._inbox.keep_claim(claimed, self.name, now + _LEASE))
 
     # --- leases --------------------------------------------------------------------------------
 

@@ -202,6 +202,17 @@ class Inbox:
             kept.update(int(row["id"]) for row in rows)
         return kept
 
+    def keep_claim(
+        self, claimed: ClaimedNotification, worker: str, until: datetime
+    ) -> Script[bool]:
+        """Extend the lease of one; return whether it is still this attempt's of this worker."""
+        rows = yield Statement(
+            "UPDATE pushkit_inbox SET lease_until = $1 WHERE id = $2 AND lease_worker = $3"
+            " AND status = 'in_progress' AND attempts = $4 RETURNING id",
+            (to_micros(until), claimed.stored.id, worker, claimed.attempts),
+        )
+        return bool(rows)
+
     def record_calls(
         self, calls: Sequence[tuple[int, str, str | None]], *, now: datetime
     ) -> Script[None]:

@@ -242,6 +242,32 @@ async def test_who_slept_through_its_lease_calls_no_further_callback(house: Hous
     assert await house.counts() == {"done": 1}
 
 
+async def test_who_slept_through_its_lease_does_not_go_on_by_another_claim_of_its_own(
+    house: House,
+) -> None:
+    other = house.another_dispatcher()
+
+    async def sleeping(_: Notification) -> None:
+        house.called.append("sleeping")
+        if house.called.count("sleeping") == 2:
+            raise RuntimeError
+        house.now += LEASE
+        await other.run_once()
+        house.now += timedelta(hours=1)
+        again = house.inbox.claim(
+            house.dispatcher.name, limit=1, now=house.now, until=house.now + LEASE
+        )
+        assert len(await house.database.write(again)) == 1
+
+    house.registry.add(sleeping, name="sleeping")
+    house.record("next")
+    await house.store()
+    await house.run_once()
+
+    assert house.called == ["sleeping", "sleeping", "next:task-1#1"]
+    assert await house.counts() == {"in_progress": 1}
+
+
 async def test_what_succeeded_is_remembered_across_a_restart(house: House) -> None:
     house.record("first")
     house.record("failing", failures=1)

@@ -194,13 +194,15 @@ def test_what_a_worker_has_in_hand_it_does_not_take_again(shelf: Shelf) -> None:
     assert shelf.claim(held=ids) == []
 
 
-def test_an_attempt_that_was_lost_settles_nothing(shelf: Shelf) -> None:
+def test_an_attempt_that_was_lost_goes_on_with_nothing_and_settles_nothing(shelf: Shelf) -> None:
     shelf.store(1)
     [lost] = shelf.claim()
     shelf.advance(LEASE.total_seconds())
     [taken] = shelf.claim()  # the same worker, another attempt
 
+    assert not shelf.run(shelf.inbox.keep_claim(lost, "one", shelf.now + LEASE))
     assert not shelf.settle(lost)
+    assert shelf.run(shelf.inbox.keep_claim(taken, "one", shelf.now + LEASE))
     assert shelf.settle(taken)
 
 
