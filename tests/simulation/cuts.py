@@ -294,6 +294,7 @@ CUTS = (
         "no redirect",
         "A redirect is not followed.",
         "pushkit.net.webhook_client",
+        ("        del headers  #", "        #"),
         (
             "                return await lane.ask(question, probe)\n",
             "                answer = await lane.ask(question, probe)\n"

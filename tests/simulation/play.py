@@ -51,7 +51,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.network import Fate, SimulatedResolver
 from tests.simulation.postgres import PostgresServer
-from tests.simulation.promises import Promises
+from tests.simulation.promises import SELDOM, Promises
 from tests.simulation.scenario import Scenario
 from tests.simulation.secrecy import CANARY
 from tests.simulation.strikes import Strikes
@@ -81,13 +81,11 @@ _CROWDED = replace(
     max_backlog_per_owner=40,
     max_subscriptions_per_owner=12,
 )
-# How soon a worker looks again for what is due and at a limit: often, it would be all that it does.
 _SLOW = replace(
     _OPTIONS,
     retry=RetryPolicy(wait=wait_schedule((60, 1800, 7200, 28800)), stop=stop_after_attempt(8)),
     poll_interval=timedelta(hours=2),
 )
-_SELDOM = timedelta(seconds=0.5)
 _RESTS = {False: timedelta(minutes=10), True: timedelta(hours=2)}  # of housekeepers; if slow
 # What was refused by its address is tried again after minutes, not hours of looking for nothing.
 _AFTER_REFUSALS = RetryPolicy(wait=wait_schedule((90, 180)), stop=stop_after_attempt(3))
@@ -779,7 +777,7 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
             "POLL_INTERVAL",
             timedelta(hours=2) if slow else timedelta(minutes=2),
         ),
-        (pushkit.work.pump, "_MIN_PAUSE", timedelta(minutes=1) if slow else _SELDOM),
+        (pushkit.work.pump, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
         (Housekeeper.__init__, "__kwdefaults__", {"interval": _RESTS[slow]}),
         (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),
         (pushkit.net.guard, "AsyncResolver", SimulatedResolver),

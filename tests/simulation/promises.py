@@ -18,10 +18,12 @@ from tests.simulation.disk import Disk
 from tests.simulation.ledger import Call, Notice, Wishes
 from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
-from tests.simulation.webhook import Arrival
+from tests.simulation.webhook import UNHURRIED, Arrival
 from tests.simulation.world import World
 
-__all__ = ["TRANSITIONS", "Promises"]
+__all__ = ["SELDOM", "TRANSITIONS", "Promises"]
+
+SELDOM = 0.5  # seconds after which a worker looks again for what is due and at a limit
 
 _AWAKE = 0.0002  # seconds after which a process that was frozen may have asked the database
 _SETTLING = 2.0  # seconds that settling takes at most where nothing is wrong
@@ -61,7 +63,10 @@ _STATES = frozenset(TaskState)
 _REFUSED = {"address_refused", "destination_refused"}
 _MISTRUSTED = {"status_401", "status_403", "status_404"}
 _AFTER_REFUSALS = 3
-_FAIR = 2.5  # seconds that an innocent's update may take, whoever floods
+# Seconds that an innocent's update may take, whoever floods: while every slot is taken, until the
+# attempts under way are over, and those that began before a claim had found it; and until a worker
+# looks again.
+_FAIR = 2 * UNHURRIED + SELDOM
 _UNANSWERED = {"timeout", "transport", "connection_refused", "dns_failure", "tls_failure"}
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from tests.simulation.loop import Process
 from tests.simulation.world import Machine, World
 
-__all__ = ["Arrival", "KeyServer", "Mood", "Webhook", "fields_of", "mood_of"]
+__all__ = ["UNHURRIED", "Arrival", "KeyServer", "Mood", "Webhook", "fields_of", "mood_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +47,12 @@ class Mood:
 
 
 _BABBLE = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbabble"
+UNHURRIED = 1.0  # seconds: the longest that webhooks take of owners who have all slots
 _AWAY = 0.1  # seconds after which a babble has been heard, and its connection left
 _MOODS = {
     "ok": Mood(),
     "leisurely": Mood(after=0.5),
-    "unhurried": Mood(after=0.8),
+    "unhurried": Mood(after=UNHURRIED),
     "slow": Mood(after=3.0),
     "sluggish": Mood(after=8.0),
     "late": Mood(after=12.0),
