@@ -277,7 +277,7 @@ class Promises:
     def _is_settled_soon(self, before: sqlite3.Row, row: sqlite3.Row) -> bool:
         """Say whether one has arrived, by the worker of the next one, which may settle it later."""
         return (before["state"], before["lease_worker"]) == ("in_flight", row["lease_worker"]) and (
-            any(each.is_taken for each in self.arrivals[before["id"]])
+            any(each.is_taken or each.after_babble for each in self.arrivals[before["id"]])
         )
 
     def begin_call(
