@@ -51,6 +51,8 @@ class Registrar:
         """
         now = yield from self.database.now()
         before = yield from self._find_or_check_room(key, now)
+        # Receivers know notifications by task and config: lower numbers would be late to them.
+        last_seq = 0 if before else (yield from self.subscriptions.last_seq(key))
         subscription = yield from self.subscriptions.put(
             key,
             config,
@@ -60,6 +62,7 @@ class Registrar:
             vault=self.vault,
             wanted=wanted,
             now=now,
+            last_seq=last_seq,
         )
         yield from self.outbox.move(subscription.id, origin)
         return replace(subscription, replaced=before is not None), before

@@ -61,20 +61,18 @@ class SubscriptionStore:
         vault: Vault,
         now: datetime,
         wanted: Filter = EVERYTHING,
+        last_seq: int = 0,
     ) -> Script[Subscription]:
         """Create a subscription, or change the one of this key, which keeps its id and `seq`.
 
-        A new one goes on counting where a removed one of its key ended: receivers know its
-        notifications by task and config, and would take lower numbers for late.
+        A new one counts on after `last_seq`.
         """
         secrets = seal_secrets(vault, key, config)
         rows = yield Statement(
             "INSERT INTO pushkit_subscriptions (tenant, task_id, owner, config_id, id, version,"
             " url, origin, token, schemes, credentials, profile, filter,"
             " created_at, updated_at, last_seq)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14,"
-            " (SELECT COALESCE(MAX(d.seq), 0) FROM pushkit_deliveries d WHERE d.tenant = $1"
-            " AND d.task_id = $2 AND d.owner = $3 AND d.config_id = $4))"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14, $15)"
             " ON CONFLICT (tenant, task_id, owner, config_id) WHERE removed_at IS NULL"
             " DO UPDATE SET"
             " version = excluded.version, url = excluded.url, origin = excluded.origin,"
@@ -96,9 +94,22 @@ class SubscriptionStore:
                 profile.value,
                 _filter_column(wanted),
                 to_micros(now),
+                last_seq,
             ),
         )
         return read_subscription(rows[0])
+
+    def last_seq(self, key: SubscriptionKey) -> Script[int]:
+        """Return the highest `seq` that a key's removed subscriptions came to; 0 without any.
+
+        Reads every delivery of the task.
+        """
+        rows = yield Statement(
+            "SELECT COALESCE(MAX(seq), 0) AS seq FROM pushkit_deliveries"
+            " WHERE tenant = $1 AND task_id = $2 AND owner = $3 AND config_id = $4",
+            _key_columns(key),
+        )
+        return int(rows[0]["seq"])
 
     def remove(self, key: SubscriptionKey) -> Script[str | None]:
         """Remove a subscription and return its id, or None if there was none."""
