@@ -161,6 +161,19 @@ def slices(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
         start += size
 
 
+def filled(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
+    """Yield items in slices that are filled up with the last one, to one of few sizes.
+
+    For rows of an INSERT that leaves out what is there. At most a third of a slice is repeated.
+    """
+    for start in range(0, len(items), most):
+        each = items[start : start + most]
+        size = 1 << (len(each) - 1).bit_length()
+        if len(each) <= size * 3 // 4:
+            size = size * 3 // 4
+        yield (*each, *[each[-1]] * (size - len(each)))
+
+
 @functools.cache
 def rows_of_places(rows: int, width: int, *, after: int = 0) -> str:
     """Return what stands behind `VALUES`: `($1, $2), ($3, $4)` for two rows of two."""

@@ -32,6 +32,7 @@ from pushkit.storage.script import (
     Statement,
     among,
     chunks,
+    filled,
     from_micros,
     moment_or_none,
     padded,
@@ -98,7 +99,7 @@ class Inbox:
     def store(self, notifications: Sequence[NewNotification]) -> Script[StoredIds]:
         """Store notifications; return their ids, of those that the inbox has not already."""
         ids: StoredIds = {}
-        for each in slices(notifications, most=16):
+        for each in filled(notifications):
             rows = yield Statement(
                 "INSERT INTO pushkit_inbox (sender, delivery_id, task_id, config_id, seq, missing,"
                 " late, kid, issued_at, received_at, not_before, body, head, status, attempts,"

@@ -11,9 +11,9 @@ from pushkit.storage.script import (
     Script,
     Statement,
     chunks,
+    filled,
     padded,
     rows_of_places,
-    slices,
     texts,
     to_micros,
 )
@@ -53,7 +53,7 @@ class DatabaseReplay:
         Give them in one order everywhere: on PostgreSQL each waits for who stores the same.
         """
         fresh: set[tuple[str, str]] = set()
-        for each in slices([one.seen for one in reservations]):
+        for each in filled([one.seen for one in reservations]):
             rows = yield Statement(
                 "INSERT INTO pushkit_replay (sender, delivery_id, body_sha256, accepted_at)"
                 f" VALUES {rows_of_places(len(each), 4)}"
