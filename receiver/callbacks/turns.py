@@ -96,16 +96,10 @@ class Turns(Slots):
                 taken.append(may)
         return taken
 
-    def enter_now(self, sender: str) -> bool:
-        """Take one of the places in which callbacks run; False if there is none just now."""
-        may = sender not in self._waiting and self._may_enter(sender)
-        if may:
-            self._let_in(sender)
-        return may
-
     async def enter(self, sender: str) -> None:
-        """Take one as soon as it is this sender's turn."""
-        if self.enter_now(sender):
+        """Take one of the places in which callbacks run, as soon as it is this sender's turn."""
+        if sender not in self._waiting and self._may_enter(sender):
+            self._let_in(sender)
             return
         entered = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(sender, deque()).append(entered)

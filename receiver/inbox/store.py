@@ -1,12 +1,19 @@
 """The inbox: accepted notifications, until every callback has had them.
 
-One script per arrow:
+| script | from | to | besides |
+|---|---|---|---|
+| `store` | nothing | received | it is the head, if nothing of its task is before it |
+| `store`, where a place is free | nothing | in progress | it is the head; the lease begins |
+| `claim`, `follow` | received | in progress | the lease begins; one attempt more |
+| `settle_done`: all had it, or none wants it | in progress | done | the next is the head |
+| `settle`: a callback failed | in progress | received | waits as the schedule says |
+| `settle`: given up | in progress | dead | the next is the head |
+| `put_off`: passed over, or often broken off | in progress | received | no attempt; waits |
+| `give_back`: its worker ends | in progress | received | no attempt |
+| `take_over`, `claim`: worker dead, lease over | in progress | received | |
+| `redrive`, of `inspection` | dead; done, unwanted | received | attempts, age begin anew |
 
-    RECEIVED ─claim→ IN_PROGRESS ─every callback done→ DONE
-       ▲   (stored so, where a place is free)
-       │                 ├─retry→ RECEIVED (not_before)
-       │                 └─give up→ DEAD ─redrive→ RECEIVED (so is DONE that no callback wanted)
-       └── an expired lease, or a dead worker's, counts as RECEIVED again
+Nothing else writes `status`.
 
 Order is kept by `head`: of each task's unfinished notifications only the oldest is the head, and
 only heads are claimed. A claim therefore looks at an index of heads that are due, sender by
@@ -248,18 +255,16 @@ class Inbox:
         now: datetime,
         retry_at: datetime | None = None,
         error: str | None = None,
-        unmatched: bool = False,
     ) -> Script[bool]:
         """Write down what became of a notification; False if it is no longer this worker's.
 
-        The number of the attempt tells two attempts of one worker apart. `unmatched`: no callback
-        wants it.
+        The number of the attempt tells two attempts of one worker apart.
         """
         finished = status in (InboxStatus.DONE, InboxStatus.DEAD)
         rows = yield Statement(
             "UPDATE pushkit_inbox SET status = $3, not_before = COALESCE($4, not_before),"
             " finished_at = $5, last_error = $6, lease_worker = NULL, lease_until = NULL, head = 0,"
-            " unmatched = $8"
+            " unmatched = 0"
             " WHERE id = $1 AND lease_worker = $2 AND status = 'in_progress' AND attempts = $7"
             " RETURNING id",
             (
@@ -270,7 +275,6 @@ class Inbox:
                 to_micros(now) if finished else None,
                 error,
                 claimed.attempts,
-                int(unmatched),
             ),
         )
         if rows:
@@ -278,9 +282,18 @@ class Inbox:
         return bool(rows)
 
     def settle_done(
-        self, claimed: Sequence[ClaimedNotification], worker: str, *, now: datetime
+        self,
+        claimed: Sequence[ClaimedNotification],
+        worker: str,
+        *,
+        now: datetime,
+        unmatched: bool = False,
     ) -> Script[set[int]]:
-        """Write down that every callback had these; return the ids of those still this worker's."""
+        """Write down that every callback had these; return the ids of those still this worker's.
+
+        Args:
+            unmatched: Whether no callback wants them.
+        """
         settled: set[int] = set()
         by_attempts: dict[int, list[int]] = {}
         for each in claimed:
@@ -290,8 +303,8 @@ class Inbox:
                 rows = yield Statement(
                     "UPDATE pushkit_inbox SET status = 'done', finished_at = $1,"
                     " last_error = NULL, lease_worker = NULL, lease_until = NULL, head = 0,"
-                    " unmatched = 0 WHERE lease_worker = $2 AND status = 'in_progress'"
-                    f" AND attempts = $3 AND id {clause} RETURNING id",
+                    f" unmatched = {int(unmatched)} WHERE lease_worker = $2"
+                    f" AND status = 'in_progress' AND attempts = $3 AND id {clause} RETURNING id",
                     (to_micros(now), worker, attempts, *ids),
                 )
                 settled.update([int(row["id"]) for row in rows])

@@ -19,7 +19,7 @@ import asyncpg
 
 from pushkit.webhook import WebhookRequest
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
-from receiver.callbacks import dispatcher
+from receiver.callbacks import leases
 
 BASE_URL = "https://client.example.com"
 ISSUER = "https://agent.example.com"
@@ -27,7 +27,7 @@ ISSUER = "https://agent.example.com"
 
 async def call_back(dsn: str, lease_seconds: str) -> None:
     """Call back until killed."""
-    dispatcher._LEASE = timedelta(seconds=float(lease_seconds))
+    leases._LEASE = timedelta(seconds=float(lease_seconds))
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=4)
     receiver = Receiver(
         url=BASE_URL,

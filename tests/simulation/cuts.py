@@ -40,6 +40,7 @@ _SUBSCRIPTIONS = "pushkit.subscriptions.store"
 _SQLITE = "pushkit.storage.sqlite"
 _DISPATCHER = "receiver.callbacks.dispatcher"
 _INBOX = "receiver.inbox.store"
+_IN_HAND = "receiver.callbacks.leases"
 _VERIFY = "receiver.verification"
 
 _ANY_CLAIM = (
@@ -561,9 +562,9 @@ CUTS = (
     _cut(
         "callback lease",
         "A callback that runs long keeps its lease.",
-        _DISPATCHER,
+        _IN_HAND,
         ("await asyncio.sleep(_LEASE.total_seconds() / 3)", "await asyncio.sleep(1e9)"),
-        ("held=tuple(self._held),", "held=(),"),
+        ("return tuple(self._held)", "return ()"),
     ),
     _cut(
         "next callback",

@@ -28,7 +28,7 @@ from tenacity import stop_after_attempt
 
 from pushkit import RetryPolicy, StatusUpdate, wait_schedule
 from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
-from receiver.callbacks import dispatcher
+from receiver.callbacks import leases
 
 __all__ = ["ISSUER", "TOKEN", "Settings", "reserved_port", "start"]
 
@@ -115,7 +115,7 @@ def _run(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    dispatcher._LEASE = settings.lease
+    leases._LEASE = settings.lease
     receiver = Receiver(
         url=f"http://127.0.0.1:{settings.port}",
         senders=[

@@ -1,0 +1,81 @@
+"""The leases of what a process has in hand, renewed by one heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from datetime import datetime, timedelta
+
+from pushkit.errors import StorageError
+from pushkit.storage.database import Database
+from pushkit.storage.script import Script
+from pushkit.work.pump import cancelled
+from receiver.inbox.model import ClaimedNotification, Lease
+from receiver.inbox.store import Inbox
+
+_LEASE = timedelta(seconds=60)
+
+
+class Leases:
+    """What a worker has in hand, and since when that is surely so.
+
+    Args:
+        database: Where the inbox lives.
+        worker: Who has it in hand.
+    """
+
+    def __init__(self, database: Database, worker: str) -> None:
+        self.worker = worker
+        self._database = database
+        self._inbox = Inbox()
+        self._held: dict[int, float] = {}  # by id, by the clock of this process that nobody sets
+        self._heart: asyncio.Task[None] | None = None
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The ids of what is in hand."""
+        return tuple(self._held)
+
+    @property
+    def patience(self) -> timedelta:
+        """For how long what is surely in hand will be so."""
+        return _LEASE / 2
+
+    def lease(self, now: datetime, taken: float) -> Lease:
+        """Return the lease of what is taken now."""
+        return Lease(worker=self.worker, until=now + _LEASE, taken=taken)
+
+    def hold(self, claimed: ClaimedNotification) -> None:
+        """Keep a lease from ending."""
+        self._held[claimed.stored.id] = claimed.leased_at
+        if self._heart is None or self._heart.done():
+            self._heart = asyncio.create_task(self._beat(), name="receiver-leases")
+
+    def let_go(self, notification_id: int) -> None:
+        """Renew a lease no longer."""
+        self._held.pop(notification_id, None)
+
+    def is_sure(self, notification_id: int) -> bool:
+        """Say whether nobody else can have it: if this process stood still, somebody may."""
+        held_since = self._held[notification_id]
+        return time.perf_counter() - held_since <= self.patience.total_seconds()
+
+    async def close(self) -> None:
+        """Renew nothing more."""
+        if self._heart is not None:
+            await cancelled(self._heart)
+
+    async def _beat(self) -> None:
+        while self._held:
+            await asyncio.sleep(_LEASE.total_seconds() / 3)
+            asked = time.perf_counter()
+            # A database out of reach must not end the renewal: the callbacks go on.
+            with contextlib.suppress(StorageError):
+                if self._held:
+                    ours = await self._database.write(self._renew_script())
+                    self._held.update(dict.fromkeys(ours & self._held.keys(), asked))
+
+    def _renew_script(self) -> Script[set[int]]:
+        now = yield from self._database.now()
+        return (yield from self._inbox.keep_leases(self.held, self.worker, now + _LEASE))
