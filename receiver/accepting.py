@@ -7,6 +7,7 @@ notification is stored in progress, in the hands of this process (`Hands`).
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +17,12 @@ from typing import Final, Protocol
 
 from pushkit.errors import InboundError
 from pushkit.storage.database import Database
-from pushkit.storage.script import APART, Apart, Refused, Script
+from pushkit.storage.script import APART, Apart, Ending, Refused, Script
 from receiver.expected import ExpectedStore, Standings
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
 from receiver.inbox.model import ClaimedNotification, Lease, NewNotification, Notification
 from receiver.inbox.store import Inbox, Lines, StoredIds, task_lock
+from receiver.inbox.together import Asked, together
 from receiver.limits import Limits
 from receiver.replay.memory import ConflictError, Replay, ReplayMemory, Reservation
 from receiver.trust import TaskPolicy
@@ -125,6 +127,11 @@ class Acceptance:
         self._capacity = Capacity(
             per_sender=limits.max_backlog_per_sender, in_all=limits.max_backlog
         )
+
+    def submit(self, candidate: Candidate, ended: Ending[int | None]) -> asyncio.Future[int | None]:
+        """Accept one, together with what else is written; `ended` hears what it came to."""
+        self._hands.settle()
+        return self._database.write_together(together, Asked(self.accept, candidate), ended)
 
     def cancel(self, candidates: Sequence[Candidate]) -> None:
         """Let go of what was in hand."""

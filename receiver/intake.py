@@ -20,7 +20,6 @@ from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationAccepted, NotificationRepeated
 from pushkit.logs import printable
 from pushkit.storage.database import Database
-from pushkit.storage.script import Ending
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from receiver.accepting import Acceptance, Candidate, Hands
 from receiver.expected import ExpectedStore
@@ -196,14 +195,10 @@ class Intake:
         candidate = Candidate(found, Reservation(_seen(found)), traceparent)
         try:
             # Whoever hears of an error is told by `_accepted`: nobody awaits the future.
-            self._store(candidate, functools.partial(self._accepted, asked, candidate))
+            self._acceptance.submit(candidate, functools.partial(self._accepted, asked, candidate))
         except StorageError as exc:
             self._fail(asked, exc)
         return None
-
-    def _store(self, candidate: Candidate, ended: Ending[int | None]) -> asyncio.Future[int | None]:
-        self._hands.settle()
-        return self._database.write_together(self._acceptance.accept, candidate, ended)
 
     def _accepted(
         self, asked: _Asked, candidate: Candidate, came_to: int | BaseException | None
@@ -255,7 +250,9 @@ class Intake:
         candidate = Candidate(verified, reservation, traceparent)
         try:
             # Also where the request is cancelled, what is stored in hand is begun.
-            stored = await self._store(candidate, functools.partial(self._stored, candidate))
+            stored = await self._acceptance.submit(
+                candidate, functools.partial(self._stored, candidate)
+            )
         except Exception:
             await self._replay.release(reservation)
             raise

@@ -25,6 +25,7 @@ from receiver.callbacks.leases import Leases
 from receiver.callbacks.turns import Turns
 from receiver.inbox.model import ClaimedNotification
 from receiver.inbox.store import Inbox, task_lock
+from receiver.inbox.together import Asked, together
 
 # What follows each of a batch: the next of its task, if that is in hand now.
 _Followed: TypeAlias = Sequence[ClaimedNotification | Apart | None]
@@ -122,7 +123,11 @@ class Settler:
             writing.cancel()
 
     def _write(self, batch: _Batch) -> None:
-        self._hear_of(batch, self._database.write_together(self._script, batch))
+        self._hear_of(batch, self._database.write_together(together, self._asked(batch)))
+
+    def _asked(self, batch: _Batch) -> Asked:
+        # First: what is accepted beside it may be right behind.
+        return Asked(self._script, batch, is_first=True)
 
     def _hear_of(self, batch: _Batch, writing: asyncio.Future[_Followed]) -> None:
         self._writing.add(writing)
@@ -161,7 +166,7 @@ class Settler:
 
     async def _write_patiently(self, batch: _Batch) -> _Followed:
         return await persist(
-            lambda: self._database.write_together(self._script, batch),
+            lambda: self._database.write_together(together, self._asked(batch)),
             through=StorageError,
             within=self._leases.patience,
         )

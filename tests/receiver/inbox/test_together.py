@@ -1,0 +1,38 @@
+"""What is accepted and what is settled share a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pushkit.storage.script import APART, Apart, Script, Statement
+from receiver.inbox.together import Asked, together
+
+
+def accepting(names: Sequence[str], /, *, wait: bool) -> Script[list[str]]:
+    yield Statement(f"accept, wait={wait}", tuple(names))
+    return [f"{name} accepted" for name in names]
+
+
+def settling(names: Sequence[str], /, *, wait: bool) -> Script[list[str | Apart]]:
+    yield Statement(f"settle, wait={wait}", tuple(names))
+    return [APART if name == "held" else f"{name} settled" for name in names]
+
+
+def test_of_what_is_asked_for_at_once_settling_comes_first() -> None:
+    script = together(
+        [
+            Asked(accepting, "a"),
+            Asked(settling, "b", is_first=True),
+            Asked(accepting, "c"),
+            Asked(settling, "held", is_first=True),
+        ],
+        wait=False,
+    )
+
+    assert next(script) == Statement("settle, wait=False", ("b", "held"))
+    assert script.send([]) == Statement("accept, wait=False", ("a", "c"))
+    with pytest.raises(StopIteration) as ended:
+        script.send([])
+    assert ended.value.value == ["a accepted", "b settled", "c accepted", APART]
