@@ -20,7 +20,13 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import APART, Apart, Ending, Refused, Script
 from receiver.expected import ExpectedStore, Standings
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
-from receiver.inbox.model import ClaimedNotification, Lease, NewNotification, Notification
+from receiver.inbox.model import (
+    ClaimedNotification,
+    Lease,
+    NewNotification,
+    Notification,
+    notification_of,
+)
 from receiver.inbox.store import Inbox, Lines, StoredIds, task_lock
 from receiver.inbox.together import Asked, together
 from receiver.limits import Limits
@@ -87,25 +93,8 @@ class Candidate:
 
     def accepted(self, notification_id: int) -> Notification:
         """Return it as it is called back."""
-        new, said = self.stored, self.verified.notification
-        assert new is not None  # noqa: S101  # it is stored
-        return Notification(
-            id=notification_id,
-            idempotency_key=f"{new.sender}:{new.delivery_id}",
-            sender=new.sender,
-            kid=new.kid,
-            delivery_id=new.delivery_id,
-            update=said.update,
-            task_id=new.task_id,
-            config_id=new.config_id,
-            seq=new.seq,
-            missing=new.missing,
-            late=new.late,
-            issued_at=new.issued_at,
-            received_at=new.received_at,
-            body=new.body,
-            traceparent=new.traceparent,
-        )
+        assert self.stored is not None  # noqa: S101  # it is stored
+        return notification_of(self.stored, notification_id, self.verified.notification.update)
 
 
 class Acceptance:

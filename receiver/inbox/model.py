@@ -24,7 +24,25 @@ class InboxStatus(StrEnum):
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Notification:
+class _Accepted:
+    """What is known of every notification that is accepted; see `Notification`."""
+
+    sender: str
+    kid: str
+    delivery_id: str
+    task_id: str | None
+    config_id: str | None
+    seq: int | None
+    missing: int
+    late: bool
+    issued_at: datetime
+    received_at: datetime
+    body: bytes = field(repr=False)
+    traceparent: str | None = None
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Notification(_Accepted):
     """One accepted notification, as a callback gets it.
 
     Attributes:
@@ -51,20 +69,8 @@ class Notification:
 
     id: int
     idempotency_key: str
-    sender: str
-    kid: str
-    delivery_id: str
     update: TaskUpdate = field(repr=False)
-    task_id: str | None
-    config_id: str | None
-    seq: int | None
-    missing: int
-    late: bool
-    issued_at: datetime
-    received_at: datetime
-    body: bytes = field(repr=False)
     data: tuple[DataVerdict, ...] = ()
-    traceparent: str | None = None
 
     @property
     def kind(self) -> UpdateKind:
@@ -82,22 +88,10 @@ class Notification:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class StoredNotification:
-    """A notification as it lies in the inbox; its members are those of `Notification`."""
+class StoredNotification(_Accepted):
+    """A notification as it lies in the inbox."""
 
     id: int
-    sender: str
-    kid: str
-    delivery_id: str
-    task_id: str | None
-    config_id: str | None
-    seq: int | None
-    missing: int
-    late: bool
-    issued_at: datetime
-    received_at: datetime
-    body: bytes = field(repr=False)
-    traceparent: str | None = None
 
     def decode(self) -> Notification:
         """Return it with its body read. Not in the thread that writes: a body may be large.
@@ -105,23 +99,7 @@ class StoredNotification:
         Raises:
             InboundError: The body is none that this code reads: other code accepted it.
         """
-        return Notification(
-            id=self.id,
-            idempotency_key=f"{self.sender}:{self.delivery_id}",
-            sender=self.sender,
-            kid=self.kid,
-            delivery_id=self.delivery_id,
-            update=decode_update(self.body),
-            task_id=self.task_id,
-            config_id=self.config_id,
-            seq=self.seq,
-            missing=self.missing,
-            late=self.late,
-            issued_at=self.issued_at,
-            received_at=self.received_at,
-            body=self.body,
-            traceparent=self.traceparent,
-        )
+        return notification_of(self, self.id, decode_update(self.body))
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -134,23 +112,34 @@ class Lease:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class NewNotification:
-    """A notification that is to be stored; the names are those of `Notification`."""
+class NewNotification(_Accepted):
+    """A notification that is to be stored."""
 
-    sender: str
-    delivery_id: str
-    kid: str
-    issued_at: datetime
-    task_id: str | None
-    config_id: str | None
-    seq: int | None
-    missing: int
-    late: bool
-    body: bytes = field(repr=False)
-    received_at: datetime
     head: bool  # whether nothing that is unfinished of its task is before it
     lease: Lease | None = None  # who has it in hand from the start; None if it waits for a claim
-    traceparent: str | None = None
+
+
+def notification_of(
+    accepted: NewNotification | StoredNotification, notification_id: int, update: TaskUpdate
+) -> Notification:
+    """Return what was accepted as it is called back."""
+    return Notification(
+        id=notification_id,
+        idempotency_key=f"{accepted.sender}:{accepted.delivery_id}",
+        sender=accepted.sender,
+        kid=accepted.kid,
+        delivery_id=accepted.delivery_id,
+        update=update,
+        task_id=accepted.task_id,
+        config_id=accepted.config_id,
+        seq=accepted.seq,
+        missing=accepted.missing,
+        late=accepted.late,
+        issued_at=accepted.issued_at,
+        received_at=accepted.received_at,
+        body=accepted.body,
+        traceparent=accepted.traceparent,
+    )
 
 
 @record(frozen=True, slots=True, kw_only=True)
