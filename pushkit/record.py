@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 else:
     import dataclasses
     import functools
+    import operator
     import reprlib
     from dataclasses import field
 
@@ -38,27 +39,32 @@ else:
 
     @reprlib.recursive_repr()
     def _shown(self):
-        said = (f"{name}={getattr(self, name)!r}" for name in _names(type(self))[0])
+        said = (f"{name}={getattr(self, name)!r}" for name in _parts(type(self))[0])
         return f"{type(self).__qualname__}({', '.join(said)})"
 
     def _equal(self, other):
         if other.__class__ is not self.__class__:
             return NotImplemented
-        names = _names(type(self))[1]
-        return [getattr(self, name) for name in names] == [getattr(other, name) for name in names]
+        compared = _parts(type(self))[1]
+        return compared(self) == compared(other)
 
     def _hash(self):
-        return hash(tuple(getattr(self, name) for name in _names(type(self))[2]))
+        return hash(_parts(type(self))[2](self))
 
     @functools.cache
-    def _names(cls):
-        """Return the names of what is shown, compared and hashed."""
+    def _parts(cls):
+        """Return the names of what is shown, and what reads the values that count otherwise."""
         every = dataclasses.fields(cls)
+        hashed = [each for each in every if (each.compare if each.hash is None else each.hash)]
         return (
             [each.name for each in every if each.repr],
-            [each.name for each in every if each.compare],
-            [each.name for each in every if (each.compare if each.hash is None else each.hash)],
+            _values([each for each in every if each.compare]),
+            _values(hashed),
         )
+
+    def _values(those):
+        names = [each.name for each in those]
+        return operator.attrgetter(*names) if names else lambda _: ()
 
 
 __all__ = ["field", "record"]
