@@ -161,7 +161,10 @@ class Network:
         host, port = str(address[0]), int(address[1])
         if not host.startswith(_PUBLIC):
             self.on_violation(f"dialled {host}, which is not public")
-        if self.loop.time() - self._looked_up.get(host, -_FRESH) > _FRESH:
+        process, looked_at = PROCESS.get(), self._looked_up.get(host, -_FRESH)
+        if process is not None and process.thawed_at > looked_at > 0:
+            looked_at = process.thawed_at  # who stood still in between dials when he goes on
+        if self.loop.time() - looked_at > _FRESH:
             self.on_violation(f"dialled {host}, and did not look its name up")
         link = self.link(host)
         fate = link.fates()
