@@ -294,7 +294,7 @@ class Dispatcher:
                     self._turns.leave(sender, time.perf_counter() - begun)
         finally:
             if ended is None:
-                self._leases.let_go(claimed.stored.id)
+                self._leases.let_go(claimed)
             if task in outside:
                 outside.discard(task)
                 self.let_wait()  # the next of its task may be due
@@ -312,7 +312,7 @@ class Dispatcher:
         well, and by itself where not.
         """
         stored = claimed.stored
-        if not self._leases.is_sure(stored.id):
+        if not self._leases.is_sure(claimed):
             _log.warning("notification %d: taken too long ago; left to its lease", stored.id)
             return None
         try:

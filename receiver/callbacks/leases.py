@@ -29,7 +29,9 @@ class Leases:
         self.worker = worker
         self._database = database
         self._inbox = Inbox()
-        self._held: dict[int, float] = {}  # by id, by the clock of this process that nobody sets
+        # By id, since when by the clock of this process that nobody sets. Who stood still for so
+        # long that it claimed the same anew holds the latter.
+        self._held: dict[int, tuple[ClaimedNotification, float]] = {}
         self._heart: asyncio.Task[None] | None = None
 
     @property
@@ -48,18 +50,23 @@ class Leases:
 
     def hold(self, claimed: ClaimedNotification) -> None:
         """Keep a lease from ending."""
-        self._held[claimed.stored.id] = claimed.leased_at
+        self._held[claimed.stored.id] = claimed, claimed.leased_at
         if self._heart is None or self._heart.done():
             self._heart = asyncio.create_task(self._beat(), name="receiver-leases")
 
-    def let_go(self, notification_id: int) -> None:
+    def let_go(self, claimed: ClaimedNotification) -> None:
         """Renew a lease no longer."""
-        self._held.pop(notification_id, None)
+        if self._since(claimed) is not None:
+            del self._held[claimed.stored.id]
 
-    def is_sure(self, notification_id: int) -> bool:
+    def is_sure(self, claimed: ClaimedNotification) -> bool:
         """Say whether nobody else can have it: if this process stood still, somebody may."""
-        held_since = self._held[notification_id]
-        return time.perf_counter() - held_since <= self.patience.total_seconds()
+        since = self._since(claimed)
+        return since is not None and (time.perf_counter() - since <= self.patience.total_seconds())
+
+    def _since(self, claimed: ClaimedNotification) -> float | None:
+        holder, since = self._held.get(claimed.stored.id, (None, None))
+        return since if holder is claimed else None
 
     async def close(self) -> None:
         """Renew nothing more."""
@@ -74,7 +81,8 @@ class Leases:
             with contextlib.suppress(StorageError):
                 if self._held:
                     ours = await self._database.write(self._renew_script())
-                    self._held.update(dict.fromkeys(ours & self._held.keys(), asked))
+                    for each in ours & self._held.keys():
+                        self._held[each] = self._held[each][0], asked
 
     def _renew_script(self) -> Script[set[int]]:
         now = yield from self._database.now()

@@ -117,7 +117,7 @@ class Settler:
     def abandon(self) -> None:
         """Leave the rest to its leases."""
         while self._ended:
-            self._leases.let_go(self._ended.pop().claimed.stored.id)
+            self._leases.let_go(self._ended.pop().claimed)
             self._turns.unsettled -= 1
         for writing in list(self._writing):
             writing.cancel()
@@ -153,7 +153,7 @@ class Settler:
             if followed is APART:
                 self._write(_Batch([each]))
                 continue
-            self._leases.let_go(each.claimed.stored.id)
+            self._leases.let_go(each.claimed)
             self._turns.unsettled -= 1
             if error is not None:
                 self._let_next_go(each)

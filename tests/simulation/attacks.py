@@ -155,11 +155,11 @@ class Attacker:
         with contextlib.suppress(NoSigningKeyError):
             draft = replace(self._draft(host), delivery_id=known[number % len(known)])
             # A key that was never announced, or that a step of the clock made active before its
-            # time, is not found before receivers may look again.
+            # time, is not found before receivers may look again, and who publishes keys answers.
             now = self._world.loop.time()
             is_new = any(
                 self._world.had_trouble(kind, now - _LOOKS_AGAIN, now)
-                for kind in ("hasty key", "clock")
+                for kind in ("hasty key", "clock", "freeze", "network")
             )
             allowed = {409, 401} if is_new else {409}
             self._send(host, f"another {draft.delivery_id}", _raw(draft), allowed)
