@@ -118,7 +118,7 @@ KEPT = {
         ),
         ends=75.0,
     ),
-    # Its day was over before it had been tried there thrice: it was dead of age, not of the address.
+    # Its day was over before it had been tried there thrice: dead of age, not of the address.
     "an address that is refused when a delivery is old": Scenario(
         seed=115172,
         agents=1,
