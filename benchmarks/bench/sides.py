@@ -345,7 +345,7 @@ async def bare_commits(load: Load) -> Cost:
         return cost
 
 
-async def _posts(load: Load, kind: Any) -> Cost:
+async def _posts(load: Load, kind: Any, **within: timedelta) -> Cost:
     from pushkit.net.destination import DestinationPolicy
     from pushkit.net.posting import ConnectionOptions
 
@@ -355,11 +355,11 @@ async def _posts(load: Load, kind: Any) -> Cost:
     filler = b" " * max(0, 560 + load.body_bytes - len(body) - 18)
     headers = [("Content-Type", "application/a2a+json"), ("Authorization", "Bearer " + "x" * 420)]
     targets = [client.policy.check(load.url(task)) for task in range(load.tasks)]
-    timeout, within = timedelta(seconds=10), timedelta(seconds=1)
+    timeout = timedelta(seconds=10)
 
     async def send(task: int) -> None:
         said = body % time.monotonic_ns() + filler
-        await client.post(targets[task], headers, said, timeout=timeout, body_within=within)
+        await client.post(targets[task], headers, said, timeout=timeout, **within)
 
     cost = await run(load, send)
     await client.close()
@@ -370,7 +370,7 @@ async def bare_posts(load: Load) -> Cost:
     """The webhook client alone: what one POST costs."""
     from pushkit.net.webhook_client import WebhookClient
 
-    return await _posts(load, WebhookClient)
+    return await _posts(load, WebhookClient, body_within=timedelta(seconds=1))
 
 
 async def aiohttp_posts(load: Load) -> Cost:
