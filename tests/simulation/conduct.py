@@ -19,7 +19,7 @@ __all__ = ["Conduct"]
 
 _SETTLED = 0.5  # seconds after which an answer that was heard is written down
 _FIRST_WAIT = 0.8  # seconds: the shortest wait of the schedule, and its jitter
-_SAME = 1_000_000  # microseconds within which no two attempts take the same time to one more
+_SAME = 500_000  # microseconds within which no delivery is tried twice
 _TRIES = 8  # what the schedule has
 _LONGEST = 60.0  # seconds: no lease is longer
 _HURRYING = frozenset({"subscribe", "redrive", "resend", "retry_now", "enable", "resume"})
