@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 
 def pinned(core: int) -> list[str]:
-    """Return what puts a command on a core, where there are two."""
-    if (os.cpu_count() or 1) < 2:
-        return []
+    """Return what puts a command on a core, where there is that one, and it may be had."""
     code = (
-        f"import os, sys; os.sched_setaffinity(0, {{{core}}}); os.execv(sys.argv[1], sys.argv[1:])"
+        "import contextlib, os, sys\n"
+        "with contextlib.suppress(OSError, AttributeError):\n"
+        f"    os.sched_setaffinity(0, {{{core}}})\n"
+        "os.execv(sys.argv[1], sys.argv[1:])"
     )
     return [sys.executable, "-c", code]
