@@ -37,6 +37,7 @@ _E = TypeVar("_E", bound=StrEnum)
 _LONGEST_STALE = timedelta(days=7)
 
 # RFC 3986 §3.3. A query is no part of it, and braces would make a pattern of it.
+_IN_A_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
 # RFC 9110 §5.6.2: a token; RFC 6901 §3: a pointer.
 _ID_FIELD = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+|(?:/(?:[^~/]|~[01])*)+")
@@ -209,8 +210,14 @@ def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
     if not _PATH.fullmatch(sender.path):
         yield "path: expected it to start with /, without query or braces"
     # An empty secret, from a variable that is not set, would be one that everybody knows.
-    if not all(secret.strip() for secret in (*sender.tokens, *sender.credentials)):
+    secrets = (*sender.tokens, *sender.credentials)
+    if not all(secret.strip() for secret in secrets):
         yield "an empty token or credential"
+    elif not all(map(_IN_A_HEADER.fullmatch, secrets)):
+        yield (
+            "a token or credential that no request can bring: expected printable ASCII, without"
+            " spaces or line breaks around it"
+        )
     if sender.max_body_bytes is not None and sender.max_body_bytes < 1:
         yield "max_body_bytes: expected at least 1"
     if sender.tolerance <= timedelta(0):

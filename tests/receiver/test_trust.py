@@ -295,3 +295,14 @@ def test_one_path_in_two_spellings_is_a_wrong_setting(spelling: str) -> None:
     ]
     with pytest.raises(ConfigError, match="are one path"):
         load_trust("https://client.example.com", senders)
+
+
+@pytest.mark.parametrize("where", ["tokens", "credentials"])
+@pytest.mark.parametrize("secret", ["s3crét", "s3cret\n", " s3cret", "s3\tcret", "s3\x00cret"])
+def test_a_secret_that_no_request_can_bring_is_refused_and_not_told(
+    where: str, secret: str
+) -> None:
+    with pytest.raises(ConfigError, match="no request can bring") as refused:
+        TrustedSender(**{**SETTINGS, where: [secret]})
+
+    assert "s3" not in str(refused.value)

@@ -184,6 +184,7 @@ class Conduct:
             had_trouble("death", begin, end, whom=whom)
             or had_trouble("freeze", begin - 15, end)
             or had_trouble("disk", begin, end)
+            or had_trouble("blip", begin, end)
             or had_trouble("clock", begin - 30, end)
             or had_trouble("network", begin - 15, end, whom=arrival.host.partition(".")[0])
             or any(begin <= moment <= end for moment in self._hurries)
@@ -196,7 +197,7 @@ class Conduct:
         older = self._inboxes[receiver].select(
             "SELECT b.delivery_id FROM pushkit_inbox a JOIN pushkit_inbox b ON b.sender = a.sender"
             " AND b.task_id = a.task_id AND b.id < a.id WHERE a.delivery_id = ?"
-            " AND b.status IN ('received', 'in_progress')",
+            " AND a.status = 'in_progress' AND b.status IN ('received', 'in_progress')",
             delivery_id,
         )
         for row in older:

@@ -72,6 +72,10 @@ class Disk:
         holder = self._holder
         return holder is not None and holder is not process and holder.alive
 
+    def is_held_by(self, process: Process) -> bool:
+        """Say whether a process is in a transaction, for which all others wait."""
+        return self._holder is process
+
     def resume(self, process: Process) -> None:
         """Let a process do something: in its own transaction, if it is in one."""
         if self._holder is not process:

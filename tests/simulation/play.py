@@ -375,9 +375,11 @@ class _Play:
     async def _check_slots(self) -> None:
         """Hold that nothing is in a slot for good once everything is delivered."""
         for name, sending in self.senders.items():
-            looks = 20
+            # A claim that looks for more will be through; a statement that a partition swallowed,
+            # and the one after it, will have timed out.
+            looks = int(2 * (_COMMAND_TIMEOUT + _PATIENCE) / 0.13)
             while sending.slots_taken() and (looks := looks - 1):
-                await asyncio.sleep(0.13)  # a claim that looks for more will be through
+                await asyncio.sleep(0.13)
             now = self.world.loop.time()
             # Whoever is left behind by an upgrade tries for a time to write down what he knew.
             is_left_behind = self.world.had_trouble("upgrade", now, now)

@@ -414,6 +414,10 @@ class PostgresServer:
         self._take_off()
         return self._storage.image(key) is not None
 
+    def is_held_by(self, _: Process) -> bool:
+        """Say that nobody holds all of it: others wait for rows alone."""
+        return False
+
     def drop(self, process: Process) -> None:
         """Notice that a process is gone: what it had not committed is undone."""
         self.unlisten(process)

@@ -216,8 +216,19 @@ class Promises:
         host, _, _ = arrival.host.partition(".")
         is_slow = self._world.had_trouble("network", begun, arrival.at, whom=host)
         is_slow |= self._world.had_trouble("freeze", begun, arrival.at)
-        if first - since > _UNHEARD + is_slow * (self._timeout + _SETTLING):
+        is_late = first - since > _UNHEARD + is_slow * (self._timeout + _SETTLING)
+        # The operator may send again what one that was withdrawn at its task's end had.
+        is_asked_for = row["id"] in self.wishes.brought_back and self._is_withdrawn(row)
+        if is_late and not is_asked_for:
             self._world.violated(f"sent after nobody wanted it: {_brief(row)}")
+
+    def _is_withdrawn(self, row: sqlite3.Row) -> bool:
+        return bool(
+            self._outbox.select(
+                "SELECT 1 FROM pushkit_subscriptions WHERE id = ? AND removed_at IS NOT NULL",
+                row["subscription_id"],
+            )
+        )
 
     def _check_repetition(self, before: Arrival, arrival: Arrival) -> None:
         """At least once, and no more than once without a reason."""
@@ -249,11 +260,14 @@ class Promises:
     def _written_by(self, database: Disk | PostgresServer, moment: float) -> float:
         """Return until when a process may have tried to write down what it knew at a moment."""
         until = moment + _SETTLING
-        if isinstance(database, PostgresServer):  # who stands still may hold the row, for a time
-            for each in self._world.troubles:
-                if each.kind == "freeze" and each.begin <= until:
-                    held_until = min(each.end, each.begin + _IDLE_TIMEOUT)
-                    until = max(until, held_until + _SETTLING)
+        is_postgres = isinstance(database, PostgresServer)
+        for each in self._world.troubles:
+            if each.begin > until:
+                continue
+            if each.kind == "blip":  # tried again until it is over
+                until = max(until, each.end + _SETTLING)
+            elif each.kind == "freeze" and is_postgres:  # who may hold the row, for a time
+                until = max(until, min(each.end, each.begin + _IDLE_TIMEOUT) + _SETTLING)
         return until
 
     def _check_order(self, row: sqlite3.Row) -> None:
@@ -406,23 +420,31 @@ class Promises:
 
     def _check_latency(self, notice: Notice, delivery_id: str) -> None:
         rows = self._outbox.select(
-            "SELECT d.owner, d.origin, s.paused FROM pushkit_deliveries d"
-            " LEFT JOIN pushkit_subscriptions s ON s.id = d.subscription_id WHERE d.id = ?",
+            "SELECT d.owner, (SELECT b.id FROM pushkit_deliveries b"
+            " WHERE b.subscription_id = d.subscription_id AND b.seq < d.seq"
+            " ORDER BY b.seq DESC LIMIT 1) AS before FROM pushkit_deliveries d WHERE d.id = ?",
             delivery_id,
         )
         if not rows or rows[0]["owner"].startswith("mallory") or notice.acknowledged_at is None:
             return
-        heard = [each.at for each in self.arrivals[delivery_id]]
+        begun, before = notice.acknowledged_at, self._first_heard(rows[0]["before"])
+        if before < inf:  # for those of its own line it waits in any case
+            begun = max(begun, before)
+        latency = self._first_heard(delivery_id) - begun
+        self.latencies.append(latency)
+        if latency > _FAIR:
+            self._world.violated(f"an innocent waited {latency:.1f} s for {delivery_id}")
+
+    def _first_heard(self, delivery_id: str | None) -> float:
+        """Return when a delivery came to its webhook, or to its callback; infinity if never."""
+        heard = [each.at for each in self.arrivals[delivery_id]] if delivery_id else []
         heard += [
             call.begun
             for (_, _, called), calls in self.calls.items()
             if called == delivery_id
             for call in calls
         ]
-        latency = min(heard, default=inf) - notice.acknowledged_at
-        self.latencies.append(latency)
-        if latency > _FAIR:
-            self._world.violated(f"an innocent waited {latency:.1f} s for {delivery_id}")
+        return min(heard, default=inf)
 
     def _may_be_cancelled(self, row: sqlite3.Row) -> bool:
         whom = (row["task_id"], row["owner"])

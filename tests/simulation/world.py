@@ -79,7 +79,7 @@ class World:
         """Excuse nothing any more by a process that goes on, maybe earlier than it was to."""
         now = self.loop.time()
         for each in self.troubles:
-            if (each.kind, each.whom) == ("freeze", process.name):
+            if each.kind in ("freeze", "disk") and each.whom == process.name:
                 each.end = min(each.end, now)
 
     def strikes(self, kind: str) -> None:
@@ -207,13 +207,15 @@ class Unit:
             if was_ours:
                 self.world.loop.call_later(down_for, self.start, context=contextvars.Context())
 
-        self.world.note(f"{process.name} is asked to stop")
+        self.world.trouble("stop", whom=process.name)
         self.world.spawn(stopping(), process)
 
     def freeze(self, seconds: float) -> None:
         """Let nothing of its process run for a while."""
         if self.process is not None:
             self.world.trouble("freeze", whom=self.process.name, lasts=seconds)
+            if self.machine.disk is not None and self.machine.disk.is_held_by(self.process):
+                self.world.trouble("disk", whom=self.process.name, lasts=seconds)
             self.world.loop.freeze(self.process, seconds)
 
     def do(self, coro: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any] | None:
