@@ -408,7 +408,7 @@ class Promises:
                 for each in self.arrivals[row["id"]]
             )
             # Or a receiver took it, before its subscription was changed.
-            and not any(self._is_called(receiver, row["id"]) for receiver in self.inboxes)
+            and not self._is_called_somewhere(row["id"])
         ):
             self._world.violated(f"delivered, and no webhook took it: {_brief(row)} {statuses}")
 
@@ -505,13 +505,17 @@ class Promises:
         """What a receiver accepted was called back, unless it became a dead letter there."""
         if any(each.status and 200 <= each.status < 300 for each in self.arrivals[row["id"]]):
             return  # a webhook took it, before its subscription was changed
-        if row["state"] != "delivered" or self._is_called(host, row["id"]):
+        # Its subscription may have been moved here while another receiver was taking it.
+        if row["state"] != "delivered" or self._is_called_somewhere(row["id"]):
             return
         found = self.inboxes[host].select(
             "SELECT status FROM pushkit_inbox WHERE delivery_id = ?", row["id"]
         )
         if not found or found[0]["status"] != "dead":
             self._world.violated(f"delivered to {host}, and never called back: {_brief(row)}")
+
+    def _is_called_somewhere(self, delivery_id: str) -> bool:
+        return any(self._is_called(receiver, delivery_id) for receiver in self.inboxes)
 
     def _is_called(self, receiver: str, delivery_id: str) -> bool:
         """Say whether each of a receiver's callbacks has returned for a delivery."""
