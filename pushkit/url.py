@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import os
 import re
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -30,6 +31,8 @@ _URL: Final = re.compile(
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 # RFC 3986 §3.2: behind the slashes, or where they are missing in what somebody wrote.
 _USER: Final = re.compile(r"(?:\A|(?<=://))[^/?#\s]*@")
+# `host=db password=…`, `user:password@host/name`, and what a URL is as a path.
+_HAS_PASSWORD: Final = re.compile(r".*\bpass\w*\s*=|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
 _USER_OF_URL: Final = re.compile(r"(\A[^:/?]*://)[^/?]*@")
 
 
@@ -166,3 +169,14 @@ def masked_url(url: str, *, keep_query: bool = False) -> str:
         return masked
     before, mark, _ = masked.partition("?" if "?" in masked else "#")
     return f"{before}{mark}***" if mark else before
+
+
+def has_password(text: str) -> bool:
+    """Say whether what should be a path looks like a DSN or a URL with a password in it."""
+    return _HAS_PASSWORD.match(text) is not None
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """Return a path for an error message; of what is a DSN or a URL with a password, nothing."""
+    text = os.fspath(path)
+    return "*** (a URL or DSN)" if has_password(text) else text

@@ -35,7 +35,7 @@ from pushkit.outbox.inspection import (
     Inspection,
     OutboxStats,
 )
-from pushkit.outbox.retention import Purge, Retention
+from pushkit.outbox.retention import Purge, Retention, check_age, check_number
 from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.store import OutboxStore
 from pushkit.progress import advance
@@ -255,10 +255,12 @@ class OutboxAdmin:
             per_task: Of every task, all finished ones but the newest so many.
 
         Raises:
-            ConfigError: Neither an age nor a number is given.
+            ConfigError: Neither an age nor a number is given, or one is out of range.
         """
         if older_than is None and per_task is None:
             raise ConfigError("purge: expected older_than or per_task, found neither")
+        check_age("purge: older_than", older_than)
+        check_number("purge: per_task", per_task)
         purged = 0
         with self._telling(OutboxChange.PURGED) as tell:
             if older_than is not None and states:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pushkit.errors import KeyFileError
+from pushkit.url import has_password, shown_path
 
 _MODE: Final = 0o600
 _MAX_BYTES: Final = 1024 * 1024
@@ -27,7 +28,7 @@ def _os_errors_of(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise KeyFileError(f"{path}: {exc.strerror or 'cannot be accessed'}") from exc
+        raise KeyFileError(f"{shown_path(path)}: {exc.strerror or 'cannot be accessed'}") from exc
 
 
 def read_private(path: Path, *, made_by: str) -> bytes:
@@ -46,7 +47,11 @@ def read_private(path: Path, *, made_by: str) -> bytes:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError as exc:
-            raise KeyFileError(f"{path}: does not exist; `{made_by} {path}` makes one") from exc
+            shown = shown_path(path)
+            made = "" if has_password(str(path)) else f"; `{made_by} {path}` makes one"
+            raise KeyFileError(f"{shown}: does not exist{made}") from exc
+        except ValueError as exc:  # a zero in it
+            raise KeyFileError(f"{path}: not a path") from exc
         except PermissionError as exc:
             raise KeyFileError(f"{path}: may not be read by {_ourselves()}") from exc
         with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path

@@ -106,6 +106,6 @@ def fingerprint(path: Path) -> tuple[int, ...] | None:
     """Return what changes when the file is replaced, written or its mode mended."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # not there, or no path
         return None
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev, status.st_size)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pushkit.errors import ConfigError
+from pushkit.url import shown_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +46,9 @@ def tls_context(
             context.load_cert_chain(
                 client.certificate, client.key, password=lambda: client.password or ""
             )
-        except (OSError, ssl.SSLError) as exc:
-            raise ConfigError(f"client certificate: {client.certificate}: {_reason(exc)}") from exc
+        except (OSError, ValueError) as exc:
+            shown = shown_path(client.certificate)
+            raise ConfigError(f"client certificate: {shown}: {_reason(exc)}") from exc
     return context
 
 
@@ -64,13 +66,13 @@ def _verifying(ca_file: Path | None, *, system_roots: bool) -> ssl.SSLContext:
             context = ssl.create_default_context()
             if ca_file is not None:
                 context.load_verify_locations(cafile=ca_file)
-    except (OSError, ssl.SSLError) as exc:
-        raise ConfigError(f"ca_file: {ca_file}: {_reason(exc)}") from exc
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"ca_file: {shown_path(ca_file or '')}: {_reason(exc)}") from exc
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
-def _reason(exc: OSError) -> str:
+def _reason(exc: OSError | ValueError) -> str:
     if isinstance(exc, ssl.SSLError):
         return "expected PEM that fits together, and the right password"
-    return exc.strerror or "cannot be read"
+    return (exc.strerror if isinstance(exc, OSError) else None) or "cannot be read"

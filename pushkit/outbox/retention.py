@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
+from pushkit.errors import ConfigError
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.script import Script, Statement, among, to_micros
+
+_LONGEST: Final = timedelta(days=36500)
+_MOST: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +30,39 @@ class Retention:
         delivered: Delivered and cancelled ones.
         dead: Dead letters.
         per_task: How many finished ones of a task stay at most, the newest.
+
+    Raises:
+        ConfigError: One of them is negative, or an age longer than a hundred years.
     """
 
     delivered: timedelta | None = timedelta(days=7)
     dead: timedelta | None = timedelta(days=30)
     per_task: int | None = None
+
+    def __post_init__(self) -> None:
+        check_age("retain: delivered", self.delivered)
+        check_age("retain: dead", self.dead)
+        check_number("retain: per_task", self.per_task)
+
+
+def check_age(name: str, age: timedelta | None) -> None:
+    """Hold that an age, if there is one, is one that a finished delivery may have.
+
+    Raises:
+        ConfigError: It is negative, or longer than a hundred years.
+    """
+    if age is not None and not timedelta(0) <= age <= _LONGEST:
+        raise ConfigError(f"{name}: found {age}, expected 0 to {_LONGEST.days} days")
+
+
+def check_number(name: str, number: int | None) -> None:
+    """Hold that a number, if there is one, is none below 0.
+
+    Raises:
+        ConfigError: It is.
+    """
+    if number is not None and not 0 <= number <= _MOST:
+        raise ConfigError(f"{name}: found {number}, expected 0 to {_MOST}")
 
 
 class Purge:

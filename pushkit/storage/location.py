@@ -12,14 +12,13 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
 from pushkit.errors import ConfigError
+from pushkit.url import has_password
 
 # SQLAlchemy writes the driver behind the scheme.
 _POSTGRES = {"postgresql", "postgres", "postgresql+asyncpg"}
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*)://")
 # What is left of a DSN that somebody made a `Path` of.
 _SHORT_DSN = re.compile(r"\s*(postgres[A-Za-z0-9+]*):/", re.IGNORECASE)
-# `host=db password=…`, and `user:password@host/name`: DSNs of other kinds.
-_OTHER_DSN = re.compile(r".*\bpass\w*\s*=|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
 _HOST = r"(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(:[0-9]+)?"
 _HOSTS = re.compile(f"{_HOST}(,{_HOST})*")
 _AUTHORITY = re.compile(r"(?<=://)[^/?#]*")
@@ -44,7 +43,7 @@ def postgres_dsn(location: str | Path) -> str | None:
             f"database: found {named}, expected postgresql://user:password@host/name, or the path"
             " of a SQLite file"
         )
-    if _OTHER_DSN.match(text):
+    if has_password(text):
         raise ConfigError(
             "database: found a password without a scheme, expected"
             " postgresql://user:password@host/name, or the path of a SQLite file"

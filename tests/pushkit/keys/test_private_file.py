@@ -9,6 +9,7 @@ import pytest
 
 from pushkit.errors import KeyFileError
 from pushkit.keys.private_file import read_private, replace_private
+from pushkit.keys.source import FileKeySource
 
 MADE_BY = "pushkit keys init"
 
@@ -62,3 +63,18 @@ def test_what_is_new_is_for_its_owner_alone(tmp_path: Path) -> None:
 
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
     assert [each.name for each in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize("path", ["postgresql:/agent:geheim@db/agent", "agent:geheim@db/agent"])
+def test_a_dsn_in_place_of_a_file_is_not_repeated(path: str) -> None:
+    with pytest.raises(KeyFileError, match="URL or DSN") as refused:
+        read_private(Path(path), made_by=MADE_BY)
+
+    assert "geheim" not in str(refused.value)
+
+
+def test_a_path_with_a_zero_in_it_is_refused() -> None:
+    with pytest.raises(KeyFileError, match="not a path"):
+        read_private(Path("a\0b"), made_by=MADE_BY)
+    with pytest.raises(KeyFileError, match="not a path"):
+        FileKeySource("a\0b")

@@ -241,3 +241,13 @@ def _self_signed(directory: Path) -> tuple[Path, Path]:
         )
     )
     return paths
+
+
+def test_files_that_are_no_path_are_refused_without_their_password() -> None:
+    dsn = Path("postgresql://agent:geheim@db/agent")
+    for path in (dsn, Path("a\0b")):
+        with pytest.raises(ConfigError, match=r"^ca_file: ") as of_roots:
+            tls_context(ca_file=path)
+        with pytest.raises(ConfigError, match=r"^client certificate: ") as of_client:
+            tls_context(client=ClientCertificate(certificate=path))
+        assert "geheim" not in f"{of_roots.value}{of_client.value}"

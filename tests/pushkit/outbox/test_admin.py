@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -514,3 +515,24 @@ async def test_what_is_asked_for_in_general_is_a_mistake(desk: Desk) -> None:
     with pytest.raises(ConfigError, match="resend: found state dead, expected"):
         await desk.admin.resend(DEAD)
     assert set((await desk.states()).values()) == {DeliveryState.DELIVERED}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"delivered": timedelta(days=-1)}, id="a negative age"),
+        pytest.param({"dead": timedelta(days=-1)}, id="a negative age of dead letters"),
+        pytest.param({"delivered": timedelta.max}, id="an age beyond the calendar"),
+        pytest.param({"per_task": -1}, id="a negative number"),
+    ],
+)
+def test_a_retention_that_keeps_less_than_nothing_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^retain: {next(iter(given))}: found "):
+        Retention(**given)
+
+
+async def test_purging_what_finishes_in_the_future_is_refused(desk: Desk) -> None:
+    with pytest.raises(ConfigError, match=r"^purge: older_than: found "):
+        await desk.admin.purge(older_than=timedelta(days=-1))
+    with pytest.raises(ConfigError, match=r"^purge: per_task: found -1"):
+        await desk.admin.purge(per_task=-1)
