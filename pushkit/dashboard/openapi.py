@@ -10,153 +10,106 @@ from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.states import DeliveryState
 from pushkit.subscriptions.model import SubscriptionState
 from pushkit.webui.openapi import (
-    FLAG,
-    INTEGER,
     LIMIT,
-    MOMENT,
-    NAME,
-    NUMBER,
-    NUMBERS,
-    SHOWN,
-    TEXT,
     api_document,
-    each,
     get,
-    list_of,
-    nullable,
+    one_of,
     operation,
-    page_of,
     parameter,
     record,
-    ref,
 )
 
-_DELIVERY_STATES: Final[JsonObject] = {"type": "string", "enum": [*map(str, DeliveryState)]}
-_SUBSCRIPTION_STATES: Final[JsonObject] = {"type": "string", "enum": [*map(str, SubscriptionState)]}
-
-
-_SUMMARY: Final[dict[str, JsonValue]] = {
-    **each(TEXT, "id subscription_id tenant owner task_id config_id origin content_type"),
-    **each(INTEGER, "seq body_bytes attempts"),
-    "state": _DELIVERY_STATES,
-    **each(MOMENT, "notified_at not_before"),
-    **each(nullable(MOMENT), "redriven_at finished_at"),
-    "last_status": nullable(INTEGER),
-    "last_error": nullable(TEXT),
-    "cancelled_by": nullable({"type": "string", "enum": [*map(str, CancelledBy)]}),
-}
-_SUBSCRIPTION: Final[dict[str, JsonValue]] = {
-    **each(TEXT, "id tenant task_id owner config_id version origin profile"),
-    "state": _SUBSCRIPTION_STATES,
-    "url": {"type": "string", "description": "Its query is masked."},
-    **each(FLAG, "has_token has_credentials last_chunk_only task_ended"),
-    "schemes": list_of(TEXT),
-    "states": nullable(list_of(TEXT)),
-    "kinds": nullable(list_of(TEXT)),
-    "last_seq": INTEGER,
-    **each(nullable(MOMENT), "failing_since disabled_at"),
-    "disabled_by": nullable(TEXT),
-    "created_at": MOMENT,
-}
+_SUMMARY: Final = (
+    "id subscription_id tenant owner task_id config_id origin content_type: text",
+    "seq body_bytes attempts: integer",
+    "state: DeliveryState",
+    "notified_at not_before: moment",
+    "redriven_at finished_at: moment?",
+    "last_status: integer?",
+    "last_error: text?",
+    "cancelled_by: CancelledBy?",
+)
+_SUBSCRIPTION: Final = (
+    "id tenant task_id owner config_id version origin profile: text",
+    "state: SubscriptionState",
+    "url: text # Its query is masked.",
+    "has_token has_credentials last_chunk_only task_ended: flag",
+    "schemes: text[]",
+    "states kinds: text[]?",
+    "last_seq: integer",
+    "failing_since disabled_at: moment?",
+    "disabled_by: text?",
+    "created_at: moment",
+)
 _SCHEMAS: Final[dict[str, JsonValue]] = {
+    "DeliveryState": one_of(DeliveryState),
+    "SubscriptionState": one_of(SubscriptionState),
+    "BreakerState": one_of(("closed", "waits", "open", "half_open")),
+    "CancelledBy": one_of(CancelledBy),
     "Overview": record(
-        {
-            **each(MOMENT, "now measured_since"),
-            "verdict": ref("Verdict"),
-            "findings": ref("Findings"),
-            **each(ref("AtMost"), "pending in_flight dead failing_destinations"),
-            "oldest_pending_at": nullable(MOMENT),
-            "delivered": INTEGER,
-            "delivered_per_minute": NUMBER,
-            "latency_seconds": ref("Percentiles"),
-            "ended": list_of(record({"at": MOMENT, **each(INTEGER, "delivered other")})),
-            "errors": list_of(record({**each(TEXT, "code means mend"), "deliveries": INTEGER})),
-            "signing_key": nullable(ref("Key")),
-        }
+        "now measured_since: moment",
+        "verdict: Verdict",
+        "findings: Finding[]",
+        "pending in_flight dead failing_destinations: AtMost",
+        "oldest_pending_at: moment?",
+        "delivered: integer",
+        "delivered_per_minute: number",
+        "latency_seconds: Percentiles",
+        "ended: Ended[]",
+        "errors: ErrorCount[]",
+        "signing_key: Key?",
     ),
-    "DeliverySummary": record(_SUMMARY),
-    "Deliveries": page_of("deliveries", "DeliverySummary"),
+    "Ended": record("at: moment", "delivered other: integer"),
+    "Error": record("code means mend: text"),
+    "ErrorCount": record("code means mend: text", "deliveries: integer"),
+    "DeliverySummary": record(*_SUMMARY),
+    "Deliveries": record("deliveries: DeliverySummary[]", "before: text?", "is_cut: flag"),
     "Attempt": record(
-        {
-            "number": INTEGER,
-            "started_at": MOMENT,
-            "duration_seconds": NUMBER,
-            **each(nullable(NUMBER), "resolve_seconds connect_seconds wait_seconds body_seconds"),
-            **each(nullable(TEXT), "address error"),
-            "outcome": TEXT,
-            "status": nullable(INTEGER),
-        }
+        "number: integer",
+        "started_at: moment",
+        "duration_seconds: number",
+        "resolve_seconds connect_seconds wait_seconds body_seconds: number?",
+        "address error: text?",
+        "outcome: text",
+        "status: integer?",
     ),
+    "Answer": record("number: integer", "answer: text?"),
+    "Field": record("name value: text"),
     "Request": record(
-        {
-            "line": TEXT,
-            "headers": list_of(record({"name": TEXT, "value": TEXT})),
-            "jwt_header": nullable({"type": "object"}),
-            "jwt_claims": {"type": "object"},
-        }
+        "line: text", "headers: Field[]", "jwt_header: object?", "jwt_claims: object"
     ),
     "Delivery": record(
-        {
-            **_SUMMARY,
-            "log": list_of(ref("Attempt")),
-            "answers": nullable(list_of(record({"number": INTEGER, "answer": nullable(TEXT)}))),
-            **each(FLAG, "keeps_answers is_sealed"),
-            "body": nullable(TEXT),
-            "why": nullable(record(each(TEXT, "code means mend"))),
-            "subscription": nullable(ref("Subscription")),
-            "request": nullable(ref("Request")),
-        }
+        *_SUMMARY,
+        "log: Attempt[]",
+        "answers: Answer[]?",
+        "keeps_answers is_sealed: flag",
+        "body: text?",
+        "why: Error?",
+        "subscription: Subscription?",
+        "request: Request?",
     ),
-    "Subscription": record(_SUBSCRIPTION),
-    "Subscriptions": page_of("subscriptions", "Subscription"),
+    "Subscription": record(*_SUBSCRIPTION),
+    "Subscriptions": record("subscriptions: Subscription[]", "before: text?", "is_cut: flag"),
     "SubscriptionReport": record(
-        {
-            **_SUBSCRIPTION,
-            "states_of_deliveries": {"type": "object", "additionalProperties": INTEGER},
-            "newest": list_of(ref("DeliverySummary")),
-        }
+        *_SUBSCRIPTION, "states_of_deliveries: counts", "newest: DeliverySummary[]"
     ),
-    "Destinations": record(
-        {
-            "destinations": list_of(
-                record(
-                    {
-                        **each(TEXT, "tenant owner origin"),
-                        "state": {
-                            "type": "string",
-                            "enum": ["closed", "waits", "open", "half_open"],
-                        },
-                        "failures": INTEGER,
-                        "waits_until": nullable(MOMENT),
-                        "attempt_seconds": NUMBERS,
-                    }
-                )
-            ),
-            "after": nullable(TEXT),
-            "lately": list_of(
-                record({"origin": TEXT, "attempt_seconds": NUMBERS, "p50": nullable(NUMBER)})
-            ),
-        }
+    "Destination": record(
+        "tenant owner origin: text",
+        "state: BreakerState",
+        "failures: integer",
+        "waits_until: moment?",
+        "attempt_seconds: number[]",
     ),
+    "Speed": record("origin: text", "attempt_seconds: number[]", "p50: number?"),
+    "Destinations": record("destinations: Destination[]", "after: text?", "lately: Speed[]"),
     "Key": record(
-        {
-            **each(TEXT, "kid alg state"),
-            "signs": FLAG,
-            "published_at": MOMENT,
-            **each(nullable(MOMENT), "activates_at retires_at revoked_at"),
-        }
+        "kid alg state: text",
+        "signs: flag",
+        "published_at: moment",
+        "activates_at retires_at revoked_at: moment?",
     ),
-    "Keys": record({"is_known": FLAG, "keys": list_of(ref("Key"))}),
-    "Done": record(
-        {
-            "ids": list_of(TEXT),
-            "not_done": {
-                "type": "object",
-                "additionalProperties": INTEGER,
-                "description": "How many were left as they are, by why.",
-            },
-        }
-    ),
+    "Keys": record("is_known: flag", "keys: Key[]"),
+    "Done": record("ids: text[]", "not_done: counts # How many were left as they are, by why."),
 }
 
 
@@ -164,12 +117,12 @@ _CURSOR: Final[JsonObject] = {"type": "string", "pattern": CURSOR_PATTERN}
 _ID: Final = parameter(
     "id", {"type": "string", "minLength": 1, "maxLength": 128}, "Its id.", "path"
 )
-_BEFORE: Final = parameter("before", NAME, "`before` of the page before.")
+_BEFORE: Final = parameter("before", "name", "`before` of the page before.")
 _OF: Final = (
-    parameter("task", NAME, "Of this task; without `tenant`, of the tenant without a name."),
-    parameter("tenant", NAME, "Of this tenant."),
-    parameter("owner", NAME, "Of this owner."),
-    parameter("origin", NAME, "To this destination: https://host:port."),
+    parameter("task", "name", "Of this task; without `tenant`, of the tenant without a name."),
+    parameter("tenant", "name", "Of this tenant."),
+    parameter("owner", "name", "Of this owner."),
+    parameter("origin", "name", "To this destination: https://host:port."),
 )
 
 
@@ -180,10 +133,10 @@ def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
         "/deliveries": get(
             "Deliveries",
             "Deliveries, newest first. A page may end before it is full: go on by `before`.",
-            parameter("state", _DELIVERY_STATES, "In this state."),
+            parameter("state", "DeliveryState", "In this state."),
             *_OF,
-            parameter("subscription", NAME, "Of this subscription."),
-            parameter("error", NAME, "Whose last error has this code."),
+            parameter("subscription", "name", "Of this subscription."),
+            parameter("error", "name", "Whose last error has this code."),
             _BEFORE,
             LIMIT,
         ),
@@ -191,13 +144,13 @@ def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
             "Delivery",
             "One delivery with its attempts, and its request rebuilt.",
             _ID,
-            parameter("body", SHOWN, "1: with the body."),
-            parameter("answers", SHOWN, "1: with the answers that were kept."),
+            parameter("body", "shown", "1: with the body."),
+            parameter("answers", "shown", "1: with the answers that were kept."),
         ),
         "/subscriptions": get(
             "Subscriptions",
             "Subscriptions, newest first, without secrets.",
-            parameter("state", _SUBSCRIPTION_STATES, "In this state; all but withdrawn ones."),
+            parameter("state", "SubscriptionState", "In this state; all but withdrawn ones."),
             *_OF,
             _BEFORE,
             LIMIT,

@@ -2,60 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.version import __version__
 from pushkit.webui.documents import MAX_CHARS, TEXT_PATTERN
 
-TEXT: Final[JsonObject] = {"type": "string"}
-NUMBER: Final[JsonObject] = {"type": "number"}
-INTEGER: Final[JsonObject] = {"type": "integer"}
-FLAG: Final[JsonObject] = {"type": "boolean"}
-MOMENT: Final[JsonObject] = {"type": "string", "format": "date-time"}
-NUMBERS: Final[JsonObject] = {"type": "array", "items": NUMBER}
-NAME: Final[JsonObject] = {"type": "string", "maxLength": MAX_CHARS, "pattern": TEXT_PATTERN}
-SHOWN: Final[JsonObject] = {"type": "string", "enum": ["0", "1"]}
+_WORDS: Final[dict[str, JsonObject]] = {
+    "text": {"type": "string"},
+    "number": {"type": "number"},
+    "integer": {"type": "integer"},
+    "flag": {"type": "boolean"},
+    "moment": {"type": "string", "format": "date-time"},
+    "name": {"type": "string", "maxLength": MAX_CHARS, "pattern": TEXT_PATTERN},
+    "shown": {"type": "string", "enum": ["0", "1"]},
+    "object": {"type": "object"},
+    "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+}
 
 
-def nullable(schema: JsonObject) -> JsonObject:
-    """Return a schema of a value that may be missing."""
-    return {"anyOf": [schema, {"type": "null"}]}
+def schema_of(written: str) -> JsonObject:
+    """Return the schema that a word stands for, or a reference to the one of that name.
+
+    With `[]` behind it a list of it, with `?` that or null.
+    """
+    if written.endswith("?"):
+        return {"anyOf": [schema_of(written[:-1]), {"type": "null"}]}
+    if written.endswith("[]"):
+        return {"type": "array", "items": schema_of(written[:-2])}
+    return _WORDS.get(written) or {"$ref": f"#/components/schemas/{written}"}
 
 
-def ref(name: str) -> JsonObject:
-    """Return a reference to a schema."""
-    return {"$ref": f"#/components/schemas/{name}"}
+def record(*lines: str) -> JsonObject:
+    """Return a schema of an object that has these members, and no others.
 
-
-def list_of(schema: JsonObject) -> JsonObject:
-    """Return a schema of a list."""
-    return {"type": "array", "items": schema}
-
-
-def record(properties: dict[str, JsonValue], *optional: str) -> JsonObject:
-    """Return a schema of an object that has these members, and no others."""
-    required: list[JsonValue] = [name for name in properties if name not in optional]
+    Each line is `names: schema`, the names parted by blanks; behind ` # ` what is to be said of it.
+    """
+    members: dict[str, JsonValue] = {}
+    for line in lines:
+        names, _, rest = line.partition(": ")
+        written, _, says = rest.partition(" # ")
+        told: JsonObject = {"description": says} if says else {}
+        members |= {name: schema_of(written) | told for name in names.split()}
     return {
         "type": "object",
-        "properties": properties,
-        "required": required,
+        "properties": members,
+        "required": [*members],
         "additionalProperties": False,
     }
 
 
-def each(schema: JsonObject, names: str) -> dict[str, JsonValue]:
-    """Return members of one schema, by their names, parted by blanks."""
-    return dict.fromkeys(names.split(), schema)
-
-
-def page_of(name: str, schema: str) -> JsonObject:
-    """Return a schema of a page of a list that is looked through from its newest."""
-    return record({name: list_of(ref(schema)), "before": nullable(TEXT), "is_cut": FLAG})
+def one_of(names: Iterable[str]) -> JsonObject:
+    """Return a schema of one of some words."""
+    return {"type": "string", "enum": [*map(str, names)]}
 
 
 def parameter(
-    name: str, schema: JsonObject, says: str, where: str = "query", *, required: bool = False
+    name: str, schema: JsonObject | str, says: str, where: str = "query", *, required: bool = False
 ) -> JsonObject:
     """Describe a parameter; what stands in a path is required."""
     return {
@@ -63,30 +67,20 @@ def parameter(
         "in": where,
         "required": required or where == "path",
         "description": says,
-        "schema": schema,
+        "schema": schema_of(schema) if isinstance(schema, str) else schema,
     }
 
 
 LIMIT: Final = parameter(
     "limit", {"type": "integer", "minimum": 1, "maximum": 200}, "How many at most; 50 by default."
 )
-
-_FINDING: Final = record(
-    {
-        "severity": {"type": "string", "enum": ["note", "warning", "failure"]},
-        "says": TEXT,
-        "mend": TEXT,
-        "link": TEXT,
-    }
-)
 _SHARED: Final[dict[str, JsonValue]] = {
-    "AtMost": record(
-        {"number": INTEGER, "more": {**FLAG, "description": "Counting ended at the number."}}
-    ),
-    "Verdict": {"type": "string", "enum": ["healthy", "attention", "failing"]},
-    "Findings": list_of(_FINDING),
-    "Percentiles": record({name: nullable(NUMBER) for name in ("p50", "p95", "p99")}),
-    "Problem": record({"type": TEXT, "status": INTEGER, "detail": TEXT}),
+    "AtMost": record("number: integer", "more: flag # Counting ended at the number."),
+    "Verdict": one_of(("healthy", "attention", "failing")),
+    "Severity": one_of(("note", "warning", "failure")),
+    "Finding": record("severity: Severity", "says mend link: text"),
+    "Percentiles": record("p50 p95 p99: number?"),
+    "Problem": record("type detail: text", "status: integer"),
 }
 
 
@@ -120,27 +114,20 @@ def get(schema: str, says: str, *parameters: JsonObject) -> JsonObject:
     return {"get": operation(schema, says, *parameters)}
 
 
+_REFUSALS: Final = {
+    "400": "A parameter is wrong.",
+    "401": "No token, or a wrong one.",
+    "403": "Not allowed.",
+    "404": "There is none.",
+    "503": "The database cannot be read.",
+}
+
+
 def operation(schema: str, says: str, *parameters: JsonObject) -> JsonObject:
     """Describe an operation by what it answers."""
-    problem: JsonObject = {"application/problem+json": {"schema": ref("Problem")}}
-    refusals = {
-        "400": "A parameter is wrong.",
-        "401": "No token, or a wrong one.",
-        "403": "Not allowed.",
-        "404": "There is none.",
-        "503": "The database cannot be read.",
-    }
-    return {
-        "summary": says,
-        "parameters": [*parameters],
-        "responses": {
-            "200": {
-                "description": "Found.",
-                "content": {"application/json": {"schema": ref(schema)}},
-            },
-            **{
-                status: {"description": text, "content": problem}
-                for status, text in refusals.items()
-            },
-        },
-    }
+    found: JsonObject = {"application/json": {"schema": schema_of(schema)}}
+    problem: JsonObject = {"application/problem+json": {"schema": schema_of("Problem")}}
+    answers: JsonObject = {"200": {"description": "Found.", "content": found}}
+    for status, why in _REFUSALS.items():
+        answers[status] = {"description": why, "content": problem}
+    return {"summary": says, "parameters": [*parameters], "responses": answers}

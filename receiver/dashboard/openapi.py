@@ -6,200 +6,118 @@ from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.webui.openapi import (
-    FLAG,
-    INTEGER,
     LIMIT,
-    MOMENT,
-    NAME,
-    NUMBER,
-    NUMBERS,
-    SHOWN,
-    TEXT,
     api_document,
-    each,
     get,
-    list_of,
-    nullable,
+    one_of,
     operation,
-    page_of,
     parameter,
     record,
-    ref,
+    schema_of,
 )
 from receiver.inbox.model import InboxStatus
 
-_STATUSES: Final[JsonObject] = {"type": "string", "enum": [*map(str, InboxStatus)]}
 _NUMBERED: Final[JsonObject] = {"type": "string", "pattern": "^[0-9]{1,18}$"}
 _ID: Final = parameter("id", _NUMBERED, "Its number.", "path")
 _BEFORE: Final = parameter("before", _NUMBERED, "`before` of the page before.")
 
-_SUMMARY: Final[dict[str, JsonValue]] = {
-    **each(INTEGER, "id body_bytes attempts"),
-    **each(TEXT, "sender delivery_id kid"),
-    **each(nullable(TEXT), "task_id config_id last_error"),
-    "seq": nullable(INTEGER),
-    "missing": {**INTEGER, "description": "How many before it had not come when it did."},
-    "late": FLAG,
-    "status": _STATUSES,
-    **each(MOMENT, "issued_at received_at not_before"),
-    **each(nullable(MOMENT), "redriven_at finished_at"),
-    "unmatched": {**FLAG, "description": "No callback wanted it."},
-}
-_REFUSAL: Final[dict[str, JsonValue]] = {
-    **each(INTEGER, "number status"),
-    "at": MOMENT,
-    **each(TEXT, "code peer"),
-    "sender": {**nullable(TEXT), "description": "None if nobody proved to be one."},
-    **each(nullable(TEXT), "task_id delivery_id"),
-    "reason": {**TEXT, "description": "What was found, and what was expected."},
-}
-_REASONS: Final[dict[str, JsonValue]] = {
-    "is_known": {**FLAG, "description": "Whether a receiver runs in this process."},
-    "since": nullable(MOMENT),
-    "process": nullable(INTEGER),
-    "number": INTEGER,
-    "reasons": list_of(
-        record(
-            {
-                **each(TEXT, "code means mend"),
-                **each(INTEGER, "number status"),
-                "step": nullable(INTEGER),
-            }
-        )
-    ),
-}
-_GAP: Final[dict[str, JsonValue]] = {
-    "gap": {"const": True},
-    "sender": TEXT,
-    **each(INTEGER, "first last"),
-}
+_SUMMARY: Final = (
+    "id body_bytes attempts: integer",
+    "sender delivery_id kid: text",
+    "task_id config_id last_error: text?",
+    "seq: integer?",
+    "missing: integer # How many before it had not come when it did.",
+    "late: flag",
+    "status: Status",
+    "issued_at received_at not_before: moment",
+    "redriven_at finished_at: moment?",
+    "unmatched: flag # No callback wanted it.",
+)
+_REFUSAL: Final = (
+    "number status: integer",
+    "at: moment",
+    "code peer: text",
+    "sender: text? # None if nobody proved to be one.",
+    "task_id delivery_id: text?",
+    "reason: text # What was found, and what was expected.",
+)
+_REASONS: Final = (
+    "is_known: flag # Whether a receiver runs in this process.",
+    "since: moment?",
+    "process: integer?",
+    "number: integer",
+    "reasons: Reason[]",
+)
 _SCHEMAS: Final[dict[str, JsonValue]] = {
-    "Notification": record(_SUMMARY),
-    "Step": record(
-        {
-            "step": INTEGER,
-            **each(TEXT, "checks found"),
-            "result": {
-                "type": "string",
-                "enum": ["passed", "failed", "waits", "not_reached", "not_told"],
-            },
-        }
-    ),
-    "Reasons": record(_REASONS),
+    "Status": one_of(InboxStatus),
+    "Result": one_of(("passed", "failed", "waits", "not_reached", "not_told")),
+    "Notification": record(*_SUMMARY),
+    "Step": record("step: integer", "checks found: text", "result: Result"),
+    "Reason": record("code means mend: text", "number status: integer", "step: integer?"),
+    "Reasons": record(*_REASONS),
+    "Came": record("at: moment", "done unfinished: integer"),
     "Overview": record(
-        {
-            **each(MOMENT, "now measured_since"),
-            "verdict": ref("Verdict"),
-            "findings": ref("Findings"),
-            **{
-                name: ref("AtMost")
-                for name in ("received", "in_progress", "dead", "unmatched", "incomplete")
-            },
-            "oldest_unfinished_at": nullable(MOMENT),
-            "accepted": INTEGER,
-            "accepted_per_minute": NUMBER,
-            "seconds_until_called_back": ref("Percentiles"),
-            "came": list_of(record({"at": MOMENT, **each(INTEGER, "done unfinished")})),
-            "refusals": ref("Reasons"),
-            "newest_dead": list_of(ref("Notification")),
-            "newest": list_of(ref("Notification")),
-        }
+        "now measured_since: moment",
+        "verdict: Verdict",
+        "findings: Finding[]",
+        "received in_progress dead unmatched incomplete: AtMost",
+        "oldest_unfinished_at: moment?",
+        "accepted: integer",
+        "accepted_per_minute: number",
+        "seconds_until_called_back: Percentiles",
+        "came: Came[]",
+        "refusals: Reasons",
+        "newest_dead newest: Notification[]",
     ),
-    "Notifications": page_of("notifications", "Notification"),
+    "Notifications": record("notifications: Notification[]", "before: text?", "is_cut: flag"),
+    "CallbackState": record(
+        "callback: text",
+        "done: flag",
+        "attempts: integer",
+        "last_error: text?",
+        "last_at: moment?",
+    ),
     "NotificationReport": record(
-        {
-            **_SUMMARY,
-            "steps": list_of(ref("Step")),
-            "callbacks": list_of(
-                record(
-                    {
-                        "callback": TEXT,
-                        "done": FLAG,
-                        "attempts": INTEGER,
-                        "last_error": nullable(TEXT),
-                        "last_at": nullable(MOMENT),
-                    }
-                )
-            ),
-            "body": nullable(TEXT),
-        }
+        *_SUMMARY, "steps: Step[]", "callbacks: CallbackState[]", "body: text?"
     ),
-    "Task": record(
-        {
-            "task_id": TEXT,
-            "lines": list_of(
-                {"anyOf": [record(_GAP), record({"gap": {"const": False}, **_SUMMARY})]}
-            ),
-            "is_cut": FLAG,
-        }
+    "IsGap": {"const": True},
+    "IsNoGap": {"const": False},
+    "Line": {
+        "anyOf": [
+            record("gap: IsGap", "sender: text", "first last: integer"),
+            record("gap: IsNoGap", *_SUMMARY),
+        ]
+    },
+    "Task": record("task_id: text", "lines: Line[]", "is_cut: flag"),
+    "Trouble": record("error: text", "waiting dead newest: integer", "last_at: moment?"),
+    "Failure": record("at: moment", "notification_id: integer", "task_id: text?", "error: text"),
+    "Calls": record(
+        "number failed: integer",
+        "seconds: number[]",
+        "latency_seconds: Percentiles",
+        "failures: Failure[]",
     ),
-    "Callbacks": record(
-        {
-            "since": nullable(MOMENT),
-            "callbacks": list_of(
-                record(
-                    {
-                        "callback": TEXT,
-                        "troubles": list_of(
-                            record(
-                                {
-                                    "error": TEXT,
-                                    **each(INTEGER, "waiting dead newest"),
-                                    "last_at": nullable(MOMENT),
-                                }
-                            )
-                        ),
-                        "calls": nullable(
-                            record(
-                                {
-                                    **each(INTEGER, "number failed"),
-                                    "seconds": NUMBERS,
-                                    "latency_seconds": ref("Percentiles"),
-                                    "failures": list_of(
-                                        record(
-                                            {
-                                                "at": MOMENT,
-                                                "notification_id": INTEGER,
-                                                "task_id": nullable(TEXT),
-                                                "error": TEXT,
-                                            }
-                                        )
-                                    ),
-                                }
-                            )
-                        ),
-                    }
-                )
-            ),
-        }
-    ),
-    "Refusals": record(
-        {**_REASONS, "refusals": list_of(record(_REFUSAL)), "before": nullable(TEXT)}
-    ),
-    "Refusal": record(
-        {
-            **_REFUSAL,
-            **each(TEXT, "means mend"),
-            "is_of_a_sender": FLAG,
-            "steps": list_of(ref("Step")),
-        }
-    ),
-    "Done": record({"ids": list_of(INTEGER), "skipped": INTEGER}),
+    "Callback": record("callback: text", "troubles: Trouble[]", "calls: Calls?"),
+    "Callbacks": record("since: moment?", "callbacks: Callback[]"),
+    "OneRefusal": record(*_REFUSAL),
+    "Refusals": record(*_REASONS, "refusals: OneRefusal[]", "before: text?"),
+    "Refusal": record(*_REFUSAL, "means mend: text", "is_of_a_sender: flag", "steps: Step[]"),
+    "Done": record("ids: integer[]", "skipped: integer"),
 }
 
 
 def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
     """Return the description."""
-    of_sender = parameter("sender", NAME, "Of this trusted sender.")
+    of_sender = parameter("sender", "name", "Of this trusted sender.")
     paths: JsonObject = {
         "/overview": get("Overview", "Whether the receiver is healthy, in one look."),
         "/notifications": get(
             "Notifications",
             "Notifications, newest first. A page may end before it is full: go on by `before`.",
-            parameter("status", _STATUSES, "Where it stands."),
+            parameter("status", "Status", "Where it stands."),
             of_sender,
-            parameter("task", NAME, "Of this task."),
-            parameter("unmatched", SHOWN, "1: what no callback wanted."),
+            parameter("task", "name", "Of this task."),
+            parameter("unmatched", "shown", "1: what no callback wanted."),
             _BEFORE,
             LIMIT,
         ),
@@ -207,19 +125,19 @@ def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
             "NotificationReport",
             "One notification with the steps of its verification and its callbacks.",
             _ID,
-            parameter("body", SHOWN, "1: with the body."),
+            parameter("body", "shown", "1: with the body."),
         ),
         "/task": get(
             "Task",
             "The newest 200 updates of a task, by `seq`, with what had not come.",
-            parameter("task", {**NAME, "minLength": 1}, "The task.", required=True),
+            parameter("task", {**schema_of("name"), "minLength": 1}, "The task.", required=True),
             of_sender,
         ),
         "/callbacks": get("Callbacks", "The callbacks that fail, and how they end."),
         "/refusals": get(
             "Refusals",
             "What was refused, by reason, and what would mend it.",
-            parameter("code", NAME, "For this reason."),
+            parameter("code", "name", "For this reason."),
             _BEFORE,
             LIMIT,
         ),
