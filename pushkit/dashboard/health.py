@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 
 from pushkit.delivery.error_codes import ERROR_CODES
@@ -15,93 +16,65 @@ _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)
 
 
-def findings(figures: OutboxFigures, ring: KeyRing | None) -> list[Finding]:
-    """Return what is to be known."""
-    found = [*_of_deliveries(figures)]
+def findings(figures: OutboxFigures, ring: KeyRing | None) -> Iterator[Finding]:
+    """Yield what is to be known."""
+    yield from _of_deliveries(figures)
     if ring is not None:
         try:
             ring.active_key(figures.now)
         except NoSigningKeyError as exc:
-            found.append(
-                Finding(
-                    severity=Severity.FAILURE,
-                    says=f"Nothing can be signed: {exc}.",
-                    mend="Run pushkit keys list, then pushkit keys rotate.",
-                    link="/keys",
-                )
-            )
-    return found
+            says, mends = f"Nothing can be signed: {exc}.", mend("no_signing_key")
+            yield Finding(Severity.FAILURE, says, mends, "/keys")
 
 
-def _of_deliveries(figures: OutboxFigures) -> list[Finding]:
-    found: list[Finding] = []
+def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
     overdue = figures.due_since is not None and figures.now - figures.due_since > _OVERDUE
     if overdue and not figures.local_faults:
-        found.append(
-            Finding(
-                severity=Severity.FAILURE,
-                says="Deliveries that could be attempted are not taken.",
-                mend="Does a worker run (pushkit worker, or the agent's own)? If so, it is"
-                " short of slots or of CPU.",
-                link="/deliveries?state=pending",
-            )
+        yield Finding(
+            Severity.FAILURE,
+            "Deliveries that could be attempted are not taken.",
+            "Does a worker run (pushkit worker, or the agent's own)? If so, it is short of slots or"
+            " of CPU.",
+            "/deliveries?state=pending",
         )
-    found += [
-        Finding(
-            severity=Severity.FAILURE,
-            says=f"{number} {_deliveries(number)} because of something on this side:"
-            f" {meaning(code)}.",
-            mend=mend(code),
-            link=f"/deliveries?state=pending&error={code}",
+    for code, number in figures.local_faults.items():
+        waits = "delivery waits" if number == 1 else "deliveries wait"
+        yield Finding(
+            Severity.FAILURE,
+            f"{number} {waits} because of something on this side: {meaning(code)}.",
+            mend(code),
+            f"/deliveries?state=pending&error={code}",
         )
-        for code, number in figures.local_faults.items()
-    ]
-    if figures.failing.number:
-        number = figures.failing.number
-        found.append(
-            Finding(
-                severity=Severity.WARNING,
-                says="One destination fails or asked to wait."
-                if number == 1
-                else f"{number} destinations fail or asked to wait.",
-                mend="Deliveries to them are tried again by themselves; the others go on.",
-                link="/destinations",
-            )
+    if number := figures.failing.number:
+        fail = "One destination fails" if number == 1 else f"{number} destinations fail"
+        yield Finding(
+            Severity.WARNING,
+            f"{fail} or asked to wait.",
+            "Deliveries to them are tried again by themselves; the others go on.",
+            "/destinations",
         )
-    died = sum(each.state is DeliveryState.DEAD for each in figures.finished)
-    if died:
-        found.append(
-            Finding(
-                severity=Severity.WARNING,
-                says=f"{died} dead {'letter' if died == 1 else 'letters'} within the last hour.",
-                mend="Look at why; redrive them once their webhook is mended.",
-                link="/deliveries?state=dead",
-            )
+    if died := sum(each.state is DeliveryState.DEAD for each in figures.finished):
+        yield Finding(
+            Severity.WARNING,
+            f"{died} dead {'letter' if died == 1 else 'letters'} within the last hour.",
+            "Look at why; redrive them once their webhook is mended.",
+            "/deliveries?state=dead",
         )
     elif figures.dead.number:
-        found.append(
-            Finding(
-                severity=Severity.NOTE,
-                says="There are dead letters, none of them new.",
-                mend="Redrive or leave them: they go by themselves when their retention ends.",
-                link="/deliveries?state=dead",
-            )
+        yield Finding(
+            Severity.NOTE,
+            "There are dead letters, none of them new.",
+            "Redrive or leave them: they go by themselves when their retention ends.",
+            "/deliveries?state=dead",
         )
     oldest = figures.oldest_pending_at
     if oldest is not None and figures.now - oldest > _OLD:
-        found.append(
-            Finding(
-                severity=Severity.NOTE,
-                says="The oldest delivery in turn has waited for more than an hour.",
-                mend="It is tried again by the retry schedule.",
-                link="/deliveries?state=pending",
-            )
+        yield Finding(
+            Severity.NOTE,
+            "The oldest delivery in turn has waited for more than an hour.",
+            "It is tried again by the retry schedule.",
+            "/deliveries?state=pending",
         )
-    return found
-
-
-def _deliveries(number: int) -> str:
-    return "delivery waits" if number == 1 else "deliveries wait"
 
 
 def meaning(code: str) -> str:
@@ -116,21 +89,22 @@ def meaning(code: str) -> str:
 def mend(code: str) -> str:
     """Return what to do about an error code."""
     if code.startswith("status_5"):
-        return (
-            "The webhook's own log says why. It is tried again by the schedule; what is dead can be"
-            " redriven once the webhook works."
-        )
-    if code in ("status_401", "status_403"):
-        return (
-            "The webhook did not accept our credentials, token or signature: does it know the"
-            " present keys, issuer and URL? Redrive after that is mended."
-        )
+        code = "status_500"
     return _MENDS.get(
         code, "Look at the attempts below and at the webhook's log; redrive once it is mended."
     )
 
 
+_NOT_ACCEPTED = (
+    "The webhook did not accept our credentials, token or signature: does it know the present keys,"
+    " issuer and URL? Redrive after that is mended."
+)
+_NOT_UNSEALED = "Give the workers the secret key it was sealed with (docs/secrets.md)."
 _MENDS = {
+    "status_500": "The webhook's own log says why. It is tried again by the schedule; what is dead"
+    " can be redriven once the webhook works.",
+    "status_401": _NOT_ACCEPTED,
+    "status_403": _NOT_ACCEPTED,
     "status_404": "Nothing is at that path: the client has to register its webhook's present URL.",
     "redirect": "Redirects are never followed: the client has to register the final URL.",
     "rejected": "The webhook found the body wrong: does it speak the version of A2A that it was"
@@ -160,8 +134,8 @@ _MENDS = {
     "subscription_missing": "Nothing, if it was removed on purpose; its client can register again.",
     "superseded": "Nothing: a newer status has said it. SenderOptions(coalesce=) allows that.",
     "invalid_configuration": "The message, or the workers' log, names the setting.",
-    "sealed_secret": "Give the workers the secret key it was sealed with (docs/secrets.md).",
-    "secret_key_missing": "Give the workers the secret key it was sealed with (docs/secrets.md).",
+    "sealed_secret": _NOT_UNSEALED,
+    "secret_key_missing": _NOT_UNSEALED,
     "no_signing_key": "Run pushkit keys list, then pushkit keys rotate.",
     "key_file": "Can this process read the key file? The message, or its log, says what is wrong.",
     "signing_failed": "The KMS or the function that chooses failed: the workers' log says how.",

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 from pushkit.bounded_json import JsonObject, JsonValue
@@ -28,13 +28,17 @@ from pushkit.terminal.output import document
 from pushkit.webui.documents import (
     at_most,
     buckets,
+    limit_of,
     moment_or_none,
+    page_document,
     percentile,
     percentiles,
     shown_body,
     text_of,
 )
+from pushkit.webui.exchange import PageRequest, Refused
 from pushkit.webui.findings import verdict_document
+from pushkit.webui.site import id_of
 
 _S = TypeVar("_S", DeliveryState, SubscriptionState)
 
@@ -59,23 +63,22 @@ class Pages:
         issuer: str | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self.outbox = outbox
-        self.subscriptions = subscriptions
+        self._outbox = outbox
+        self._subscriptions = subscriptions
         self._keys = keys
         self._issuer = issuer
         self._clock = clock
 
-    async def overview(self) -> JsonObject:
+    async def overview(self, _request: PageRequest) -> JsonObject:
         """Return what says whether the sender is healthy, in one look."""
-        figures = await self.outbox.figures()
+        figures = await self._outbox.figures()
         ring = self._keys.ring() if self._keys else None
-        found = findings(figures, ring)
         delivered = [each for each in figures.finished if each.state is _DELIVERED]
         took = [(each.finished_at - each.notified_at).total_seconds() for each in delivered]
         minutes = max((figures.now - figures.finished_since).total_seconds() / 60, 1 / 60)
         return {
             "now": figures.now.isoformat(),
-            **verdict_document(found),
+            **verdict_document(findings(figures, ring)),
             "pending": at_most(figures.pending),
             "in_flight": at_most(figures.in_flight),
             "dead": at_most(figures.dead),
@@ -103,25 +106,23 @@ class Pages:
             ),
         }
 
-    async def deliveries(self, query: Mapping[str, str], *, limit: int = 50) -> JsonObject:
+    async def deliveries(self, request: PageRequest) -> JsonObject:
         """Return a page of deliveries, newest first."""
-        wanted = delivery_filter(query)
-        page = await self.outbox.browse(wanted, before=text_of(query, "before"), limit=limit)
-        return {
-            "deliveries": [document(each) for each in page.items],
-            "before": page.before,
-            "is_cut": page.is_cut,
-        }
+        query = request.query
+        page = await self._outbox.browse(
+            delivery_filter(query), before=text_of(query, "before"), limit=limit_of(query)
+        )
+        return page_document("deliveries", page, document)
 
-    async def delivery(
-        self, delivery_id: str, *, with_body: bool = False, with_answers: bool = False
-    ) -> JsonObject | None:
-        """Return one delivery with its attempts and its request; None if there is none."""
-        report = await self.outbox.show(delivery_id)
+    async def delivery(self, request: PageRequest) -> JsonObject:
+        """Return one delivery with its attempts and its request."""
+        report = await self._outbox.show(id_of(request))
         if report is None:
-            return None
+            raise Refused(404, "there is no delivery of this id: it may have been purged")
+        with_body = request.query.get("body") == "1"
+        with_answers = request.query.get("answers") == "1"
         summary = report.delivery
-        of = await self.subscriptions.show(summary.subscription_id)
+        of = await self._subscriptions.show(summary.subscription_id)
         sent_at = report.attempts[-1].started_at if report.attempts else self._clock()
         found = report_document(report, with_body=with_body, with_answers=False)
         answers: list[JsonValue] = []
@@ -148,29 +149,23 @@ class Pages:
             ),
         }
 
-    async def subscriptions_page(self, query: Mapping[str, str], *, limit: int = 50) -> JsonObject:
+    async def subscriptions(self, request: PageRequest) -> JsonObject:
         """Return a page of subscriptions, newest first."""
-        wanted = SubscriptionFilter(
-            state=_state(SubscriptionState, query),
-            tenant=text_of(query, "tenant"),
-            owner=text_of(query, "owner"),
-            task_id=text_of(query, "task"),
-            origin=text_of(query, "origin"),
+        query = request.query
+        wanted = SubscriptionFilter(state=_state(SubscriptionState, query), **_of(query))
+        page = await self._subscriptions.browse(
+            wanted, before=text_of(query, "before"), limit=limit_of(query)
         )
-        page = await self.subscriptions.browse(wanted, before=text_of(query, "before"), limit=limit)
-        return {
-            "subscriptions": [subscription_document(each) for each in page.items],
-            "before": page.before,
-            "is_cut": page.is_cut,
-        }
+        return page_document("subscriptions", page, subscription_document)
 
-    async def subscription(self, subscription_id: str) -> JsonObject | None:
-        """Return one subscription with its newest deliveries; None if there is none."""
-        report = await self.subscriptions.show(subscription_id)
+    async def subscription(self, request: PageRequest) -> JsonObject:
+        """Return one subscription with its newest deliveries."""
+        subscription_id = id_of(request)
+        report = await self._subscriptions.show(subscription_id)
         if report is None:
-            return None
+            raise Refused(404, "there is no subscription of this id")
         of = DeliveryFilter(subscription_id=subscription_id)
-        page = await self.outbox.browse(of, limit=20)
+        page = await self._outbox.browse(of, limit=20)
         return {
             **subscription_document(report.subscription),
             "states_of_deliveries": {
@@ -179,14 +174,13 @@ class Pages:
             "newest": [document(each) for each in page.items],
         }
 
-    async def destinations(self, query: Mapping[str, str], *, limit: int = 50) -> JsonObject:
+    async def destinations(self, request: PageRequest) -> JsonObject:
         """Return a page of destinations that have failed, and those that were delivered to last."""
-        now = self._clock()
-        page = await self.outbox.destinations(
-            after=_destination_key(query.get("after") or None), limit=limit + 1
-        )
+        now, limit = self._clock(), limit_of(request.query)
+        after = _destination_key(request.query.get("after") or None)
+        page = await self._outbox.destinations(after=after, limit=limit + 1)
         shown, more = page[:limit], len(page) > limit
-        speeds = await self._speeds(await self.outbox.finished())
+        speeds = await self._speeds(await self._outbox.finished())
         last = shown[-1] if more else None
         return {
             "destinations": [self._destination(each, now, speeds) for each in shown],
@@ -201,7 +195,7 @@ class Pages:
             ],
         }
 
-    async def keys(self) -> JsonObject:
+    async def keys(self, _request: PageRequest) -> JsonObject:
         """Return the signing keys and their states, if they are known here."""
         return {"is_known": self._keys is not None, "keys": [*self._key_documents(self._clock())]}
 
@@ -217,7 +211,7 @@ class Pages:
         """Return what a webhook answered, without the secrets that it may have echoed."""
         if answer is None:
             return None
-        found = await self.subscriptions.without_secrets(subscription_id, answer)
+        found = await self._subscriptions.without_secrets(subscription_id, answer)
         if found is None:
             return "(not shown: the secrets that it may repeat cannot be opened here)"
         return _JWT.sub(b"<JWT ***>", found).decode("utf-8", "backslashreplace")
@@ -225,7 +219,7 @@ class Pages:
     async def _speeds(self, finished: Sequence[Finished]) -> dict[str, list[float]]:
         """Return how long the last attempts at each destination took, the oldest first."""
         lately = finished[:_SPARKED]
-        attempts = await self.outbox.attempts_of([each.id for each in lately])
+        attempts = await self._outbox.attempts_of([each.id for each in lately])
         found: dict[str, list[float]] = defaultdict(list)
         for each in reversed(lately):
             found[each.origin] += [a.duration.total_seconds() for a in attempts[each.id]]
@@ -234,7 +228,7 @@ class Pages:
     def _destination(
         self, each: DestinationStanding, now: datetime, speeds: Mapping[str, list[float]]
     ) -> JsonObject:
-        from_failures = self.outbox.breaker.failures
+        from_failures = self._outbox.breaker.failures
         state = "closed"
         if each.waits_until > now:
             state = "open" if each.failures >= from_failures else "waits"
@@ -259,13 +253,16 @@ def delivery_filter(query: Mapping[str, str]) -> DeliveryFilter:
     """
     return DeliveryFilter(
         state=_state(DeliveryState, query),
-        tenant=text_of(query, "tenant"),
-        owner=text_of(query, "owner"),
-        task_id=text_of(query, "task"),
         subscription_id=text_of(query, "subscription"),
-        origin=text_of(query, "origin"),
         error=text_of(query, "error"),
+        **_of(query),
     )
+
+
+def _of(query: Mapping[str, str]) -> dict[str, Any]:
+    """Return what filters of deliveries and of subscriptions both have."""
+    names = {"tenant": "tenant", "owner": "owner", "task_id": "task", "origin": "origin"}
+    return {member: text_of(query, name) for member, name in names.items()}
 
 
 def _state(states: type[_S], query: Mapping[str, str]) -> _S | None:

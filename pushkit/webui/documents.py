@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError
-from pushkit.storage.paging import AtMost
+from pushkit.storage.paging import AtMost, Page
+
+T = TypeVar("T")
 
 MAX_CHARS: Final = 512
 TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f]*$"
@@ -21,6 +23,12 @@ _BUCKETS: Final = 60
 def at_most(found: AtMost) -> JsonObject:
     """Return a number that was counted up to a bound."""
     return {"number": found.number, "more": found.more}
+
+
+def page_document(name: str, page: Page[T], document: Callable[[T], JsonObject]) -> JsonObject:
+    """Return a page of a list that is looked through from its newest."""
+    items = [document(each) for each in page.items]
+    return {name: [*items], "before": page.before, "is_cut": page.is_cut}
 
 
 def moment_or_none(found: datetime | None) -> str | None:

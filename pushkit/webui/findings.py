@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -18,43 +19,26 @@ class Severity(IntEnum):
     FAILURE = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that an operator should know.
+    """Something that an operator should know."""
 
-    Attributes:
-        severity: How bad it is.
-        says: What was found.
-        mend: What to do about it.
-        link: The page that shows it.
-    """
-
-    severity: Severity
-    says: str
-    mend: str
-    link: str = "/"
+    severity: Severity  # how bad it is
+    says: str  # what was found
+    mend: str  # what to do about it
+    link: str = "/"  # the page that shows it
 
 
-_VERDICTS: Final = {
-    Severity.NOTE: "healthy",
-    Severity.WARNING: "attention",
-    Severity.FAILURE: "failing",
-}
+_VERDICTS: Final = ("healthy", "attention", "failing")  # by severity
 
 
-def verdict_document(findings: Sequence[Finding]) -> JsonObject:
+def verdict_document(findings: Iterable[Finding]) -> JsonObject:
     """Return the verdict and what it is made of, the worst first."""
     ordered = sorted(findings, key=lambda each: -each.severity)
-    worst = max((each.severity for each in ordered), default=Severity.NOTE)
+    worst = ordered[0].severity if ordered else Severity.NOTE
     return {
         "verdict": _VERDICTS[worst],
         "findings": [
-            {
-                "severity": each.severity.name.lower(),
-                "says": each.says,
-                "mend": each.mend,
-                "link": each.link,
-            }
-            for each in ordered
+            {**dataclasses.asdict(each), "severity": each.severity.name.lower()} for each in ordered
         ],
     }

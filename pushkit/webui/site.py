@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
-from urllib.parse import unquote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -34,10 +34,14 @@ if TYPE_CHECKING:
 Handler: TypeAlias = Callable[[PageRequest], Awaitable[Answer]]
 Action: TypeAlias = Callable[[PageRequest], Awaitable[str]]
 Documents: TypeAlias = Callable[[PageRequest], Awaitable[JsonObject]]
+Act: TypeAlias = Callable[[list[str]], Awaitable[tuple[JsonObject, str]]]
+"""Does something with what has these ids; returns what it came to, and how a page says that."""
 
 _HERE: Final = Path(__file__).parent
 _MAX_FORM_BYTES: Final = 64 * 1024
 _MAX_LIVE: Final = 32
+_MAX_TICKED: Final = 200
+_MAX_ID_CHARS: Final = 128
 _EVERY: Final = 5.0  # seconds
 _LIVE_FOR: Final = 600  # seconds
 _HEADERS: Final = {
@@ -97,24 +101,86 @@ class Site:
         self._route("GET", "/login", self._show_login)
         self._route("POST", "/login", self._login)
         self._route("POST", "/logout", self._logout)
+        self._route("GET", "/live", self._serve_live)
 
     # --- what is mounted -----------------------------------------------------------------------
 
-    def page(self, path: str, template: str, make: Documents) -> None:
-        """Serve a page: a template over a document. `{name}` in a path is any one segment."""
+    def show(self, path: str, template: str, make: Documents, *, kept: Sequence[str] = ()) -> None:
+        """Serve what is found as a page, and as JSON below `/api/v1`; `/` as `/overview`.
 
-        async def serve(request: PageRequest) -> Answer:
-            return self._html(request, template, await make(request))
+        Args:
+            path: Where; `{name}` in it is any one segment.
+            template: The page, over what is `found`.
+            make: Finds it.
+            kept: Of the query, what a page's form shows and its link to what is older goes on with.
+        """
 
-        self._route("GET", path, serve)
+        async def page(request: PageRequest) -> Answer:
+            found = await make(request)
+            if not kept:
+                return self._html(request, template, {"found": found})
+            asked = {name: request.query.get(name, "") for name in kept}
+            older = {**_filled(asked), "before": str(found["before"] or "")}
+            is_further = bool(request.query.get("before"))
+            context: JsonObject = {
+                "query": {**asked},
+                "older": urlencode(older),
+                "is_further": is_further,
+            }
+            return self._html(request, template, {"found": found, **context})
 
-    def document(self, path: str, make: Documents) -> None:
-        """Serve a document as JSON."""
-
-        async def serve(request: PageRequest) -> Answer:
+        async def document(request: PageRequest) -> Answer:
             return _json(await make(request))
 
-        self._route("GET", path, serve)
+        self._route("GET", path, page)
+        self._route("GET", f"/api/v1{'/overview' if path == '/' else path}", document)
+
+    def search(self, found_by: Callable[[str], str]) -> None:
+        """Let a field on every page lead to what somebody looks for: a path below the root."""
+
+        async def serve(request: PageRequest) -> Answer:
+            raise SeeOther(found_by(request.query.get("q", "").strip()))
+
+        self._route("GET", "/search", serve)
+
+    def describe(self, document: Callable[..., JsonObject]) -> None:
+        """Serve what the API is described by, given its path and whether it is `with_actions`."""
+
+        async def serve(request: PageRequest) -> Answer:
+            base = f"{request.root}/api/v1"
+            return _json(document(base, with_actions=self.access.allow_actions))
+
+        self._route("GET", "/api/openapi.json", serve)
+
+    def actions(self, path: str, name: str, act: Act, *, kept: Sequence[str]) -> None:
+        """Let one of what is listed at a path be acted on, or several that were ticked.
+
+        A program may act on one. `kept` is what the list is filtered by.
+        """
+
+        async def one(request: PageRequest) -> str:
+            _, said = await act([id_of(request)])
+            return f"{path}/{quote(id_of(request), safe='')}?{urlencode({'said': said})}"
+
+        async def ticked(request: PageRequest) -> str:
+            ids = request.form.get("id", [])[:_MAX_TICKED]
+            said = (await act(ids))[1] if ids else "Nothing was selected."
+            asked = _filled({name: request.field(name) for name in kept})
+            return f"{path}?{urlencode({**asked, 'said': said})}"
+
+        async def by_api(request: PageRequest) -> Answer:
+            self._check_actions()
+            # A session would do for reading; no browser adds a Bearer token by itself.
+            if not self.access.holds_bearer(request.headers.get("authorization")):
+                raise Refused(403, "an action of the API needs the Bearer token")
+            self._tell(request, name, "asked")
+            found, _ = await act([id_of(request)])
+            self._tell(request, name, "done")
+            return _json(found)
+
+        self.action(f"{path}/{{id}}/{name}", name, one)
+        self.action(f"{path}/{name}", name, ticked)
+        self._route("POST", f"/api/v1{path}/{{id}}/{name}", by_api)
 
     def action(self, path: str, name: str, act: Action) -> None:
         """Let a form do something; it then shows the page that `act` returns."""
@@ -128,32 +194,13 @@ class Site:
 
         self._route("POST", path, serve)
 
-    def api_action(self, path: str, name: str, act: Documents) -> None:
-        """Let a program do something."""
-
-        async def serve(request: PageRequest) -> Answer:
-            self._check_actions()
-            # A session would do for reading; no browser adds a Bearer token by itself.
-            if not self.access.holds_bearer(request.headers.get("authorization")):
-                raise Refused(403, "an action of the API needs the Bearer token")
-            self._tell(request, name, "asked")
-            found = await act(request)
-            self._tell(request, name, "done")
-            return _json(found)
-
-        self._route("POST", path, serve)
-
-    def live(self, path: str) -> None:
-        """Tell pages when to look again, by server-sent events."""
-
-        async def serve(_request: PageRequest) -> Answer:
-            if self._live >= _MAX_LIVE:
-                raise Refused(503, "too many pages are live at once")
-            events = self._moments()
-            await anext(events)  # from here on it is counted, and ends when it is closed
-            return Answer(headers=(("Content-Type", "text/event-stream"),), events=events)
-
-        self._route("GET", path, serve)
+    async def _serve_live(self, _request: PageRequest) -> Answer:
+        """Tell a page when to look again, by server-sent events."""
+        if self._live >= _MAX_LIVE:
+            raise Refused(503, "too many pages are live at once")
+        events = self._moments()
+        await anext(events)  # from here on it is counted, and ends when it is closed
+        return Answer(headers=(("Content-Type", "text/event-stream"),), events=events)
 
     async def _moments(self) -> AsyncGenerator[bytes, None]:
         self._live += 1
@@ -366,6 +413,18 @@ def _match(parts: list[str], came: list[str]) -> dict[str, str] | None:
         elif part != found:
             return None
     return values
+
+
+def id_of(request: PageRequest) -> str:
+    """Return the `{id}` in a path."""
+    found = request.values["id"]
+    if len(found) > _MAX_ID_CHARS or not found.isprintable():
+        raise Refused(404, "there is nothing of this id")
+    return found
+
+
+def _filled(fields: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in fields.items() if value}
 
 
 def _local(path: str | None) -> str:

@@ -14,15 +14,18 @@ from pushkit.terminal.output import document
 from pushkit.webui.documents import (
     at_most,
     buckets,
+    limit_of,
     moment_or_none,
+    page_document,
     percentiles,
     shown_body,
     text_of,
 )
+from pushkit.webui.exchange import PageRequest, Refused
 from pushkit.webui.findings import verdict_document
 from receiver.admin import InboxAdmin
 from receiver.dashboard.health import findings, is_of_a_sender
-from receiver.dashboard.memory import Calls, Memory, Refused
+from receiver.dashboard.memory import Calls, Memory, Refusal
 from receiver.dashboard.steps import steps_of_accepted, steps_of_refused
 from receiver.inbox.figures import CallbackTrouble
 from receiver.inbox.inspection import InboxFilter, NotificationSummary
@@ -31,6 +34,8 @@ from receiver.refusals import refusal_of
 
 _OF_TASK: Final = 200
 _MAX_DIGITS: Final = 18
+_PURGED: Final = "there is no such notification: it may have been purged"
+_FORGOTTEN: Final = "there is no such refusal: only the newest of each reason are kept, in memory"
 
 
 class InboxPages:
@@ -50,7 +55,7 @@ class InboxPages:
         self._memory = memory
         self._degraded = degraded
 
-    async def overview(self) -> JsonObject:
+    async def overview(self, _request: PageRequest) -> JsonObject:
         """Return what says whether notifications come in and are called back, in one look."""
         figures = await self.inbox.figures()
         troubles = await self.inbox.callback_troubles()
@@ -84,20 +89,20 @@ class InboxPages:
             "newest": [document(each) for each in newest.items],
         }
 
-    async def notifications(self, query: Mapping[str, str], *, limit: int = 50) -> JsonObject:
+    async def notifications(self, request: PageRequest) -> JsonObject:
         """Return a page of notifications, newest first."""
-        page = await self.inbox.browse(inbox_filter(query), before=_before(query), limit=limit)
-        return {
-            "notifications": [document(each) for each in page.items],
-            "before": page.before,
-            "is_cut": page.is_cut,
-        }
+        query = request.query
+        page = await self.inbox.browse(
+            inbox_filter(query), before=_before(query), limit=limit_of(query)
+        )
+        return page_document("notifications", page, document)
 
-    async def notification(self, number: int, *, with_body: bool = False) -> JsonObject | None:
-        """Return one notification with the steps it passed and its callbacks; None if none."""
-        report = await self.inbox.show(number)
+    async def notification(self, request: PageRequest) -> JsonObject:
+        """Return one notification with the steps it passed and its callbacks."""
+        report = await self.inbox.show(number_of(request.values["id"]))
         if report is None:
-            return None
+            raise Refused(404, _PURGED)
+        with_body = request.query.get("body") == "1"
         return {
             **document(report.notification),
             "steps": [*steps_of_accepted(report)],
@@ -105,8 +110,9 @@ class InboxPages:
             "body": shown_body(report.body) if with_body else None,
         }
 
-    async def task(self, query: Mapping[str, str]) -> JsonObject:
+    async def task(self, request: PageRequest) -> JsonObject:
         """Return the notifications of a task in the order of `seq`, with what never came."""
+        query = request.query
         task_id = text_of(query, "task")
         if task_id is None:
             raise ConfigError("task: expected the id of a task")
@@ -114,7 +120,7 @@ class InboxPages:
         page = await self.inbox.browse(wanted, limit=_OF_TASK)
         return {"task_id": task_id, "lines": _lines(page.items), "is_cut": page.before is not None}
 
-    async def callbacks(self) -> JsonObject:
+    async def callbacks(self, _request: PageRequest) -> JsonObject:
         """Return the callbacks that fail, by how, and how those of this process end."""
         troubles = await self.inbox.callback_troubles()
         calls = self._memory.calls if self._memory else {}
@@ -133,8 +139,9 @@ class InboxPages:
             ],
         }
 
-    async def refusals(self, query: Mapping[str, str], *, limit: int = 50) -> JsonObject:
+    async def refusals(self, request: PageRequest) -> JsonObject:
         """Return how many were refused by reason, and a page of them, newest first."""
+        query, limit = request.query, limit_of(request.query)
         code, before = text_of(query, "code"), _before(query)
         kept = self._memory.refusals(code) if self._memory else []
         older = [each for each in kept if before is None or each.number < before]
@@ -145,11 +152,12 @@ class InboxPages:
             "before": str(page[-1].number) if len(older) > limit else None,
         }
 
-    async def refusal(self, number: int) -> JsonObject | None:
-        """Return one refusal with every step; None if it is not kept any more."""
+    async def refusal(self, request: PageRequest) -> JsonObject:
+        """Return one refusal with every step."""
+        number = number_of(request.values["id"])
         found = self._memory.find(number) if self._memory else None
         if found is None:
-            return None
+            raise Refused(404, _FORGOTTEN)
         row = refusal_of(found.event.code)
         return {
             **_refused(found),
@@ -191,12 +199,24 @@ def _before(query: Mapping[str, str]) -> int | None:
     found = query.get("before") or None
     if found is None:
         return None
-    if not (found.isascii() and found.isdigit() and len(found) <= _MAX_DIGITS):
+    if not is_number(found):
         raise ConfigError("before: expected what a page before returned as `before`")
     return int(found)
 
 
-def _refused(found: Refused) -> JsonObject:
+def is_number(text: str) -> bool:
+    """Say whether a text is an id that there may be."""
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+
+
+def number_of(text: str) -> int:
+    """Return the id that stands in a path or a form."""
+    if not is_number(text):
+        raise Refused(404, "there is nothing of this number")
+    return int(text)
+
+
+def _refused(found: Refusal) -> JsonObject:
     event = found.event
     return {
         "number": found.number,
