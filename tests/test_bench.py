@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from benchmarks.bench.__main__ import Scenario, Server, Sink, received, sent, serving
 from benchmarks.bench.receiving import COMPARISONS, Arrivals
-from benchmarks.bench.sides import SIDES
+from benchmarks.bench.sides import SIDES, Load, ready, store_backlog
+from pushkit import KeyRing, PushSender
+from pushkit.clock import utc_now
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +35,65 @@ def test_a_sender_sends_what_it_was_given(side: str, sink: Sink) -> None:
     assert found["per_second"] > 0
 
 
+def test_a_sender_is_spread_over_processes(sink: Sink, postgres_server: str) -> None:
+    special = {"database": "PostgreSQL", "workers": 2}
+
+    found = sent(SCENARIO, "pushkit", special, sink, Server(postgres_server))
+
+    assert found["per_second"] > 0
+
+
+async def test_a_backlog_is_what_notify_leaves(tmp_path: Path) -> None:
+    copied, notified = tmp_path / "copied.db", tmp_path / "notified.db"
+    async with outbox(copied) as push:
+        await store_backlog(push, str(copied), Load(ports=(8080,), tasks=2, backlog=8))
+    async with outbox(notified) as push:
+        load = Load(ports=(8080,), tasks=2, backlog=4)
+        await store_backlog(push, str(notified), load)
+        for task in (0, 1, 0, 1):
+            await push.notify(ready(load, task))
+
+    assert stored(copied) == stored(notified)
+
+
+@contextlib.asynccontextmanager
+async def outbox(path: Path) -> AsyncIterator[PushSender]:
+    push = PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(utc_now()),
+        database=path,
+        allow=["127.0.0.1:*"],
+    )
+    await push.open()
+    yield push
+    await push.close()
+
+
+def stored(path: Path) -> dict[str, list[dict[str, object]]]:
+    """Return the rows that are delivered from, without names and moments of their own."""
+    with closing(sqlite3.connect(path)) as database:
+        database.row_factory = sqlite3.Row
+        return {
+            kind: [
+                {name: value for name, value in dict(row).items() if name not in OWN}
+                for row in database.execute(query)
+            ]
+            for kind, query in STORED.items()
+        }
+
+
+OWN = {"id", "subscription_id", "notified_at", "not_before", "created_at", "updated_at"}
+STORED = {
+    "subscriptions": "SELECT * FROM pushkit_subscriptions ORDER BY task_id",
+    "deliveries": "SELECT *, length(id) FROM pushkit_deliveries ORDER BY task_id, seq",
+    "bodies": (
+        "SELECT typeof(b.body), length(b.body), b.traceparent, d.task_id, d.seq"
+        " FROM pushkit_deliveries d LEFT JOIN pushkit_bodies b ON b.id = d.id"
+        " ORDER BY d.task_id, d.seq"
+    ),
+}
+
+
 @pytest.mark.parametrize("side", sorted({side for each in COMPARISONS for side, _ in each.sides}))
 @pytest.mark.parametrize(
     "arrivals",
@@ -36,6 +101,7 @@ def test_a_sender_sends_what_it_was_given(side: str, sink: Sink) -> None:
         pytest.param(Arrivals(number=8, tasks=2, connections=2), id="accepted"),
         pytest.param(Arrivals(number=8, tasks=2, connections=2, forged=True), id="forged"),
         pytest.param(Arrivals(number=8, tasks=2, connections=2, repeated=True), id="repeated"),
+        pytest.param(Arrivals(number=8, tasks=2, connections=2, processes=2), id="two processes"),
     ],
 )
 def test_a_receiver_answers_what_it_gets(side: str, arrivals: Arrivals) -> None:

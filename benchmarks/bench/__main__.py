@@ -89,6 +89,7 @@ SCENARIOS = [
         (("pushkit", {"algorithm": "EdDSA"}), OURS),
         {"tasks": 64, "updates": 3200},
     ),
+    Scenario("1 task, 50 a second", (OURS, SDK), {"tasks": 1, "updates": 200, "rate": 50.0}),
     Scenario("100 a second", (OURS, SDK), {"tasks": 10, "updates": 400, "rate": 100.0}),
     Scenario("1,000 a second", (OURS, SDK), {"tasks": 64, "updates": 3200, "rate": 1000.0}),
     Scenario("2,500 a second", (OURS, SDK), {"tasks": 64, "updates": 6400, "rate": 2500.0}),
@@ -103,6 +104,11 @@ SCENARIOS = [
     ),
     Scenario("64 tasks, PostgreSQL", (POSTGRES, OURS), {"tasks": 64, "updates": 3200}),
     Scenario(
+        "two workers, PostgreSQL",
+        (("pushkit", {"database": "PostgreSQL", "workers": 2}), POSTGRES),
+        {"tasks": 64, "updates": 6400},
+    ),
+    Scenario(
         "1 of 100 destinations hangs, 500 a second",
         (("pushkit", {"hanging": 1}), ("pushkit", {"left_out": 1})),
         {"tasks": 200, "updates": 4000, "rate": 500.0},
@@ -111,8 +117,8 @@ SCENARIOS = [
     ),
     Scenario(
         "out of a backlog",
-        (("draining", {"backlog": 100_000}), ("draining", {"backlog": 3200})),
-        {"tasks": 64, "updates": 3200},
+        (("draining", {"backlog": 1_000_000}), ("draining", {"backlog": 1000})),
+        {"tasks": 64, "updates": 960},
     ),
     Scenario("one call", (READY, ("bare commit", {})), {"tasks": 1, "updates": 600}, quick=True),
     Scenario(
@@ -264,6 +270,7 @@ def named(side: str, arrivals: Arrivals) -> str:
     more = {k: v for k, v in asdict(arrivals).items() if v != getattr(Arrivals(), k)}
     words = [str(v) for k, v in more.items() if k == "database"]
     words += [f"{more['backlog']:,} waiting"] if "backlog" in more else []
+    words += [f"{more['processes']} processes"] if "processes" in more else []
     return ", ".join([side, *words])
 
 

@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,7 @@ class Arrivals:
     forged: bool = False  # none is signed by the trusted key
     database: str | None = None  # a PostgreSQL DSN; None for a SQLite file of its own
     backlog: int = 0  # how many of another task are unfinished in the inbox before the first
+    processes: int = 1  # how many of the receiver share the socket
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,14 @@ COMPARISONS = [
         "receiver: a million unfinished",
         ((_OURS, Arrivals(backlog=1_000_000)), (_OURS, Arrivals(backlog=1000))),
     ),
+    Comparison("receiver: two processes", ((_OURS, Arrivals(processes=2)), (_OURS, Arrivals()))),
+    Comparison(
+        "receiver: two processes, PostgreSQL",
+        (
+            (_OURS, Arrivals(processes=2, database="PostgreSQL")),
+            (_OURS, Arrivals(database="PostgreSQL")),
+        ),
+    ),
 ]
 
 # --- what receives ------------------------------------------------------------------------------
@@ -114,7 +124,7 @@ def _jwk(path: str) -> Mapping[str, Any]:
     return document
 
 
-async def bare(given: Mapping[str, Any], _: Counts) -> int:
+async def bare(given: Mapping[str, Any], _: Counts) -> None:
     """Aiohttp alone: PyJWT, the hash, and the ids in a set."""
     import jwt
     from aiohttp import web
@@ -141,10 +151,10 @@ async def bare(given: Mapping[str, Any], _: Counts) -> int:
         seen.add(claims["jti"])
         return web.Response(status=202)
 
-    return await _listen(web.Server(receive, access_log=None))
+    await _listen(web.Server(receive, access_log=None), given)
 
 
-async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> int:
+async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None:
     """The receiver, as `receiver serve` serves it."""
     from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
     from receiver.limits import ConnectionLimits
@@ -172,9 +182,10 @@ async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> int:
         counts.moments[notification.delivery_id] = time.monotonic_ns()
 
     await receiver.open()
-    tokens = [(await receiver.expect()).config.token for _ in range(given["tasks"])]
-    Path(f"{given['folder']}/tokens.json").write_text(json.dumps(tokens))
-    if given["backlog"]:
+    if given["is_first"]:
+        tokens = [(await receiver.expect()).config.token for _ in range(given["tasks"])]
+        Path(f"{given['folder']}/tokens.json").write_text(json.dumps(tokens))
+    if given["is_first"] and given["backlog"]:
         await asyncio.to_thread(_fill, f"{given['folder']}/inbox.db", given["backlog"])
     if calls:
         await receiver.start()
@@ -184,7 +195,7 @@ async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> int:
         is_proxy=receiver.edge.peers.is_proxy,
         max_head_bytes=16384,
     )
-    return await _listen(server)
+    await _listen(server, given)
 
 
 def _fill(path: str, backlog: int) -> None:
@@ -203,16 +214,14 @@ def _fill(path: str, backlog: int) -> None:
         database.commit()
 
 
-async def _listen(server: Any) -> int:
-    listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
-    port: int = listening.sockets[0].getsockname()[1]
-    _KEPT.append(listening)
-    return port
+async def _listen(server: Any, given: Mapping[str, Any]) -> None:
+    shared = socket.socket(fileno=given["socket"])
+    _KEPT.append(await asyncio.get_running_loop().create_server(server, sock=shared))
 
 
 _KEPT: list[object] = []
 
-SIDES: dict[str, Callable[[Mapping[str, Any], Counts], Awaitable[int]]] = {
+SIDES: dict[str, Callable[[Mapping[str, Any], Counts], Awaitable[None]]] = {
     "bare PyJWT": bare,
     "receiver": lambda given, counts: ours(given, counts, calls=True),
     "receiver, no callbacks": lambda given, counts: ours(given, counts, calls=False),
@@ -223,7 +232,8 @@ async def serve(side: str, given: Mapping[str, Any]) -> None:
     """Serve, and answer on standard output what is asked on standard input."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     counts = Counts()
-    print(await SIDES[side](given, counts), flush=True)
+    await SIDES[side](given, counts)
+    print("ready", flush=True)
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
     def asked() -> None:
@@ -350,6 +360,63 @@ class Sender:
             self._all.set_exception(exc or ConnectionError("closed by the receiver"))
 
 
+class Receiving:
+    """The processes of a receiver, which share a socket.
+
+    Each has a core of its own where there are so many, and one is left for who sends.
+    """
+
+    def __init__(self, side: str, arrivals: Arrivals, folder: str) -> None:
+        self._given = {
+            "folder": folder,
+            "jwks": f"{folder}/jwks.json",
+            "tasks": arrivals.tasks,
+            "database": arrivals.database,
+            "backlog": arrivals.backlog,
+        }
+        self._side = side
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port: int = self._socket.getsockname()[1]
+        self._processes = [self._start(number) for number in range(arrivals.processes)]
+
+    def _start(self, number: int) -> subprocess.Popen[str]:
+        shared = self._socket.fileno()
+        given = json.dumps({**self._given, "socket": shared, "is_first": number == 0})
+        process = subprocess.Popen(
+            [*pinned(2 * number), sys.executable, "-m", __spec__.name, "serve", self._side, given],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=HERE,
+            pass_fds=[shared],
+        )
+        assert process.stdout is not None  # noqa: S101
+        process.stdout.readline()  # it listens
+        return process
+
+    def ask(self, what: str = "") -> dict[str, Any]:
+        """Return what the processes tell of themselves, added up."""
+        said: dict[str, Any] = {"cpu": 0.0, "called": 0, "moments": {}}
+        for process in self._processes:
+            assert process.stdin is not None  # noqa: S101
+            assert process.stdout is not None  # noqa: S101
+            process.stdin.write(f"{what}\n")
+            process.stdin.flush()
+            one = json.loads(process.stdout.readline())
+            said["cpu"] += one["cpu"]
+            said["called"] += one["called"]
+            said["moments"] |= one.get("moments", {})
+        return said
+
+    def end(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        self._socket.close()
+
+
 async def measure(side: str, arrivals: Arrivals) -> dict[str, Any]:
     """Run a receiver, send to it, and return what it came to."""
     from pushkit import Algorithm, KeyRing
@@ -360,52 +427,23 @@ async def measure(side: str, arrivals: Arrivals) -> dict[str, Any]:
         now = datetime.now(UTC)
         ring = KeyRing.create(now, Algorithm.ES256)
         Path(f"{folder}/jwks.json").write_bytes(jwks_document(ring, now))
-        given = {
-            "folder": folder,
-            "jwks": f"{folder}/jwks.json",
-            "tasks": arrivals.tasks,
-            "database": arrivals.database,
-            "backlog": arrivals.backlog,
-        }
-        command = [sys.executable, "-m", __spec__.name, "serve", side, json.dumps(given)]
-        process = subprocess.Popen(
-            [*pinned(0), *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            cwd=HERE,
-        )
+        agent = SigningAgent(webhook_url=URL + PATH, issuer=ISSUER, key=ring.signing_key(now))
+        receiving = Receiving(side, arrivals, folder)
         try:
-            agent = SigningAgent(webhook_url=URL + PATH, issuer=ISSUER, key=ring.signing_key(now))
-            return await _measured(side, arrivals, process, folder, agent)
+            return await _measured(side, arrivals, receiving, folder, agent)
         finally:
-            process.kill()
-            process.wait()
+            receiving.end()
 
 
 async def _measured(
-    side: str,
-    arrivals: Arrivals,
-    process: subprocess.Popen[str],
-    folder: str,
-    agent: SigningAgent,
+    side: str, arrivals: Arrivals, receiving: Receiving, folder: str, agent: SigningAgent
 ) -> dict[str, Any]:
-    assert process.stdin is not None  # noqa: S101
-    assert process.stdout is not None  # noqa: S101
-    stdin, stdout = process.stdin, process.stdout
-
-    def ask(what: str = "") -> dict[str, Any]:
-        stdin.write(f"{what}\n")
-        stdin.flush()
-        said: dict[str, Any] = json.loads(stdout.readline())
-        return said
+    ask, port = receiving.ask, receiving.port
 
     async def until_called(number: int) -> None:
         while side == "receiver" and ask()["called"] < number:
             await asyncio.sleep(0.01)
 
-    port = int(stdout.readline())
     tokens = ["token"] * arrivals.tasks
     with contextlib.suppress(FileNotFoundError):
         tokens = json.loads(Path(f"{folder}/tokens.json").read_text())
@@ -425,7 +463,7 @@ async def _measured(
     if set(sender.statuses) != {expected := _status(arrivals)}:
         raise RuntimeError(f"{side}: answered {sender.statuses}, expected {expected} alone")
     at_last = ask("moments")
-    moments = at_last.get("moments", {})
+    moments = at_last["moments"]
     waits = sorted(sender.waits)
     calls = sorted(moments[jti] - at for jti, at in sender.sent.items() if jti in moments)
     return {

@@ -6,16 +6,24 @@ python -m benchmarks.bench.sides NAME '{"ports": [8080], "tasks": 64, "updates":
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import resource
+import sqlite3
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.bench import pinned
+
+if TYPE_CHECKING:
+    from pushkit import PushSender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +43,8 @@ class Load:
     # How many of the others, counted from the last, never answer: nobody waits for them.
     hanging: int = 0
     backlog: int = 0  # how many deliveries wait before the first is made; `updates` of them are
+    workers: int = 1  # over how many processes the tasks are spread
+    part: int | None = None  # which of these processes this is: 0, 1, …; None for who starts them
 
     @classmethod
     def parse(cls, text: str) -> Load:
@@ -49,6 +59,12 @@ class Load:
         return f"http://127.0.0.1:{ports[task % len(ports)]}/hook"
 
     @property
+    def numbers(self) -> range:
+        """The tasks of this process."""
+        share = self.tasks // self.workers
+        return range(share * (self.part or 0), share * ((self.part or 0) + 1))
+
+    @property
     def answered(self) -> int:
         """How many of the updates go to webhooks that answer."""
         used = len(self.ports) - self.left_out
@@ -61,8 +77,9 @@ class Cost:
     """What the sending took, from the first update to the last acknowledgement."""
 
     seconds: float  # on the wall clock
-    cpu: float  # of this process, in seconds
+    cpu: float  # of all processes, in seconds
     waits: list[float]  # how long the agent waited for each call, in seconds
+    peak_mib: float = 0.0  # the most memory that was in use
 
 
 def event(load: Load, task: int) -> Any:
@@ -118,7 +135,7 @@ async def run(load: Load, send: Callable[[int], Awaitable[object]]) -> Cost:
             await send(task)
             waits.append(time.perf_counter() - asked)
 
-    await asyncio.gather(*(one(task) for task in range(load.tasks)))
+    await asyncio.gather(*(one(task) for task in load.numbers))
     return Cost(time.perf_counter() - began, time.process_time() - cpu, waits)
 
 
@@ -176,7 +193,7 @@ async def pushkit(load: Load) -> Cost:
                 concurrency=load.concurrency, concurrency_per_host=load.concurrency
             ),
         ) as push:
-            for task in range(load.tasks):
+            for task in load.numbers:
                 config = {"url": load.url(task), "id": "bench"}
                 await push.subscribe(f"task-{task}", config, version="1.0")
             sender = PushkitNotificationSender(push, task_store=InMemoryTaskStore())
@@ -287,15 +304,62 @@ async def agent_with_sdk(load: Load) -> Cost:
         return Cost(time.perf_counter() - began, time.process_time() - cpu, waits)
 
 
+async def store_backlog(push: PushSender, outbox: str, load: Load) -> None:
+    """Let deliveries wait in the outbox, a SQLite file: of each task as many.
+
+    `notify()` stores the two oldest of each; the others are copies of the second, which takes a
+    fraction of the time and leaves the same rows.
+    """
+    for task in load.numbers:
+        config = {"url": load.url(task), "id": "bench"}
+        await push.subscribe(f"task-{task}", config, version="1.0")
+        await push.notify(ready(load, task))
+        await push.notify(ready(load, task))
+    await asyncio.to_thread(_copy_second, outbox, load.backlog // load.tasks)
+
+
+def _copy_second(outbox: str, each: int) -> None:
+    with contextlib.closing(sqlite3.connect(outbox)) as database:
+        columns = [name for _, name, *_ in database.execute(_COLUMNS)]
+        others = ", ".join(name for name in columns if name not in {"id", "seq"})
+        database.execute("CREATE TEMP TABLE second AS SELECT * FROM pushkit_deliveries WHERE seq=2")
+        now = int(time.time() * 1000)
+        for first in range(3, each + 1, 1000):  # the log has room for a transaction of this size
+            numbers = (first, min(first + 999, each))
+            database.execute(_COPY % (others, others), (*numbers, now))
+            database.execute(_COPY_BODIES, numbers)
+            database.commit()
+        database.execute("UPDATE pushkit_subscriptions SET last_seq = ?", (each,))
+        database.commit()
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+_COLUMNS = "SELECT * FROM pragma_table_info('pushkit_deliveries')"
+_NUMBERS = (
+    "WITH RECURSIVE numbers (n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?2)"
+)
+_COPY = (
+    f"{_NUMBERS} INSERT INTO pushkit_deliveries (id, seq, %s)"  # noqa: S608  # our own columns
+    " SELECT printf('dlv_%%012x', ?3 + n) || lower(hex(randomblob(10))), n, %s"
+    " FROM numbers CROSS JOIN second"
+)
+_COPY_BODIES = (
+    f"{_NUMBERS} INSERT INTO pushkit_bodies SELECT d.id, b.body, b.traceparent"  # noqa: S608
+    " FROM numbers CROSS JOIN second s JOIN pushkit_bodies b ON b.id = s.id"
+    " JOIN pushkit_deliveries d ON d.subscription_id = s.subscription_id AND d.seq = n"
+)
+
+
 async def draining(load: Load) -> Cost:
     """pushkit: what waits already is delivered, as far as `updates` go."""
     from pushkit import Algorithm, KeyRing, PushSender, SenderOptions
 
     with tempfile.TemporaryDirectory() as folder:
+        outbox = f"{folder}/outbox.db"
         push = PushSender(
             issuer="https://agent.example.com",
             keys=KeyRing.create(datetime.now(UTC), Algorithm(load.algorithm)),
-            database=load.database or f"{folder}/outbox.db",
+            database=outbox,
             allow=["127.0.0.1:*"],
             options=SenderOptions(
                 concurrency=load.concurrency,
@@ -306,12 +370,7 @@ async def draining(load: Load) -> Cost:
             ),
         )
         await push.open()
-        for task in range(load.tasks):
-            config = {"url": load.url(task), "id": "bench"}
-            await push.subscribe(f"task-{task}", config, version="1.0")
-        for start in range(0, load.backlog, 256):
-            numbers = range(start, min(start + 256, load.backlog))
-            await asyncio.gather(*(push.notify(ready(load, n % load.tasks)) for n in numbers))
+        await store_backlog(push, outbox, load)
         began, cpu = time.perf_counter(), time.process_time()
         await push.start()
         while (done := await arrived(load)) < load.updates:
@@ -324,8 +383,6 @@ async def draining(load: Load) -> Cost:
 
 async def bare_commits(load: Load) -> Cost:
     """`sqlite3` alone: one row a commit, FULL, in a thread."""
-    import sqlite3
-
     with tempfile.TemporaryDirectory() as folder:
         database = sqlite3.connect(
             f"{folder}/bare.db", isolation_level=None, check_same_thread=False
@@ -406,18 +463,40 @@ SIDES: dict[str, Callable[[Load], Awaitable[Cost]]] = {
 }
 
 
+async def spread(side: str, load: Load) -> Cost:
+    """Run a side in several processes, each with its part of the tasks; add up what they cost.
+
+    Each has a core of its own where there are so many, and one is left for the webhook.
+    """
+    processes = []
+    for part in range(load.workers):
+        given = json.dumps(asdict(replace(load, part=part)))
+        command = [*pinned(2 * part), sys.executable, "-m", __spec__.name, side, given]
+        processes.append(await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE))
+    said = await asyncio.gather(*(process.communicate() for process in processes))
+    costs = [Cost(**json.loads(output)) for output, _ in said]
+    return Cost(
+        seconds=max(each.seconds for each in costs),
+        cpu=sum(each.cpu for each in costs),
+        waits=[wait for each in costs for wait in each.waits],
+        peak_mib=sum(each.peak_mib for each in costs),
+    )
+
+
+async def measured(side: str, load: Load) -> Cost:
+    """Run a side, in as many processes as it is to have."""
+    if load.workers > 1 and load.part is None:
+        return await spread(side, load)
+    cost = await SIDES[side](load)
+    cost.peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return cost
+
+
 def main() -> None:
     """Run one side, and print what it cost as JSON."""
     logging.disable(logging.CRITICAL)
-    load = Load.parse(sys.argv[2])
-
-    async def whole() -> Cost:
-        return await SIDES[sys.argv[1]](load)
-
-    cost = asyncio.run(whole())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    said = {"seconds": cost.seconds, "cpu": cost.cpu, "waits": cost.waits, "peak_mib": peak}
-    print(json.dumps(said))
+    cost = asyncio.run(measured(sys.argv[1], Load.parse(sys.argv[2])))
+    print(json.dumps(asdict(cost)))
 
 
 if __name__ == "__main__":
