@@ -36,6 +36,7 @@ class SettingsWatcher:
         self._settings = settings
         self._poll = poll
         self._hangup = asyncio.Event()
+        self._files = _files_of(settings)
         self._seen = self._fingerprints()
 
     def hang_up(self) -> None:
@@ -52,16 +53,11 @@ class SettingsWatcher:
 
     async def run_once(self) -> None:
         """Reload if there was a SIGHUP or a file has changed since the last look."""
-        # Before the files are read: what is written meanwhile is a change again.
-        found = self._fingerprints()
-        if not self._hangup.is_set() and found == self._seen:
+        if not self._hangup.is_set() and self._fingerprints() == self._seen:
             return
         self._hangup.clear()
-        self._seen = found
         try:
             await self.reload()
-            # Files that are named only now have just been read.
-            self._seen = {path: found.get(path, at) for path, at in self._fingerprints().items()}
         except ConfigError as exc:
             # The message, without its traceback: it says which line, and never a secret.
             _log.error("the senders trusted before stay in use: %s", exc)
@@ -72,7 +68,12 @@ class SettingsWatcher:
         Raises:
             ConfigError: Something is wrong; nothing has changed.
         """
+        # Before the files are read: what is written meanwhile is a change again.
+        before = self._seen = self._fingerprints()
         settings = load_settings(self._settings.path)
+        # Files that are named only now, too: one of them may be written later than its name.
+        self._files = _files_of(settings)
+        self._seen = {path: before.get(path, at) for path, at in self._fingerprints().items()}
         await self._receiver.reload_senders(settings.trusted_senders())
         if waiting := _changed(self._settings, settings):
             _log.warning("changed, but only a restart applies it: %s", ", ".join(waiting))
@@ -80,21 +81,23 @@ class SettingsWatcher:
         _log.info("reloaded; trusting %s", ", ".join(sorted(self._receiver.senders)))
 
     def _fingerprints(self) -> dict[Path, tuple[int, ...] | None]:
-        return {path: fingerprint(path) for path in self._files()}
+        return {path: fingerprint(path) for path in self._files}
 
-    def _files(self) -> list[Path]:
-        named = [
-            self._settings.folder / name
-            for sender in self._settings.senders
-            for name in (
-                sender.tokens_file,
-                sender.webhook_secrets_file,
-                sender.jwks_file,
-                sender.card,
-            )
-            if name is not None
-        ]
-        return [self._settings.path, *named]
+
+def _files_of(settings: ReceiverSettings) -> list[Path]:
+    """Return the files that trust stands in: the configuration, and those that it names."""
+    named = [
+        settings.folder / name
+        for sender in settings.senders
+        for name in (
+            sender.tokens_file,
+            sender.webhook_secrets_file,
+            sender.jwks_file,
+            sender.card,
+        )
+        if name is not None
+    ]
+    return [settings.path, *named]
 
 
 def _changed(before: ReceiverSettings, after: ReceiverSettings) -> list[str]:

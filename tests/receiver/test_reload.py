@@ -194,6 +194,17 @@ async def test_files_that_are_named_only_now_are_followed(service: Service) -> N
     assert await service.trusts("new")
 
 
+async def test_a_file_that_is_written_after_it_was_named_reloads(service: Service) -> None:
+    watcher = service.watcher()
+    service.write("receiver.toml", CONFIG.replace("tokens.txt", "more.txt"))
+    await watcher.run_once()
+    service.write("more.txt", "new\n")
+
+    await watcher.run_once()
+
+    assert await service.trusts("new")
+
+
 async def test_a_path_may_be_new(service: Service) -> None:
     watcher = service.watcher()
     service.write("receiver.toml", CONFIG + 'path = "/elsewhere"\n')
