@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -25,7 +25,8 @@ class CardTrust:
         clock: Returns now, aware, in UTC.
 
     Raises:
-        ConfigError: An origin is no URL, or has JWKS URLs and there is no `fetch`.
+        ConfigError: An origin is no URL, stands there twice, or has JWKS URLs and there is no
+            `fetch`.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class CardTrust:
         fetch: FetchJwks | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._origins = {Url.parse(origin).origin: trust for origin, trust in origins.items()}
+        self._origins = _by_origin(origins)
         urls = {url for trust in self._origins.values() for url in trust.jwks_urls}
         if urls and fetch is None:
             raise ConfigError("card trust: JWKS URLs need a `fetch`")
@@ -63,11 +64,9 @@ class CardTrust:
                 unavailable.append(jwks_url)
             else:
                 keys += [TrustedKey(key=key, jwks_url=jwks_url) for key in found.values()]
-        # A pinned key that is revoked is so in every JWK Set, too.
-        pinned = {thumbprint(e.key.public_key): e.revoked_at for e in trust.keys if e.revoked_at}
-        revoked = {**pinned, **trust.revoked}
+        revoked = _revoked(keys, trust.revoked)
         return TrustedKeys(
-            keys=tuple(_with_revocation(entry, revoked) for entry in keys),
+            keys=tuple(replace(e, revoked_at=revoked.get(_name(e))) for e in keys),
             jwks_urls=trust.jwks_urls,
             unavailable=tuple(unavailable),
         )
@@ -84,9 +83,27 @@ class CardTrust:
             await client.close()
 
 
-def _with_revocation(entry: TrustedKey, revoked: Mapping[str, datetime]) -> TrustedKey:
-    names = (entry.key.kid, thumbprint(entry.key.public_key))
-    moments = [revoked[name] for name in names if name in revoked]
-    if entry.revoked_at is not None:
-        moments.append(entry.revoked_at)
-    return replace(entry, revoked_at=min(moments, default=None))
+def _by_origin(origins: Mapping[str, OriginTrust]) -> dict[str, OriginTrust]:
+    found: dict[str, OriginTrust] = {}
+    for name, trust in origins.items():
+        origin = Url.parse(name).origin
+        if origin in found:  # chance would choose whose keys, and whose revocations, count
+            raise ConfigError(f"card trust: {name}: this origin stands there twice, expected once")
+        found[origin] = trust
+    return found
+
+
+def _revoked(keys: Iterable[TrustedKey], named: Mapping[str, datetime]) -> Mapping[str, datetime]:
+    """Return since when keys are revoked, by thumbprint: one is so under each of its names."""
+    found: dict[str, datetime] = {}
+    for entry in keys:
+        name = _name(entry)
+        said = (entry.revoked_at, named.get(entry.key.kid), named.get(name), found.get(name))
+        moments = [moment for moment in said if moment is not None]
+        if moments:
+            found[name] = min(moments)
+    return found
+
+
+def _name(entry: TrustedKey) -> str:
+    return thumbprint(entry.key.public_key)

@@ -25,6 +25,7 @@ from pushkit.cards.trust import OriginTrust, TrustedKey
 from pushkit.errors import ConfigError, KeyFileError, PushkitError
 from pushkit.keys.jwk import Algorithm, VerificationKey, verification_key_from_pem
 from pushkit.keys.jwks import parse_jwks
+from pushkit.url import Url
 
 _ORIGIN: Final = {"jwks_urls": list, "keys": list, "revoked": dict}
 _TIMES: Final = {"not_before": datetime, "expires_at": datetime, "revoked_at": datetime}
@@ -85,6 +86,7 @@ def load_public_keys(
 
 def _origin(name: str, entry: object, folder: Path) -> OriginTrust:
     try:
+        Url.parse(name)
         found = _members(entry, "expected a table", _ORIGIN)
         return OriginTrust(
             keys=tuple(key for table in found.get("keys", ()) for key in _keys(table, folder)),

@@ -203,6 +203,8 @@ def _require_sense(
         raise click.UsageError("--trust goes without --key and --jwks")
     if trust_file is not None and origin is None and files:
         raise click.UsageError("--trust: of a card in a file, --origin says where it comes from")
+    if origin is not None and (trust_file is None or not files):
+        raise click.UsageError("--origin goes with --trust, and with a card in a file")
     if len(targets) > 1 and files:
         raise click.UsageError("several cards at once: expected URLs")
 

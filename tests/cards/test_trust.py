@@ -199,6 +199,27 @@ async def test_a_pinned_key_that_is_revoked_counts_in_no_set_either() -> None:
     assert "revoked" in verdict.reason
 
 
+@pytest.mark.parametrize("when", [NOW - DAY, NOW + DAY], ids=["first-of-all", "later"])
+async def test_a_key_that_is_revoked_by_a_name_is_so_under_its_other_names(when: datetime) -> None:
+    ring = KeyRing.create(NOW)
+    key = ring.signing_key(NOW)
+    pinned = TrustedKey(
+        key=replace(key.to_verification_key(), kid="pinned"), revoked_at=max(NOW, when)
+    )
+    revoked = {"pinned": when, key.kid: NOW}
+    origin = OriginTrust(keys=(pinned,), jwks_urls=(JWKS,), revoked=revoked)
+    trust = CardTrust({ORIGIN: origin}, fetch=Sets(main=ring))
+
+    keys = await trust.keys_for(URL)
+
+    assert [entry.revoked_at for entry in keys.keys] == [min(NOW, when)] * 2
+
+
+def test_an_origin_stands_there_once() -> None:
+    with pytest.raises(ConfigError, match="stands there twice"):
+        CardTrust({ORIGIN: OriginTrust(), f"{ORIGIN}:443": OriginTrust()})
+
+
 async def test_a_key_that_its_set_dropped_counts_no_longer() -> None:
     ring = KeyRing.create(NOW)
     old = ring.signing_key(NOW)

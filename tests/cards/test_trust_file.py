@@ -73,6 +73,7 @@ ORIGIN = '[origins."https://a.example.com"]\n'
         ("orgins = {}", "unknown: orgins"),
         ("origins = 5", "origins: expected a table"),
         ('[origins]\n"https://a.example.com" = 5', "expected a table"),
+        ('[origins."a.example.com"]', "origins.'a.example.com': URL: expected"),
         (f"{ORIGIN}jwks_url = []", "unknown: jwks_url"),
         (f'{ORIGIN}jwks_urls = "https://a"', "jwks_urls: expected an array"),
         (f"{ORIGIN}jwks_urls = [5]", "jwks_urls: expected a string"),

@@ -234,6 +234,8 @@ def test_what_a_card_says_cannot_move_the_cursor(pushkit_command: Run, card: Pat
         ["verify", "card.json", "--key", "agent.pem", "--trust", "cards.toml"],
         ["verify", "card.json", "card.json", "--key", "agent.pem"],
         ["verify", "card.json", "--key", "agent.pem", "--admit", "none"],
+        ["verify", "card.json", "--key", "agent.pem", "--origin", "https://a.example.com"],
+        ["verify", "https://a", "--trust", "cards.toml", "--origin", "https://a.example.com"],
         ["sign"],
         ["canonicalize", "card.json", "--form", "none"],
         ["inspect"],
