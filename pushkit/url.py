@@ -171,12 +171,15 @@ def masked_url(url: str, *, keep_query: bool = False) -> str:
     return f"{before}{mark}***" if mark else before
 
 
-def has_password(text: str) -> bool:
-    """Say whether what should be a path looks like a DSN or a URL with a password in it."""
-    return _HAS_PASSWORD.match(text) is not None
+def has_password(location: str) -> bool:
+    """Say whether what may be a path is rather a DSN or a URL with a password in it."""
+    return _HAS_PASSWORD.match(location) is not None
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
-    """Return a path for an error message; of what is a DSN or a URL with a password, nothing."""
+    """Return a path for an error message; of what may be a DSN or a URL with a password, nothing.
+
+    Also where it was made absolute since.
+    """
     text = os.fspath(path)
-    return "*** (a URL or DSN)" if has_password(text) else text
+    return "*** (a URL or DSN)" if _HAS_PASSWORD.search(text) else text

@@ -79,7 +79,7 @@ class Worker:
         )
         self._promised_at: datetime | None = None
         self._promise = Claim(self.name, datetime.max.replace(tzinfo=UTC))
-        self._is_retired = False
+        self._is_running = self._is_retired = False
         self.pump: Pump[Claimed] = Pump(
             "deliveries",
             claim=self._claim,
@@ -93,12 +93,11 @@ class Worker:
     async def run(self) -> None:
         """Deliver until cancelled, woken by this process and by others."""
         listening = asyncio.create_task(self._database.listen(self.pump.wake))
-        self._say_alive()
-        self.slots.is_open = True
+        self._is_running = True
         try:
             await self.pump.run()
         finally:
-            self.slots.is_open = False
+            self._is_running = self.slots.is_open = False
             await cancelled(listening)
 
     def retire(self) -> None:
@@ -152,6 +151,8 @@ class Worker:
 
     async def _claim(self) -> Sequence[Claimed]:
         self._say_alive()
+        # Only now: what takes a slot is taken over where nobody sees that this worker is alive.
+        self.slots.is_open = self._is_running
         claimed: list[Claimed] = []
         try:
             return await self._database.write(self._claim_script(claimed))

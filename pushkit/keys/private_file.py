@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pushkit.errors import KeyFileError
-from pushkit.url import has_password, shown_path
+from pushkit.url import shown_path
 
 _MODE: Final = 0o600
 _MAX_BYTES: Final = 1024 * 1024
@@ -48,8 +48,7 @@ def read_private(path: Path, *, made_by: str) -> bytes:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError as exc:
             shown = shown_path(path)
-            made = "" if has_password(str(path)) else f"; `{made_by} {path}` makes one"
-            raise KeyFileError(f"{shown}: does not exist{made}") from exc
+            raise KeyFileError(f"{shown}: does not exist; `{made_by} {shown}` makes one") from exc
         except ValueError as exc:  # a zero in it
             raise KeyFileError(f"{path}: not a path") from exc
         except PermissionError as exc:

@@ -53,7 +53,7 @@ class FileKeySource:
         changed: Callable[[KeyRing, KeyRing], None] = lambda _before, _now: None,
     ) -> None:
         self._changed = changed
-        self._path = Path(path)
+        self._path = Path(path).absolute()  # wherever the process goes
         self._passphrase = passphrase
         # Before the read: a file that is replaced in between is read again at the next call.
         self._seen = fingerprint(self._path)

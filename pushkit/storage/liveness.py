@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import glob
 import os
 from collections.abc import Iterable
@@ -18,12 +19,16 @@ class WorkerLocks:
     """The lock files beside a database file.
 
     Args:
-        database: The database; a worker's lock stands beside it.
+        database: The database; a worker's lock stands beside it, whatever links lead there.
     """
 
     def __init__(self, database: Path) -> None:
-        self._database = database
+        self._named = database
         self._held: dict[str, int] = {}
+
+    @functools.cached_property
+    def _database(self) -> Path:
+        return self._named.resolve()
 
     def hold(self, worker: str) -> None:
         """Hold the lock of a worker of this process, until `release` or the process ends."""

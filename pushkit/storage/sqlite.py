@@ -68,10 +68,11 @@ class SqliteDatabase:
         busy_timeout: timedelta = timedelta(seconds=5),
     ) -> None:
         self.path: Path = Path(path)
+        self._file = self.path.absolute()  # wherever the process goes
         self._component = component
         self._migrations = migrations
         self._clock = clock
-        self.locks: WorkerLocks = WorkerLocks(self.path)
+        self.locks: WorkerLocks = WorkerLocks(self._file)
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
         self._access = Access.UPGRADE
@@ -125,8 +126,8 @@ class SqliteDatabase:
 
     def _look_at_schema(self) -> Schema:
         where = str(self.path)
-        if not self.path.exists():
-            if not self.path.parent.is_dir():
+        if not self._file.exists():
+            if not self._file.parent.is_dir():
                 raise StorageError(f"{where}: there is no such folder")
             return schema_of(where, self._component, self._migrations, exists=False)
         try:
@@ -259,9 +260,9 @@ class SqliteDatabase:
             raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
         try:
             if access is Access.UPGRADE:
-                _create_private(self.path)
+                _create_private(self._file)
             connection = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode={_MODES[access]}",
+                f"{self._file.as_uri()}?mode={_MODES[access]}",
                 uri=True,
                 timeout=self._busy_timeout.total_seconds(),
                 isolation_level=None,  # transactions are begun and ended here, by name

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -628,3 +630,49 @@ async def test_no_refusal_repeats_a_secret(senders: Senders, config: dict[str, A
     with pytest.raises(PushkitError) as caught:
         await sender.subscribe("task-1", config, version="1.0")
     assert "canary" not in str(caught.value)
+
+
+async def test_a_worker_whose_lock_cannot_be_made_at_first_delivers_all_the_same(
+    sender: PushSender, webhook: Webhook, status: MakeStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_file, refused = os.open, list[str]()
+
+    def full_at_first(path: str | Path, *args: Any, **more: Any) -> int:
+        if str(path).endswith(".lock") and not refused:
+            refused.append(str(path))
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open_file(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", full_at_first)
+    await sender.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
+    await sender.start()
+    await sender.notify(status())
+
+    await webhook.until(lambda: len(webhook.received) == 1)
+    assert refused
+
+
+async def test_two_senders_that_name_one_file_differently_leave_each_other_theirs(
+    senders: Senders, webhook: Webhook, status: MakeStatus, tmp_path: Path
+) -> None:
+    link = tmp_path / "app" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(senders.database)
+    answered = asyncio.Event()
+
+    async def slowly() -> web.Response:
+        await answered.wait()
+        return web.Response()
+
+    webhook.replies_with(slowly)
+    first, second = await senders.open(), await replace(senders, database=link).open()
+    await first.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
+    await first.notify(status())
+    under_way = asyncio.create_task(first.worker.run_once())
+    await webhook.until(lambda: len(webhook.received) == 1)
+
+    assert await second.worker.run_once() == 0
+    answered.set()
+    await under_way
+    [delivery] = await first.deliveries("task-1")
+    assert (delivery.state, delivery.claims) == (DeliveryState.DELIVERED, 1)

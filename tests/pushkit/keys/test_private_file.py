@@ -69,8 +69,10 @@ def test_what_is_new_is_for_its_owner_alone(tmp_path: Path) -> None:
 def test_a_dsn_in_place_of_a_file_is_not_repeated(path: str) -> None:
     with pytest.raises(KeyFileError, match="URL or DSN") as refused:
         read_private(Path(path), made_by=MADE_BY)
+    with pytest.raises(KeyFileError, match="URL or DSN") as of_source:
+        FileKeySource(path)
 
-    assert "geheim" not in str(refused.value)
+    assert "geheim" not in f"{refused.value}{of_source.value}"
 
 
 def test_a_path_with_a_zero_in_it_is_refused() -> None:

@@ -88,3 +88,15 @@ def test_a_mended_mode_is_noticed(path: Path) -> None:
     assert kids(source.ring()) != kids(changed)
     path.chmod(0o600)
     assert kids(source.ring()) == kids(changed)
+
+
+def test_a_file_is_looked_for_where_it_was_when_the_process_goes_elsewhere(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    source = FileKeySource(path.name)
+    monkeypatch.chdir("/")
+
+    ring = update_key_ring(path, lambda ring: ring.rotate(START))
+
+    assert kids(source.ring()) == kids(ring)

@@ -76,6 +76,18 @@ def test_a_lock_that_was_swept_away_before_it_was_held_is_taken_again(
     worker.release("worker")
 
 
+def test_a_worker_is_alive_to_one_who_comes_by_a_symbolic_link(database: Path) -> None:
+    database.touch()
+    link = database.parent / "app" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(database)
+    worker = WorkerLocks(database)
+    worker.hold("worker")
+
+    assert WorkerLocks(link).dead(["worker"]) == []
+    worker.release("worker")
+
+
 def test_what_is_no_lock_of_this_database_stays(database: Path) -> None:
     other = database.with_name("other.db-worker.lock")
     other.touch()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import sqlite3
 import stat
@@ -125,6 +126,21 @@ class Gate:
 async def test_what_was_written_is_read(database: SqliteDatabase) -> None:
     assert await database.write(insert("a")) == "a"
     assert await database.read(names()) == ["a"]
+
+
+async def test_a_process_that_goes_elsewhere_keeps_its_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path.parent / "elsewhere").mkdir()
+    monkeypatch.chdir(path.parent)
+    database = things(Path(path.name))
+    await database.open()
+    await database.write(insert("a"))
+    monkeypatch.chdir("elsewhere")
+
+    assert await database.read(names()) == ["a"]
+    await database.close()
+    assert os.listdir() == []  # noqa: PTH208  # where it is now
 
 
 async def test_what_was_written_is_there_after_a_restart(path: Path) -> None:
