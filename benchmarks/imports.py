@@ -26,12 +26,9 @@ CARDS = (
     " from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa;"
     " ec.ECDSA(hashes.SHA256())"  # loads what verifies
 )
-SENDER = "import aiohttp, pydantic, jwt, cryptography, jwcrypto.jwk"
-# What an application has that verifies by PyJWT, and serves by aiohttp, as the bare handler of
-# `bench` does, and a database.
-RECEIVER = (
-    "from aiohttp import web; import jwt, cryptography, jwcrypto.jwk, http_sf, tenacity, sqlite3"
-)
+# What connects, looks names up, reads answers, waits, and is a database.
+NETWORK = "import asyncio, ssl, sqlite3, aiodns, aiohappyeyeballs, httptools, tenacity, logging"
+SENDER = RECEIVER = f"{CARDS}; {NETWORK}"
 COMMANDS = f"{RECEIVER}; import click, pydantic_settings"
 
 CASES = {
@@ -42,10 +39,7 @@ CASES = {
     "receiver --version": (COMMANDS, "import receiver.cli"),
     "import pushkit.cards": (CARDS, "import pushkit.cards"),
     "verify_card": (CARDS, "from pushkit.cards import TrustedKeys, load_public_keys, verify_card"),
-    "CardTrust, verify_cards": (
-        f"{SENDER}; {CARDS}",
-        "from pushkit.cards import CardTrust, verify_cards",
-    ),
+    "CardTrust, verify_cards": (SENDER, "from pushkit.cards import CardTrust, verify_cards"),
 }
 _CLOCK = "import time; began = time.process_time(); {}; print(time.process_time() - began)"
 

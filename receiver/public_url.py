@@ -28,7 +28,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.net.addresses import address_is_public
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer
-from pushkit.net.webhook_client import WebhookClient
+from pushkit.net.transport import Transport
 from pushkit.url import Url, audience_of, masked_url
 from receiver.refusals import REFUSALS
 from receiver.testing import Draft, SigningAgent
@@ -90,7 +90,7 @@ async def check_public_url(probe: Probe) -> list[Link]:
     """
     policy = DestinationPolicy.naming(probe.url)
     links = [_scheme(probe)]
-    client = WebhookClient(policy)
+    client = Transport(policy)
     try:
         links += await _dns(Url.parse(probe.url))
         if links[-1].holds is False:
@@ -160,7 +160,7 @@ def _broken(exc: TransportError) -> Link:
     return Link(name, False, f"{exc}{advice}")
 
 
-async def _post(client: WebhookClient, probe: Probe, *, by_header: bool) -> Answer:
+async def _post(client: Transport, probe: Probe, *, by_header: bool) -> Answer:
     agent = SigningAgent(
         webhook_url=probe.url,
         issuer=probe.sender.issuer or "",

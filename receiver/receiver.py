@@ -11,8 +11,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
-from aiohttp import web
-
 from pushkit.a2a import TaskState, WireVersion
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
@@ -26,7 +24,6 @@ from pushkit.webhook import WebhookRequest
 from pushkit.work.housekeeping import Housekeeper
 from pushkit.work.retry import RetryPolicy
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.app import application
 from receiver.callbacks.decorators import CallbackDecorators
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher, callback_retry
 from receiver.callbacks.registry import CallbackRegistry, Wanted
@@ -47,6 +44,8 @@ from receiver.trusted_keys import Trust, warn_of_weak_trust
 from receiver.verification import Head
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
     from pushkit.alerts.alerts import AlertOptions, Alerts
     from pushkit.telemetry.metrics import Readings
     from pushkit.telemetry.sides import ReceiverMetrics
@@ -259,6 +258,8 @@ class Receiver(CallbackDecorators):
 
         Mount it under a prefix with `add_subapp`, or run it alone.
         """
+        from receiver.app import application  # who asks for it has aiohttp
+
         return application(self.edge, self)
 
     def asgi(self) -> AsgiApp:

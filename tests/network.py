@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 import aiodns
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 __all__ = ["LeftLoopbackError", "Names", "Network", "the_network"]
 
@@ -28,7 +27,7 @@ class LeftLoopbackError(OSError):
     """A socket was about to leave loopback."""
 
 
-class Names(AbstractResolver):
+class Names:
     """DNS as a test has it: a name's answers, one set after another, the last for good."""
 
     def __init__(self) -> None:
@@ -38,19 +37,12 @@ class Names(AbstractResolver):
     def says(self, name: str, *answers: Answers) -> None:
         self.answers[name] = list(answers)
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        del family
+    async def resolve(self, host: str) -> Answers:
         self.asked.append(host)
         sets = self.answers.get(host) or _as_libc_reads(host)
         if not sets:
             raise OSError(None, "no such name")
-        found = sets.pop(0) if len(sets) > 1 else sets[0]
-        return [_result(host, address, port) for address in found]
-
-    async def close(self) -> None:
-        pass
+        return sets.pop(0) if len(sets) > 1 else sets[0]
 
 
 @dataclass
@@ -140,14 +132,3 @@ def _as_libc_reads(host: str) -> list[Answers]:
         return [[socket.inet_ntoa(socket.inet_aton(host))]]
     except (OSError, UnicodeError):
         return []
-
-
-def _result(host: str, address: str, port: int) -> ResolveResult:
-    return ResolveResult(
-        hostname=host,
-        host=address,
-        port=port,
-        family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-        proto=0,
-        flags=socket.AI_NUMERICHOST,
-    )

@@ -66,11 +66,10 @@ KERNEL = set().union(*SENDER_ROWS[5:])
 # Swapping a library touches one room.
 DOORS = {
     "a2a": {"pushkit.integrations", "receiver.integrations"},
-    "aiodns": set(),  # through aiohttp alone
+    "aiodns": {"pushkit.net"},
     "aiohappyeyeballs": {"pushkit.net"},
     "aiohttp": {
         "pushkit.integrations",
-        "pushkit.net",
         "pushkit.telemetry",
         "receiver.app",
         "receiver.receiver",

@@ -123,7 +123,7 @@ SCENARIOS = [
     Scenario("one call", (READY, ("bare commit", {})), {"tasks": 1, "updates": 600}, quick=True),
     Scenario(
         "what it is made of",
-        (("bare POST", {}), ("aiohttp POST", {}), ("bare ES256", {})),
+        (("bare POST", {}), ("bare ES256", {})),
         {"tasks": 64, "updates": 6400},
         quick=True,
     ),

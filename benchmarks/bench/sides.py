@@ -402,39 +402,27 @@ async def bare_commits(load: Load) -> Cost:
         return cost
 
 
-async def _posts(load: Load, kind: Any, **within: timedelta) -> Cost:
+async def bare_posts(load: Load) -> Cost:
+    """The transport alone: what one POST costs."""
     from pushkit.net.destination import DestinationPolicy
     from pushkit.net.posting import ConnectionOptions
+    from pushkit.net.transport import Transport
 
     options = ConnectionOptions(most_per_host=load.concurrency)
-    client = kind(DestinationPolicy(["127.0.0.1:*"]), options)
+    client = Transport(DestinationPolicy(["127.0.0.1:*"]), options)
     body = b'{"statusUpdate":{"metadata":{"sent":"%d"}}}'
     filler = b" " * max(0, 560 + load.body_bytes - len(body) - 18)
     headers = [("Content-Type", "application/a2a+json"), ("Authorization", "Bearer " + "x" * 420)]
     targets = [client.policy.check(load.url(task)) for task in range(load.tasks)]
-    timeout = timedelta(seconds=10)
+    within = {"timeout": timedelta(seconds=10), "body_within": timedelta(seconds=1)}
 
     async def send(task: int) -> None:
         said = body % time.monotonic_ns() + filler
-        await client.post(targets[task], headers, said, timeout=timeout, **within)
+        await client.post(targets[task], headers, said, **within)
 
     cost = await run(load, send)
     await client.close()
     return cost
-
-
-async def bare_posts(load: Load) -> Cost:
-    """The webhook client alone: what one POST costs."""
-    from pushkit.net.webhook_client import WebhookClient
-
-    return await _posts(load, WebhookClient, body_within=timedelta(seconds=1))
-
-
-async def aiohttp_posts(load: Load) -> Cost:
-    """The same over aiohttp."""
-    from pushkit.net.transport import Transport
-
-    return await _posts(load, Transport)
 
 
 async def bare_signatures(load: Load) -> Cost:
@@ -454,7 +442,6 @@ SIDES: dict[str, Callable[[Load], Awaitable[Cost]]] = {
     "a2a-sdk": a2a_sdk,
     "pushkit": pushkit,
     "bare POST": bare_posts,
-    "aiohttp POST": aiohttp_posts,
     "bare ES256": bare_signatures,
     "bare commit": bare_commits,
     "draining": draining,

@@ -13,7 +13,7 @@ from pushkit.captured import fields_to_send, read_request
 from pushkit.errors import PushkitError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import closing
-from pushkit.net.webhook_client import WebhookClient
+from pushkit.net.transport import Transport
 from pushkit.terminal.options import FILE, seconds_option
 from pushkit.terminal.output import example, harmless
 from pushkit.webhook import WebhookRequest
@@ -46,7 +46,7 @@ async def _post_all(
     requests: list[tuple[Path, WebhookRequest]], url: str, within: timedelta
 ) -> bool:
     taken = True
-    async with closing(WebhookClient(DestinationPolicy.naming(url))) as client:
+    async with closing(Transport(DestinationPolicy.naming(url))) as client:
         destination = client.policy.check(url)
         for file, request in requests:
             try:

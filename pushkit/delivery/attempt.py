@@ -35,7 +35,7 @@ from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
 from pushkit.net.posting import Answer
 from pushkit.net.timing import Timing
-from pushkit.net.webhook_client import WebhookClient
+from pushkit.net.transport import Transport
 from pushkit.outbox.model import Delivery, Made, Result
 from pushkit.outbox.states import Outcome
 from pushkit.record import field, record
@@ -75,7 +75,7 @@ class Attempt:
 
     routes: Routes  # what is known of each subscription
     keys: KeySource  # where the key that is active now is found
-    client: WebhookClient  # how destinations are reached, under which policy
+    client: Transport  # how destinations are reached, under which policy
     vault: Vault  # opens bodies
     # Asks destinations for proof that they want notifications; None to ask for none.
     ownership: Ownership | None

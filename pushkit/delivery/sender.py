@@ -55,7 +55,6 @@ from pushkit.net.authorization import Credentials
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import ConnectionOptions
 from pushkit.net.transport import Transport
-from pushkit.net.webhook_client import WebhookClient
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.store import OutboxStore
@@ -146,7 +145,7 @@ class PushSender:
             ca_file=self.options.ca_file,
         )
         self._transport = Transport(self._policy, connections)
-        self._client = WebhookClient(self._policy, connections)
+        self._client = Transport(self._policy, connections)
         self._credentials = Credentials(self.options.credentials, self._transport, clock)
         self._ownership = (
             Ownership(self._database, self._transport, clock)

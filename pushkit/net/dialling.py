@@ -14,7 +14,6 @@ from typing import Final
 
 import aiohappyeyeballs
 from aiohappyeyeballs import AddrInfoType, SocketFactoryType
-from aiohttp.abc import AbstractResolver
 
 from pushkit.net.addresses import parse_address
 from pushkit.net.failures import (
@@ -23,10 +22,10 @@ from pushkit.net.failures import (
     ProxyRefusedError,
     ProxyUnreachableError,
 )
-from pushkit.net.guard import Guard, dialling_socket, look_up
+from pushkit.net.guard import Guard, Names, dialling_socket
 from pushkit.net.lane import Lane
 from pushkit.net.lanes import Way
-from pushkit.net.proxy import EgressProxy, ProxyDialler
+from pushkit.net.proxy import EgressProxy
 from pushkit.url import host_and_port
 
 _NEXT_ADDRESS_AFTER: Final = 0.25
@@ -38,13 +37,13 @@ _PROXY_HEAD: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 class Dialler:
     """Dials lanes, through the egress proxy if there is one.
 
-    What the operator named is looked up by `resolver`, unguarded, and dialled without the proxy.
+    What the operator named is dialled unguarded, and without the proxy.
     """
 
-    def __init__(self, guard: Guard, resolver: AbstractResolver, proxy: EgressProxy | None) -> None:
+    def __init__(self, guard: Guard, names: Names, proxy: EgressProxy | None) -> None:
         self._guard = guard
-        self._resolver = resolver
-        self._to_proxy = ProxyDialler(proxy, resolver) if proxy else None
+        self._names = names
+        self._proxy = proxy
 
     async def dial(self, way: Way, lane: Lane) -> None:
         """Connect a lane.
@@ -54,34 +53,33 @@ class Dialler:
             ProxyRefusedError: The proxy reached none of them.
             BrokenAnswerError: The proxy does not speak as one.
         """
-        by_name = way.allowed_by_name
-        addresses = [way.host]  # a literal is judged when it is dialled
-        if parse_address(way.host) is None:
-            resolver = self._resolver if by_name else self._guard
-            addresses = await look_up(resolver, way.host, way.port)
-        if by_name or self._to_proxy is None:
-            factory = dialling_socket if by_name else self._guard.open_socket
-            await _open(lane, await _connected(addresses, way.port, factory), way)
+        is_name = parse_address(way.host) is None
+        addresses = await self._names.look_up(way.host) if is_name else [way.host]
+        if way.allowed_by_name:
+            await _open(lane, await _connected(addresses, way.port, dialling_socket), way)
+            return
+        if is_name or self._proxy is not None:  # else the socket alone has a say
+            self._guard.check_all(addresses, way.port, way.host)
+        if self._proxy is None:
+            sock = await _connected(addresses, way.port, self._guard.open_socket)
+            await _open(lane, sock, way)
             return
         failed: Exception = OSError(None, "the name has no address")
         for address in addresses:
             try:
-                await self._tunnel(self._to_proxy, lane, way, address)
+                await self._tunnel(self._proxy, lane, way, address)
             except ProxyRefusedError as exc:
                 failed = exc  # nothing has been sent to the destination yet
                 continue
             return
         raise failed
 
-    async def _tunnel(self, to_proxy: ProxyDialler, lane: Lane, way: Way, address: str) -> None:
+    async def _tunnel(self, proxy: EgressProxy, lane: Lane, way: Way, address: str) -> None:
         """Have the proxy connect to an address that was checked (RFC 9110 §9.3.6)."""
-        if address == way.host:  # a literal, which no resolver judged
-            self._guard.check(address, way.port)
-        proxy = to_proxy.proxy
         try:
-            answers = await to_proxy.resolve(proxy.host, proxy.port)
-            addresses = [answer["host"] for answer in answers]
-            sock = await _connected(addresses, proxy.port, to_proxy.open_socket)
+            is_name = parse_address(proxy.host) is None
+            addresses = await self._names.look_up(proxy.host) if is_name else [proxy.host]
+            sock = await _connected(addresses, proxy.port, dialling_socket)
         except OSError as exc:
             raise ProxyUnreachableError(None, f"the proxy: {exc.strerror or 'failed'}") from exc
         loop = asyncio.get_running_loop()

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
+import aiodns
 from aiohappyeyeballs import AddrInfoType
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import AsyncResolver
 
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Decision, DestinationPolicy, Judged
@@ -24,94 +23,118 @@ from pushkit.net.failures import LookupFailedError
 from pushkit.net.timing import Probe, current_probe
 
 _LOOKUP_TIMEOUT: Final = timedelta(seconds=5)
-_MAX_ANSWERS: Final = 16
+_MAX_ADDRESSES: Final = 16
 
 
-class Resolver(AbstractResolver):
-    """Looks names up, without a thread for each: a name server that is silent costs only memory.
+class Resolver(Protocol):
+    """Whom names are asked of."""
+
+    async def resolve(self, host: str) -> Sequence[str]:
+        """Return a name's addresses.
+
+        Raises:
+            OSError: There are none.
+        """
+        ...
+
+
+class SystemResolver:
+    """The name servers of the system's settings, asked without a thread for each name.
 
     The system's `getaddrinfo` blocks a thread, of the few that the whole process shares: some names
     whose servers never answer would keep everybody else's from being looked up.
+    """
+
+    def __init__(self) -> None:
+        self._asked = aiodns.DNSResolver(timeout=2.0, tries=2)
+
+    async def resolve(self, host: str) -> list[str]:
+        """Return a name's addresses, of the families that this machine has."""
+        try:
+            found = await self._asked.getaddrinfo(
+                host, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+            )
+        except aiodns.error.DNSError as exc:
+            raise OSError(None, str(exc.args[-1])) from exc
+        return [node.addr[0].decode("ascii") for node in found.nodes]
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        await self._asked.close()
+
+
+class Names:
+    """Looks names up, within bounds of time and number.
 
     Args:
-        resolver: Who is asked; one that reads the system's settings if None.
+        resolver: Who is asked; the system's name servers if None.
         timeout: After which a lookup has failed.
     """
 
     def __init__(
-        self, resolver: AbstractResolver | None = None, *, timeout: timedelta = _LOOKUP_TIMEOUT
+        self, resolver: Resolver | None = None, *, timeout: timedelta = _LOOKUP_TIMEOUT
     ) -> None:
-        self._given = resolver
-        self._own: AsyncResolver | None = None
+        self._resolver = resolver
         self._timeout = timeout
+        self._own: SystemResolver | None = None
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """Return a name's addresses.
+    async def look_up(self, host: str) -> list[str]:
+        """Return a name's addresses, and take down how long that took.
 
         Raises:
-            OSError: There are none, too many, or no answer in time.
+            LookupFailedError: There are none, too many, or no answer in time.
         """
+        probe = current_probe.get() or Probe()
+        probe.enter("resolve")
         try:
-            async with asyncio.timeout(self._timeout.total_seconds()) as deadline:
-                answers = await self._asked().resolve(host, port, family)
+            async with asyncio.timeout(self._timeout.total_seconds()):
+                addresses = await self._asked().resolve(host)
         except TimeoutError as exc:
-            if not deadline.expired():
-                raise
-            raise OSError(errno.ETIMEDOUT, "the name could not be looked up in time") from exc
-        if len(answers) > _MAX_ANSWERS:
-            raise OSError(
-                errno.E2BIG, f"the name has {len(answers)} addresses, at most {_MAX_ANSWERS}"
-            )
-        return answers
+            late = "the name could not be looked up in time"
+            raise LookupFailedError(errno.ETIMEDOUT, late) from exc
+        except OSError as exc:
+            raise LookupFailedError(exc.errno, exc.strerror) from exc
+        finally:
+            probe.enter("connect")
+        if not 0 < len(addresses) <= _MAX_ADDRESSES:
+            found = f"the name has {len(addresses)} addresses, at most {_MAX_ADDRESSES}"
+            raise LookupFailedError(errno.E2BIG, found)
+        return list(addresses)
 
     async def close(self) -> None:
-        """Let go of the name servers; one that was given is the caller's."""
+        """Let go of the name servers; a resolver that was given is the caller's."""
         own, self._own = self._own, None
         if own is not None:
             await own.close()
 
-    def _asked(self) -> AbstractResolver:
-        if self._given is not None:
-            return self._given
+    def _asked(self) -> Resolver:
+        if self._resolver is not None:
+            return self._resolver
         if self._own is None:  # needs a running loop
-            self._own = AsyncResolver(timeout=2.0, tries=2)
+            self._own = SystemResolver()
         return self._own
 
 
-class Guard(AbstractResolver):
-    """Resolves and dials what a policy permits, this machine's own addresses never.
-
-    A refusal is an `OSError`, because aiohttp lets others escape raw.
-    """
+class Guard:
+    """Dials what a policy permits, this machine's own addresses never."""
 
     def __init__(
-        self,
-        policy: DestinationPolicy,
-        resolver: AbstractResolver,
-        *,
-        is_own: Callable[[str], bool] = address_is_own,
+        self, policy: DestinationPolicy, *, is_own: Callable[[str], bool] = address_is_own
     ) -> None:
         self._policy = policy
-        self._resolver = resolver
         self._is_own = is_own
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """Return a name's addresses if all of them are permitted.
+    def check_all(self, addresses: Iterable[str], port: int, host: str) -> None:
+        """Judge all of a name's addresses.
 
         All, not any: a name with a public and a private address is an attack that needs two
         attempts.
 
         Raises:
-            OSError: One of them is refused, or there is none.
+            OSError: One of them is refused.
         """
-        answers = await self._resolver.resolve(host, port, family)
-        for answer in answers:
-            self.check(answer["host"], port, host)
-        return answers
+        for address in addresses:
+            self.check(address, port, host)
 
     def open_socket(self, address: AddrInfoType) -> socket.socket:
         """Open the socket that is about to dial an address; the last word on where it goes.
@@ -121,9 +144,6 @@ class Guard(AbstractResolver):
         """
         self.check(str(address[4][0]), address[4][1])
         return dialling_socket(address)
-
-    async def close(self) -> None:
-        """The resolver is the caller's."""
 
     def check(self, address: str, port: int | str, host: str | None = None) -> None:
         """Judge one address.
@@ -140,22 +160,6 @@ class Guard(AbstractResolver):
             if probe is not None:
                 probe.refused = decision
             raise OSError(errno.EACCES, decision.reason)
-
-
-async def look_up(resolver: AbstractResolver, host: str, port: int) -> list[str]:
-    """Return a name's addresses, and take down how long that took.
-
-    Raises:
-        LookupFailedError: There are none, or one of them is refused.
-    """
-    probe = current_probe.get() or Probe()
-    probe.enter("resolve")
-    try:
-        return [answer["host"] for answer in await resolver.resolve(host, port)]
-    except OSError as exc:
-        raise LookupFailedError(exc.errno, exc.strerror) from exc
-    finally:
-        probe.enter("connect")
 
 
 def dialling_socket(address: AddrInfoType) -> socket.socket:

@@ -14,7 +14,7 @@ from pushkit.record import record
 from pushkit.webhook import Headers
 
 if TYPE_CHECKING:
-    from aiohttp.abc import AbstractResolver
+    from pushkit.net.guard import Resolver
 
 MAX_ANSWER_BYTES: Final = 64 * 1024
 
@@ -46,7 +46,7 @@ class ConnectionOptions:
     most: int = 256  # how many connections at once, over all destinations
     most_per_host: int = 16  # how many to one host and port
     # Who looks names up; the system's name servers if None.
-    resolver: AbstractResolver | None = None
+    resolver: Resolver | None = None
     # An egress proxy, as `http://[user:password@]host:port`. Destinations that the operator named
     # are dialled without it.
     proxy: str | None = field(default=None, repr=False)

@@ -1,47 +1,40 @@
-"""HTTP requests over aiohttp to destinations that others chose, for all but notifications."""
+"""HTTP requests to destinations that others chose: as much of HTTP/1.1 as they take, and no more.
+
+Names and addresses are judged by the same guard as everywhere, the address once more by the socket
+that dials it.
+
+A kept-alive lane may have been closed by its other end while nobody looked. Where that shows before
+a byte of an answer came, the request is sent once more over another connection, within the same
+deadline, and counts as one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
 
-import aiohttp
-from aiohappyeyeballs import SocketFactoryType
-from aiohttp.abc import AbstractResolver
-from yarl import URL
-
-from pushkit.errors import PushkitError
+from pushkit.errors import PushkitError, TransportError
 from pushkit.net.destination import Destination, DestinationPolicy
-from pushkit.net.failures import (
-    LookupFailedError,
-    ProxyRefusedError,
-    ProxyUnreachableError,
-    transport_error,
-)
-from pushkit.net.guard import Guard, Resolver, dialling_socket, look_up
+from pushkit.net.dialling import Dialler
+from pushkit.net.failures import transport_error
+from pushkit.net.guard import Guard, Names
+from pushkit.net.lane import Lane, Question
+from pushkit.net.lanes import Lanes, Way
 from pushkit.net.posting import MAX_ANSWER_BYTES, Answer, ConnectionOptions
-from pushkit.net.proxy import EgressProxy, ProxyDialler
-from pushkit.net.timing import Probe, Timing, current_probe
+from pushkit.net.proxy import EgressProxy
+from pushkit.net.timing import Probe, current_probe
 from pushkit.net.tls import tls_context
-from pushkit.url import Url, host_and_port
 from pushkit.version import USER_AGENT
-from pushkit.webhook import Headers
 
 
 class Transport:
-    """Connections under one destination policy.
+    """Connections under one destination policy, kept alive in lanes.
 
     No redirect is followed, no proxy is taken from the environment, no cookie is kept, nothing is
     decompressed, and answers are read up to a bound; one deadline is over all of it, looking up
-    the name included. `timing` says no more than the address, where one was dialled.
-
-    Pooled connections are not dialled again, hence not checked again: one transport per policy, and
-    in it separate pools. Destinations that the operator named have one of their own, so that no
-    other destination ever travels over a connection whose address was not checked.
+    the name included.
 
     Raises:
         ConfigError: The proxy or the file is not what it should be.
@@ -51,12 +44,14 @@ class Transport:
         options = options or ConnectionOptions()
         self.policy = policy
         self.options = options
-        self._resolver = Resolver(options.resolver)
-        self._guard = Guard(policy, self._resolver, is_own=options.is_own)
-        proxy = EgressProxy.parse(options.proxy) if options.proxy else None
-        self._to_proxy = ProxyDialler(proxy, self._resolver) if proxy else None
+        self._names = Names(options.resolver)
+        self._dialler = Dialler(
+            Guard(policy, is_own=options.is_own),
+            self._names,
+            EgressProxy.parse(options.proxy) if options.proxy else None,
+        )
         self._tls = tls_context(ca_file=options.ca_file)
-        self._pools: dict[str, aiohttp.ClientSession] = {}
+        self._lanes = Lanes(most=options.most, most_of_one_way=options.most_per_host)
 
     async def post(
         self,
@@ -64,36 +59,51 @@ class Transport:
         headers: Sequence[tuple[str, str]],  # all of them but `Host` and `Content-Length`
         body: bytes,
         *,
-        timeout: timedelta,  # noqa: ASYNC109  # the deadline over all of it, enforced here
-        tls: ssl.SSLContext | None = None,  # roots and client certificate, from `tls_context`
+        # Over everything, from looking up the name to the end of the answer.
+        timeout: timedelta,  # noqa: ASYNC109  # the deadline of this attempt, enforced here
+        # Roots and client certificate for this destination, from `tls_context`; connections are
+        # shared only under the same one.
+        tls: ssl.SSLContext | None = None,
+        # How long the body of the answer may take once its head is there; None for as long as
+        # `timeout` leaves it. What is not there by then is dropped, and the connection with it.
+        body_within: timedelta | None = None,
     ) -> Answer:
         """Send one POST and return the answer, whatever its status.
 
         Raises:
             TransportError: No complete answer head within the timeout.
         """
-        request = _Request("POST", headers, tls or self._tls, body)
-        return await self._send(request, destination, timeout.total_seconds())
+        question = Question(
+            _head("POST", destination, [*headers, ("Content-Length", str(len(body)))]),
+            body,
+            asyncio.get_running_loop().time() + timeout.total_seconds(),
+            None if body_within is None else body_within.total_seconds(),
+        )
+        del headers  # they stand in the question: fewer objects wait for the answer
+        return await self._ask(destination, question, timeout, tls)
 
     async def get(
         self,
         destination: Destination,
-        headers: Sequence[tuple[str, str]],
+        headers: Sequence[tuple[str, str]],  # all of them but `Host`
         *,
-        timeout: timedelta,  # noqa: ASYNC109  # as above
+        timeout: timedelta,  # noqa: ASYNC109  # as for `post`
         max_body_bytes: int = MAX_ANSWER_BYTES,
         tls: ssl.SSLContext | None = None,
     ) -> Answer:
         """Send one GET and return the answer; the rest is as for `post`."""
-        request = _Request("GET", headers, tls or self._tls, max_body_bytes=max_body_bytes)
-        return await self._send(request, destination, timeout.total_seconds())
+        until = asyncio.get_running_loop().time() + timeout.total_seconds()
+        question = Question(
+            _head("GET", destination, headers), b"", until, max_body_bytes=max_body_bytes
+        )
+        return await self._ask(destination, question, timeout, tls)
 
     async def get_document(
         self,
         url: str,
         media_types: str,  # what `Accept` says
         *headers: tuple[str, str],  # what is said besides
-        timeout: timedelta,  # noqa: ASYNC109  # as above
+        timeout: timedelta,  # noqa: ASYNC109  # as for `post`
         max_body_bytes: int = MAX_ANSWER_BYTES,
         error: type[PushkitError],  # what is raised for an answer that cannot be read
     ) -> Answer:
@@ -119,141 +129,71 @@ class Transport:
                 raise error(f"the answer broke off, or is longer than {max_body_bytes} bytes")
         return answer
 
-    async def close(self) -> None:
-        """Close all pools."""
-        pools, self._pools = self._pools, {}
-        for pool in pools.values():
-            await pool.close()
-        await self._resolver.close()
-
-    async def _send(self, request: _Request, destination: Destination, seconds: float) -> Answer:
+    async def _ask(
+        self,
+        destination: Destination,
+        question: Question,
+        timeout: timedelta,  # noqa: ASYNC109  # what the question has, for the message
+        tls: ssl.SSLContext | None,
+    ) -> Answer:
+        url = destination.url
+        context = (tls or self._tls) if url.scheme == "https" else None
+        way = Way(url.scheme, url.host, url.port, destination.allowed_by_name, context)
         probe = Probe()
+        try:
+            lane = self._lanes.take_idle(way) or await self._open(way, question, probe)
+            try:
+                return await lane.ask(question, probe)
+            except (ConnectionError, ssl.SSLError):
+                if lane.asked == 1 or lane.heard:
+                    raise
+            lane = await self._open(way, question, probe, anew=True)
+            return await lane.ask(question, probe)
+        except Exception as exc:  # whatever an answer brings about is its sender's doing
+            seconds = timeout.total_seconds()
+            raise transport_error(exc, destination, seconds=seconds, probe=probe) from exc
+
+    async def close(self) -> None:
+        """Close all lanes."""
+        self._lanes.close()
+        await self._names.close()
+
+    async def _open(
+        self, way: Way, question: Question, probe: Probe, *, anew: bool = False
+    ) -> Lane:
+        """Return a lane for a request as soon as there is one; `anew`, one that is dialled now."""
+        probe.enter(None)
+        async with asyncio.timeout_at(question.until):
+            if anew:  # others were left alone as long as the one that was closed, or longer
+                lane = await self._lanes.take_new(way)
+            else:
+                lane = await self._lanes.take(way)
+            if not lane.asked:
+                await self._dial(way, lane, probe)
+        return lane
+
+    async def _dial(self, way: Way, lane: Lane, probe: Probe) -> None:
+        probe.enter("connect")
         reset = current_probe.set(probe)
         try:
-            async with asyncio.timeout(seconds) as deadline:
-                if self._to_proxy is None or destination.allowed_by_name:
-                    pool = (
-                        self._pool("named", self._resolver, dialling_socket)
-                        if destination.allowed_by_name
-                        else self._pool("checked", self._guard, self._guard.open_socket)
-                    )
-                    return await _ask(pool, request, destination.url, deadline)
-                return await self._through_proxy(self._to_proxy, request, destination.url, deadline)
-        except Exception as exc:  # whatever an answer brings about is its sender's doing
-            raise transport_error(_cause(exc), destination, seconds=seconds, probe=probe) from exc
+            await self._dialler.dial(way, lane)
+        except BaseException:
+            lane.close()
+            raise
         finally:
             current_probe.reset(reset)
 
-    async def _through_proxy(
-        self, to_proxy: ProxyDialler, request: _Request, url: Url, deadline: asyncio.Timeout
-    ) -> Answer:
-        """Ask the proxy for one checked address after another, until it reaches one."""
-        request = request._replace(headers=[("Host", url.authority), *request.headers])
-        route = {
-            "proxy": to_proxy.proxy.url,
-            "proxy_headers": to_proxy.proxy.headers,
-            "server_hostname": url.host,
-        }
-        pool = self._pool("proxied", to_proxy, to_proxy.open_socket)
-        failed: Exception = OSError(None, "the name has no address")
-        for address in await look_up(self._guard, url.host, url.port):
-            try:
-                answer = await _ask(pool, request, replace(url, host=address), deadline, route)
-            except aiohttp.ClientHttpProxyError as exc:
-                failed = exc  # nothing has been sent to the destination yet
-                continue
-            dialled = host_and_port(address, url.port)
-            return replace(answer, timing=replace(answer.timing, address=dialled))
-        raise failed
 
-    def _pool(
-        self, name: str, resolver: AbstractResolver, socket_factory: SocketFactoryType
-    ) -> aiohttp.ClientSession:
-        if name in self._pools:
-            return self._pools[name]
-        self._pools[name] = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=self.options.most,
-                limit_per_host=self.options.most_per_host,
-                resolver=resolver,
-                use_dns_cache=False,
-                socket_factory=socket_factory,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-        )
-        return self._pools[name]
+def _head(method: str, destination: Destination, headers: Sequence[tuple[str, str]]) -> bytes:
+    """Return request line and fields, `Host` among them.
 
-
-class _Request(NamedTuple):
-    method: str
-    headers: Sequence[tuple[str, str]]
-    tls: ssl.SSLContext
-    body: bytes | None = None
-    max_body_bytes: int = MAX_ANSWER_BYTES
-
-
-async def _ask(
-    session: aiohttp.ClientSession,
-    request: _Request,
-    url: Url,
-    deadline: asyncio.Timeout,
-    route: Mapping[str, Any] | None = None,  # what aiohttp is told of a proxy
-) -> Answer:
-    probe = current_probe.get()
-    async with session.request(
-        request.method,
-        URL(str(url), encoded=True),
-        data=request.body,
-        headers=list(request.headers),
-        allow_redirects=False,
-        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-        ssl=request.tls,
-        **(route or {}),
-    ) as response:
-        # A little before the deadline, which would take the status away with the body.
-        until = (deadline.when() or 0) - 0.05
-        body, complete = await _read_bounded(response, until, request.max_body_bytes)
-        return Answer(
-            status=response.status,
-            headers=Headers(list(response.headers.items())),
-            body=body,
-            complete=complete,
-            timing=Timing(address=probe.address if probe else None),
-        )
-
-
-async def _read_bounded(
-    response: aiohttp.ClientResponse, until: float, max_bytes: int
-) -> tuple[bytes, bool]:
-    """Read a body up to the bound and the moment, and say whether that was all of it."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout_at(until):
-            while len(body) <= max_bytes:
-                chunk = await response.content.read(max_bytes + 1 - len(body))
-                if not chunk:
-                    return bytes(body), True
-                body += chunk
-    except (TimeoutError, aiohttp.ClientError):
-        pass  # what was read is reported as incomplete
-    response.close()  # the rest is not wanted: neither read nor kept alive
-    return bytes(body[:max_bytes]), False
-
-
-def _cause(exc: Exception) -> Exception:
-    """Return what lies beneath an error of aiohttp's."""
-    if isinstance(exc, aiohttp.ClientHttpProxyError):
-        return ProxyRefusedError(f"the proxy answered {exc.status}")
-    if isinstance(exc, aiohttp.ClientConnectorCertificateError):
-        return exc.certificate_error
-    if not isinstance(exc, aiohttp.ClientConnectorError):
-        return exc
-    inner = exc.os_error
-    if isinstance(exc, aiohttp.ClientConnectorDNSError):
-        return LookupFailedError(inner.errno, inner.strerror)
-    if isinstance(exc, aiohttp.ClientProxyConnectionError):
-        return ProxyUnreachableError(None, f"the proxy: {inner.strerror or 'failed'}")
-    return inner
+    Raises:
+        TransportError: A field has a line break or a zero in it.
+    """
+    url = destination.url
+    lines = [f"{name}: {value}" for name, value in headers]
+    flat = "".join(lines)
+    if "\r" in flat or "\n" in flat or "\0" in flat:
+        raise TransportError(f"{destination.origin}: a header field holds a line break or a zero")
+    first = (f"{method} {url.target} HTTP/1.1", f"Host: {url.authority}")
+    return "\r\n".join([*first, *lines, "", ""]).encode()

@@ -17,7 +17,7 @@ from typing import Final
 from pushkit.errors import TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import closing
-from pushkit.net.webhook_client import WebhookClient
+from pushkit.net.transport import Transport
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
 from receiver.doctor.subject import Examined
@@ -55,7 +55,7 @@ async def _oversized_body(
     draft = agent.draft("doctor")
     large = draft.body[:-1] + b" " * (_LARGE_BYTES - len(draft.body)) + b"}"
     request = replace(draft, body=large).request()
-    async with closing(WebhookClient(DestinationPolicy.naming(subject.url))) as client:
+    async with closing(Transport(DestinationPolicy.naming(subject.url))) as client:
         to = client.policy.check(subject.url)
         try:
             answer = await client.post(to, [*request.headers], large, timeout=_LARGE_TIMEOUT)

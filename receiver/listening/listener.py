@@ -19,7 +19,7 @@ from pushkit.captured import Circumstances, fields_to_send, save
 from pushkit.errors import PushkitError, TransportError
 from pushkit.keys.jwk import VerificationKey, public_jwk
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.webhook_client import WebhookClient
+from pushkit.net.transport import Transport
 from pushkit.terminal.command import painted
 from receiver.limits import ConnectionLimits
 from receiver.listening.edge import Arrival, ListeningEdge
@@ -105,7 +105,7 @@ class _Desk:
         self._options = options
         self._receiver = receiver
         self._client = (
-            WebhookClient(DestinationPolicy.naming(options.forward)) if options.forward else None
+            Transport(DestinationPolicy.naming(options.forward)) if options.forward else None
         )
         self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
         self._forwarding: asyncio.Task[None] | None = None
@@ -155,7 +155,7 @@ class _Desk:
         snapshot = await self._receiver.trust.snapshot()
         return [public_jwk(key) for held in snapshot.held for key in held.keys.values()]
 
-    async def _forward_all(self, client: WebhookClient) -> None:
+    async def _forward_all(self, client: Transport) -> None:
         url = self._options.forward or ""
         destination = client.policy.check(url)
         shown = f"{destination.origin}{destination.url.target.partition('?')[0]}"

@@ -1,4 +1,4 @@
-"""What is loaded with pushkit, and with the verification of cards: each in a fresh interpreter."""
+"""What is loaded with the packages, and with what they export: each in a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-NETWORK = {"aiohttp", "sqlite3", "tenacity"}
+NETWORK = {"aiodns", "aiohttp", "httptools", "sqlite3", "tenacity"}
 OFFLINE = "CardPolicy, TrustedKeys, canonicalize, load_card_trust, sign_card, verify_card"
 
 
@@ -27,7 +27,27 @@ def test_to_sign_and_to_verify_cards_loads_no_network_library(statement: str) ->
 
 
 def test_what_fetches_cards_loads_one() -> None:
-    assert "aiohttp" in loaded_after("from pushkit.cards import verify_cards")
+    assert "httptools" in loaded_after("from pushkit.cards import verify_cards")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from pushkit import PushSender",
+        "from pushkit.cards import CardTrust, verify_cards",
+        "from receiver import Receiver",
+    ],
+)
+def test_what_sends_and_what_receives_loads_no_web_framework(statement: str) -> None:
+    assert loaded_after(statement).isdisjoint({"aiohttp", "yarl", "jinja2", "click", "pydantic"})
+
+
+def test_every_module_of_the_rooms_that_connect_does_without_a_web_framework() -> None:
+    every = (
+        "import pkgutil, pushkit.net as room;"
+        "[__import__(f'pushkit.net.{each.name}') for each in pkgutil.iter_modules(room.__path__)]"
+    )
+    assert loaded_after(every).isdisjoint({"aiohttp", "yarl"})
 
 
 @pytest.mark.parametrize("package", ["pushkit", "pushkit.cards"])

@@ -29,7 +29,7 @@ from aiohttp import web
 
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import ConnectionOptions
-from pushkit.net.webhook_client import WebhookClient
+from pushkit.net.transport import Transport
 from tests.eventually import DEADLINE, eventually
 
 __all__ = ["SERVERS", "Certificate", "Serve", "ask_many", "nginx"]
@@ -255,7 +255,7 @@ async def ask_many(
     base: str, certificate: Certificate | None, chance: random.Random, requests: int
 ) -> None:
     """Post over eight connections, and see that each request gets its own answer."""
-    client = WebhookClient(
+    client = Transport(
         DestinationPolicy(["127.0.0.1:*"]),
         ConnectionOptions(most_per_host=8, ca_file=certificate.roots if certificate else None),
     )
@@ -267,7 +267,7 @@ async def ask_many(
     await client.close()
 
 
-async def _ask(client: WebhookClient, base: str, number: int, path: str, size: int) -> None:
+async def _ask(client: Transport, base: str, number: int, path: str, size: int) -> None:
     said = f"dlv_{number:06}"
     answer = await client.post(
         client.policy.check(base + path), [("webhook-id", said)], b"x" * size, timeout=_PATIENT

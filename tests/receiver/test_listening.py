@@ -32,7 +32,7 @@ from pushkit.errors import InboundError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer
-from pushkit.net.webhook_client import WebhookClient
+from pushkit.net.transport import Transport
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.listening.listener import Listening, listening
@@ -57,7 +57,7 @@ class Terminal:
 
     async def post(self, draft: Draft) -> Answer:
         request = draft.request()
-        client = WebhookClient(DestinationPolicy.naming(draft.url))
+        client = Transport(DestinationPolicy.naming(draft.url))
         try:
             destination = client.policy.check(draft.url)
             return await client.post(

@@ -291,7 +291,7 @@ CUTS = (
     _cut(
         "time-out",
         "An attempt ends in time, whatever the webhook does.",
-        "pushkit.net.webhook_client",
+        "pushkit.net.transport",
         (
             "asyncio.get_running_loop().time() + timeout.total_seconds(),",
             "asyncio.get_running_loop().time() + timeout.total_seconds() + 1e6,",
@@ -300,7 +300,7 @@ CUTS = (
     _cut(
         "no redirect",
         "A redirect is not followed.",
-        "pushkit.net.webhook_client",
+        "pushkit.net.transport",
         ("        del headers  #", "        #"),
         (
             "                return await lane.ask(question, probe)\n",
@@ -321,13 +321,15 @@ CUTS = (
         "name at dial",
         "A name is looked up for each connection.",
         "pushkit.net.guard",
-        ("_LOOKUP_TIMEOUT: Final =", "_KNOWN: dict[str, list[str]] = {}\n_LOOKUP_TIMEOUT: Final ="),
         (
-            '        return [answer["host"] for answer in await resolver.resolve(host, port)]\n',
-            "        if host not in _KNOWN:\n"
-            "            answers = await resolver.resolve(host, port)\n"
-            "            _KNOWN[host] = [answer['host'] for answer in answers]\n"
-            "        return _KNOWN[host]\n",
+            "_LOOKUP_TIMEOUT: Final =",
+            "_KNOWN: dict[str, Sequence[str]] = {}\n_LOOKUP_TIMEOUT: Final =",
+        ),
+        (
+            "                addresses = await self._asked().resolve(host)\n",
+            "                if host not in _KNOWN:\n"
+            "                    _KNOWN[host] = await self._asked().resolve(host)\n"
+            "                addresses = _KNOWN[host]\n",
         ),
     ),
     _cut(

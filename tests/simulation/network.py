@@ -23,8 +23,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiohttp.abc import AbstractResolver, ResolveResult
-
 from tests.simulation.loop import PROCESS, Process, SimulatedLoop
 
 __all__ = ["Fate", "Link", "Network", "SimulatedResolver", "SimulatedSocket"]
@@ -310,30 +308,13 @@ class SimulatedSocket:
     def __exit__(self, *_: object) -> None: ...
 
 
-class SimulatedResolver(AbstractResolver):
+class SimulatedResolver:
     """Stands for the name servers."""
 
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    async def resolve(
-        self,
-        host: str,
-        port: int = 0,
-        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002  # the interface
-    ) -> list[ResolveResult]:
+    async def resolve(self, host: str) -> list[str]:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET,
-                proto=6,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in await loop.network.look_up(host)
-        ]
+        return list(await loop.network.look_up(host))
 
     async def close(self) -> None: ...
 

@@ -782,7 +782,7 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
         (pushkit.work.pump, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
         (Housekeeper.__init__, "__kwdefaults__", {"interval": _RESTS[slow]}),
         (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),
-        (pushkit.net.guard, "AsyncResolver", SimulatedResolver),
+        (pushkit.net.guard, "SystemResolver", SimulatedResolver),
         *((module, "sign_bytes", signing.sign_bytes) for module in _SIGNING),
         *((module, "signature_holds", signing.signature_holds) for module in _VERIFYING),
         # The same keys are published and read over and over.

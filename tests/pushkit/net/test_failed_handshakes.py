@@ -11,7 +11,7 @@ import pytest
 
 from pushkit.errors import TlsError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.webhook_client import WebhookClient
+from pushkit.net.transport import Transport
 from tests.eventually import eventually
 
 
@@ -28,7 +28,7 @@ def _handshakes() -> int:
 async def test_a_handshake_that_failed_leaves_nothing_in_memory() -> None:
     server = await asyncio.start_server(_speaks_no_tls, "127.0.0.1", 0)
     url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    client = WebhookClient(DestinationPolicy.naming(url))
+    client = Transport(DestinationPolicy.naming(url))
     destination = client.policy.check(url)
 
     async def none_is_left() -> bool:

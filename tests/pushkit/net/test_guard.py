@@ -12,7 +12,6 @@ from functools import partial
 
 import pytest
 from aiohttp import web
-from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from pushkit.errors import DestinationRefusedError, TransportError
@@ -25,12 +24,12 @@ from pushkit.net.destination import (
 )
 from pushkit.net.guard import Guard, dialling_socket
 from pushkit.net.posting import ConnectionOptions
+from pushkit.net.transport import Transport
 from pushkit.url import Url
 from tests.eventually import DEADLINE, PATIENT
 from tests.hostile import PUBLIC, HostileUrl, attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.network import LeftLoopbackError, Network, the_network
-from tests.pushkit.net.conftest import AnyTransport, Client
 
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
@@ -100,7 +99,7 @@ def network(monkeypatch: pytest.MonkeyPatch, canary: Canary) -> Iterator[Network
         yield network
 
 
-async def tried(transport: AnyTransport, url: str) -> str:
+async def tried(transport: Transport, url: str) -> str:
     """Post to a URL as a sender does; return what came of it."""
     try:
         destination = transport.policy.check(url)
@@ -114,7 +113,7 @@ async def tried(transport: AnyTransport, url: str) -> str:
 
 
 async def leads_nowhere(
-    network: Network, canary: Canary, transport: AnyTransport, urls: list[str]
+    network: Network, canary: Canary, transport: Transport, urls: list[str]
 ) -> None:
     """Hold that no URL, tried again and again, makes a socket dial."""
     try:
@@ -143,7 +142,6 @@ def but_for_its_port(line: HostileUrl) -> bool:
     ],
 )
 async def test_no_hostile_url_leads_to_a_connection(
-    client: Client,
     network: Network,
     canary: Canary,
     policy: type[DestinationPolicy],
@@ -151,7 +149,7 @@ async def test_no_hostile_url_leads_to_a_connection(
 ) -> None:
     lines = [line for line in hostile_urls(canary.port) if of_list(line)]
     assert len(lines) >= 70
-    transport = client(policy(), ConnectionOptions(resolver=network.names))
+    transport = Transport(policy(), ConnectionOptions(resolver=network.names))
     await leads_nowhere(network, canary, transport, [line.url for line in lines])
     assert network.names.asked == []  # the URL alone was reason enough
 
@@ -169,26 +167,21 @@ INTRANET = DestinationRules(
 @pytest.mark.parametrize("rules", [DestinationRules(), INTRANET], ids=["", "with an intranet"])
 @pytest.mark.parametrize("policy", [Relaxed, Naive])
 async def test_the_addresses_alone_are_reason_enough(
-    client: Client,
     network: Network,
     canary: Canary,
     policy: type[DestinationPolicy],
     rules: DestinationRules,
 ) -> None:
     lines = [line for line in hostile_urls(canary.port) if looked_up(line)]
-    transport = client(policy(rules=rules), ConnectionOptions(resolver=network.names))
+    transport = Transport(policy(rules=rules), ConnectionOptions(resolver=network.names))
     await leads_nowhere(network, canary, transport, [line.looked_up() for line in lines])
     assert "mixed.attacker.example.com" in network.names.asked
-
-
-async def unchecked(guard: Guard, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:
-    return await guard._resolver.resolve(host, port, family)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("removed", "put"),
     [
-        pytest.param("resolve", unchecked, id="without the check of a name's answers"),
+        pytest.param("check_all", lambda *_: None, id="without the check of a name's answers"),
         pytest.param(
             "open_socket",
             lambda _, address: dialling_socket(address),
@@ -196,8 +189,7 @@ async def unchecked(guard: Guard, host: str, port: int = 0, family: int = 0) -> 
         ),
     ],
 )
-async def test_either_check_of_addresses_keeps_the_other_ones_names(  # noqa: PLR0917  # fixtures
-    client: Client,
+async def test_either_check_of_addresses_keeps_the_other_ones_names(  # fixtures
     network: Network,
     canary: Canary,
     monkeypatch: pytest.MonkeyPatch,
@@ -212,27 +204,27 @@ async def test_either_check_of_addresses_keeps_the_other_ones_names(  # noqa: PL
         if line.reason.startswith("DNS") and looked_up(line) and "mixed" not in line.reason
     ]
     assert len(lines) >= 7
-    transport = client(Naive(), ConnectionOptions(resolver=network.names))
+    transport = Transport(Naive(), ConnectionOptions(resolver=network.names))
     await leads_nowhere(network, canary, transport, [line.looked_up() for line in lines])
 
 
 async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_check(
-    client: Client, network: Network, canary: Canary, monkeypatch: pytest.MonkeyPatch
+    network: Network, canary: Canary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Rebinding between check and connect: what was checked is not what comes to the socket.
-    checked = Guard.resolve
+    checked = Guard.check_all
 
-    async def then_another(guard: Guard, host: str, port: int = 0, family: int = 0) -> object:
-        await checked(guard, host, port, family)  # type: ignore[arg-type]
-        return await guard._resolver.resolve(host, port, family)  # type: ignore[arg-type]
+    def then_another(guard: Guard, addresses: list[str], port: int, host: str) -> None:
+        checked(guard, addresses, port, host)
+        addresses[:] = ["127.0.0.1"]
 
-    monkeypatch.setattr(Guard, "resolve", then_another)
-    network.names.says("rebind.example.com", [PUBLIC], ["127.0.0.1"])
-    transport = client(Relaxed(), ConnectionOptions(resolver=network.names))
+    monkeypatch.setattr(Guard, "check_all", then_another)
+    network.names.says("rebind.example.com", [PUBLIC])
+    transport = Transport(Relaxed(), ConnectionOptions(resolver=network.names))
     outcome = await tried(transport, f"http://rebind.example.com:{canary.port}/")
     await transport.close()
     assert "not public" in outcome
-    assert (network.names.asked, network.dialled) == (["rebind.example.com"] * 2, [])
+    assert (network.names.asked, network.dialled) == (["rebind.example.com"], [])
 
 
 @pytest.mark.parametrize(
@@ -254,19 +246,17 @@ async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_che
 )
 @pytest.mark.parametrize("beside", [(), (PUBLIC,), ("2606:4700::1111",)])
 async def test_a_name_with_such_an_address_is_not_dialled(
-    client: Client, network: Network, canary: Canary, address: str, beside: tuple[str, ...]
+    network: Network, canary: Canary, address: str, beside: tuple[str, ...]
 ) -> None:
     network.names.says("client.example.com", [*beside, address])
-    transport = client(DestinationPolicy(), ConnectionOptions(resolver=network.names))
+    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=network.names))
     await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
     assert network.names.asked == ["client.example.com"] * 3
 
 
-async def test_an_address_of_this_machine_is_not_dialled(
-    client: Client, network: Network, canary: Canary
-) -> None:
+async def test_an_address_of_this_machine_is_not_dialled(network: Network, canary: Canary) -> None:
     network.names.says("client.example.com", [PUBLIC])
-    transport = client(
+    transport = Transport(
         DestinationPolicy(),
         ConnectionOptions(resolver=network.names, is_own=lambda address: address == PUBLIC),
     )
@@ -274,16 +264,16 @@ async def test_an_address_of_this_machine_is_not_dialled(
 
 
 async def test_a_name_with_a_hundred_addresses_is_not_dialled(
-    client: Client, network: Network, canary: Canary
+    network: Network, canary: Canary
 ) -> None:
     network.names.says("client.example.com", [f"8.8.4.{last}" for last in range(100)])
-    transport = client(DestinationPolicy(), ConnectionOptions(resolver=network.names))
+    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=network.names))
     await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
 
 
-async def test_a_public_address_is_dialled(client: Client, network: Network) -> None:
+async def test_a_public_address_is_dialled(network: Network) -> None:
     network.names.says("client.example.com", [PUBLIC])
-    transport = client(DestinationPolicy(), ConnectionOptions(resolver=network.names))
+    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=network.names))
     assert "failed" in await tried(transport, "https://client.example.com/")
     await transport.close()
     assert network.dialled == [(PUBLIC, 443)]
@@ -293,7 +283,7 @@ async def test_a_public_address_is_dialled(client: Client, network: Network) -> 
 
 
 async def test_a_connection_that_stays_open_goes_where_it_was_checked(
-    client: Client, internet: Internet, canary: Canary
+    internet: Internet, canary: Canary
 ) -> None:
     network, peers = internet.network, []
 
@@ -304,7 +294,7 @@ async def test_a_connection_that_stays_open_goes_where_it_was_checked(
     await internet.serve(note)
     network.names.says(HOOKS, [HOOKS_ADDRESS], ["127.0.0.1"])
     network.places["127.0.0.1", 443] = canary.port
-    transport = client(
+    transport = Transport(
         DestinationPolicy(), ConnectionOptions(resolver=network.names, ca_file=internet.ca_file)
     )
     url = f"https://{HOOKS}/"
@@ -319,7 +309,7 @@ async def test_a_connection_that_stays_open_goes_where_it_was_checked(
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 305, 307, 308, 399])
 async def test_an_answer_that_leads_to_loopback_is_not_followed(
-    client: Client, internet: Internet, canary: Canary, status: int
+    internet: Internet, canary: Canary, status: int
 ) -> None:
     async def redirect(_: web.Request) -> web.Response:
         place = f"http://127.0.0.1:{canary.port}/"
@@ -328,7 +318,7 @@ async def test_an_answer_that_leads_to_loopback_is_not_followed(
         )
 
     await internet.serve(redirect)
-    transport = client(
+    transport = Transport(
         DestinationPolicy(["127.0.0.1:*"]),  # even where it would be allowed
         ConnectionOptions(resolver=internet.network.names, ca_file=internet.ca_file),
     )
@@ -342,10 +332,10 @@ async def test_an_answer_that_leads_to_loopback_is_not_followed(
 
 
 async def test_the_harness_fails_when_the_guard_is_removed(
-    client: Client, network: Network, canary: Canary
+    network: Network, canary: Canary
 ) -> None:
     unguarded = partial(
-        client, Nothing(), ConnectionOptions(resolver=network.names, is_own=lambda _: False)
+        Transport, Nothing(), ConnectionOptions(resolver=network.names, is_own=lambda _: False)
     )
     urls = [line.url for line in hostile_urls(canary.port)]
     with pytest.raises(AssertionError):
@@ -359,8 +349,10 @@ async def test_the_harness_fails_when_the_guard_is_removed(
     assert canary.connections > 10
 
 
-async def test_the_harness_lets_nothing_out_of_loopback(client: Client, network: Network) -> None:
-    transport = client(Nothing(), ConnectionOptions(resolver=network.names, is_own=lambda _: False))
+async def test_the_harness_lets_nothing_out_of_loopback(network: Network) -> None:
+    transport = Transport(
+        Nothing(), ConnectionOptions(resolver=network.names, is_own=lambda _: False)
+    )
     for url in ("http://169.254.169.254/", "http://example.com/", "http://10.0.0.1/"):
         assert "failed" in await tried(transport, url)
     await transport.close()

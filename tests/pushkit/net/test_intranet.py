@@ -21,10 +21,10 @@ from pushkit.errors import (
 from pushkit.net.destination import Decision, DestinationPolicy, Judged
 from pushkit.net.guard import Guard
 from pushkit.net.posting import ConnectionOptions
+from pushkit.net.transport import Transport
 from tests.eventually import PATIENT
 from tests.internet import Internet
 from tests.network import Network
-from tests.pushkit.net.conftest import Client
 
 INTRANET = DestinationRules(
     allow_domains=["corp.example", "svc.internal"], allow_networks=["10.1.0.0/16", "fd12:3456::/32"]
@@ -157,10 +157,10 @@ CLOSED = [
 @pytest.mark.parametrize("beside", [(), ("10.1.0.5",)], ids=["alone", "beside a good one"])
 @pytest.mark.parametrize("address", CLOSED)
 async def test_no_rule_opens_such_an_address(
-    client: Client, network: Network, address: str, beside: tuple[str, ...]
+    network: Network, address: str, beside: tuple[str, ...]
 ) -> None:
     network.names.says(HOOKS, [*beside, address])
-    transport = client(
+    transport = Transport(
         DestinationPolicy(rules=EVERYTHING), ConnectionOptions(resolver=network.names)
     )
     with pytest.raises(AddressRefusedError) as caught:
@@ -170,9 +170,9 @@ async def test_no_rule_opens_such_an_address(
     assert (network.names.asked, network.dialled) == ([HOOKS], [])
 
 
-async def test_an_own_address_stays_closed(client: Client, network: Network) -> None:
+async def test_an_own_address_stays_closed(network: Network) -> None:
     network.names.says(HOOKS, ["10.1.0.5"])
-    transport = client(
+    transport = Transport(
         DestinationPolicy(rules=INTRANET),
         ConnectionOptions(resolver=network.names, is_own=lambda address: address == "10.1.0.5"),
     )
@@ -200,16 +200,14 @@ def test_networks_narrow_down_what_is_opened(rules: DestinationRules, decision: 
     assert DestinationPolicy(rules=opened).judge_address("10.1.9.1") is decision
 
 
-async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(
-    client: Client, internet: Internet
-) -> None:
+async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(internet: Internet) -> None:
     async def accept(_: web.Request) -> web.Response:
         return web.Response(status=202)
 
     await internet.serve(accept, name=HOOKS, address="10.1.0.5")
     rules = INTRANET
     trusting, trusting_nobody = (
-        client(
+        Transport(
             DestinationPolicy(rules=rules),
             ConnectionOptions(resolver=internet.network.names, ca_file=authority),
         )
@@ -226,10 +224,12 @@ async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(
 
 @pytest.mark.parametrize("then", ["127.0.0.1", "169.254.169.254", "10.2.0.1", "::ffff:10.1.0.5"])
 async def test_a_name_that_leads_elsewhere_the_second_time_is_not_followed(
-    client: Client, network: Network, monkeypatch: pytest.MonkeyPatch, then: str
+    network: Network, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     network.names.says(HOOKS, ["10.1.0.5"], [then])
-    transport = client(DestinationPolicy(rules=INTRANET), ConnectionOptions(resolver=network.names))
+    transport = Transport(
+        DestinationPolicy(rules=INTRANET), ConnectionOptions(resolver=network.names)
+    )
     destination = transport.policy.check(URL)
     with pytest.raises(TransportError):
         await transport.post(destination, [], b"{}", timeout=PATIENT)
@@ -238,14 +238,14 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_not_followed(
         await transport.post(destination, [], b"{}", timeout=PATIENT)
 
     # And between the check and the socket.
-    checked = Guard.resolve
+    checked = Guard.check_all
 
-    async def then_another(guard: Guard, host: str, port: int = 0, family: int = 0) -> object:
-        await checked(guard, host, port, family)  # type: ignore[arg-type]
-        return await guard._resolver.resolve(host, port, family)  # type: ignore[arg-type]
+    def then_another(guard: Guard, addresses: list[str], port: int, host: str) -> None:
+        checked(guard, addresses, port, host)
+        addresses[:] = [then]
 
-    monkeypatch.setattr(Guard, "resolve", then_another)
-    network.names.says(HOOKS, ["10.1.0.5"], [then])
+    monkeypatch.setattr(Guard, "check_all", then_another)
+    network.names.says(HOOKS, ["10.1.0.5"])
     with pytest.raises(AddressRefusedError):
         await transport.post(destination, [], b"{}", timeout=PATIENT)
     await transport.close()
@@ -253,12 +253,14 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_not_followed(
 
 
 async def test_without_a_guard_those_addresses_would_be_dialled(
-    client: Client, network: Network, monkeypatch: pytest.MonkeyPatch
+    network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What the tests above would miss if they could not see it.
     monkeypatch.setattr(Guard, "check", lambda *_: None)
     network.names.says(HOOKS, ["169.254.169.254"])
-    transport = client(DestinationPolicy(rules=INTRANET), ConnectionOptions(resolver=network.names))
+    transport = Transport(
+        DestinationPolicy(rules=INTRANET), ConnectionOptions(resolver=network.names)
+    )
     with pytest.raises(TransportError):
         await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
     await transport.close()
@@ -303,15 +305,13 @@ def test_only_names_can_be_opened_and_never_localhost(domain: str) -> None:
 # --- who hears of it -----------------------------------------------------------------------------
 
 
-async def test_every_decision_is_told_with_what_it_is_about(
-    client: Client, network: Network
-) -> None:
+async def test_every_decision_is_told_with_what_it_is_about(network: Network) -> None:
     heard: list[Judged] = []
     rules = DestinationRules(
         allow_domains=["corp.example"], allow_networks=["10.1.0.0/16"], on_decision=heard.append
     )
     network.names.says(HOOKS, ["10.1.0.5"], ["10.2.0.1"])
-    transport = client(
+    transport = Transport(
         DestinationPolicy(["[::1]:*"], rules), ConnectionOptions(resolver=network.names)
     )
     for url in ("not a URL", "https://evilcorp.example/"):

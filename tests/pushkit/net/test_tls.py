@@ -15,9 +15,9 @@ from pushkit.errors import ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.tls import ClientCertificate, tls_context
+from pushkit.net.transport import Transport
 from tests.eventually import PATIENT
 from tests.internet import HOOKS, Internet
-from tests.pushkit.net.conftest import AnyTransport, Client
 
 URL = f"https://{HOOKS}/hook"
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -30,8 +30,8 @@ async def answers(request: web.Request) -> web.Response:
 
 
 @pytest.fixture
-async def transport(client: Client, internet: Internet) -> AsyncIterator[AnyTransport]:
-    transport = client(
+async def transport(internet: Internet) -> AsyncIterator[Transport]:
+    transport = Transport(
         DestinationPolicy(),
         ConnectionOptions(resolver=internet.network.names, ca_file=internet.ca_file),
     )
@@ -39,12 +39,12 @@ async def transport(client: Client, internet: Internet) -> AsyncIterator[AnyTran
     await transport.close()
 
 
-async def post(transport: AnyTransport, **options: object) -> Answer:
+async def post(transport: Transport, **options: object) -> Answer:
     destination = transport.policy.check(URL)
     return await transport.post(destination, [], b"", timeout=PATIENT, **options)  # type: ignore[arg-type]
 
 
-async def test_a_good_certificate_is_accepted(internet: Internet, transport: AnyTransport) -> None:
+async def test_a_good_certificate_is_accepted(internet: Internet, transport: Transport) -> None:
     await internet.serve(answers)
     answer = await post(transport)
     assert (answer.status, answer.headers.one("X-Host")) == (200, HOOKS)
@@ -61,7 +61,7 @@ async def test_a_good_certificate_is_accepted(internet: Internet, transport: Any
     ],
 )
 async def test_a_bad_certificate_is_refused_before_anything_is_sent(
-    internet: Internet, transport: AnyTransport, wrong: str, reason: str
+    internet: Internet, transport: Transport, wrong: str, reason: str
 ) -> None:
     asked = []
 
@@ -85,7 +85,7 @@ async def test_a_bad_certificate_is_refused_before_anything_is_sent(
 
 
 async def test_a_self_signed_certificate_is_refused_unless_it_is_what_is_trusted(
-    internet: Internet, transport: AnyTransport
+    internet: Internet, transport: Transport
 ) -> None:
     certificate, key = _self_signed(internet.directory)
     leaf = trustme.LeafCert(key.read_bytes(), certificate.read_bytes(), [])
@@ -96,16 +96,16 @@ async def test_a_self_signed_certificate_is_refused_unless_it_is_what_is_trusted
     assert (await post(transport, tls=pinned)).status == 200
 
 
-async def test_without_its_authority_nothing_is_trusted(client: Client, internet: Internet) -> None:
+async def test_without_its_authority_nothing_is_trusted(internet: Internet) -> None:
     await internet.serve(answers)
-    transport = client(DestinationPolicy(), ConnectionOptions(resolver=internet.network.names))
+    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=internet.network.names))
     with pytest.raises(TransportError, match="unable to get local issuer"):
         await post(transport)
     await transport.close()
 
 
 async def test_roots_of_a_destination_stand_in_place_of_all_others(
-    internet: Internet, transport: AnyTransport
+    internet: Internet, transport: Transport
 ) -> None:
     await internet.serve(answers)
     other = internet.directory / "other.pem"
@@ -129,7 +129,7 @@ def client_certificate(
 
 @pytest.mark.parametrize("password", [None, "open sesame"])
 async def test_a_server_that_demands_a_certificate_gets_it(
-    internet: Internet, transport: AnyTransport, password: str | None
+    internet: Internet, transport: Transport, password: str | None
 ) -> None:
     await internet.serve(answers, clients_of=internet.authority)
     client = client_certificate(internet.authority, internet.directory, password=password)
@@ -137,8 +137,19 @@ async def test_a_server_that_demands_a_certificate_gets_it(
     assert answer.body == b"agent.example.com"
 
 
+async def test_a_get_shows_the_certificate_too(internet: Internet, transport: Transport) -> None:
+    await internet.serve(answers, clients_of=internet.authority)
+    client = client_certificate(internet.authority, internet.directory)
+    tls = tls_context(client=client, ca_file=internet.ca_file)
+    destination = transport.policy.check(f"https://{HOOKS}/")
+    answer = await transport.get(destination, [], timeout=PATIENT, tls=tls)
+    assert answer.body == b"agent.example.com"
+    with pytest.raises(TransportError):
+        await transport.get(destination, [], timeout=PATIENT)
+
+
 async def test_a_server_that_demands_a_certificate_refuses_who_has_none(
-    internet: Internet, transport: AnyTransport
+    internet: Internet, transport: Transport
 ) -> None:
     await internet.serve(answers, clients_of=internet.authority)
     with pytest.raises(TransportError):
@@ -146,7 +157,7 @@ async def test_a_server_that_demands_a_certificate_refuses_who_has_none(
 
 
 async def test_a_server_that_demands_a_certificate_refuses_a_strangers(
-    internet: Internet, transport: AnyTransport
+    internet: Internet, transport: Transport
 ) -> None:
     await internet.serve(answers, clients_of=internet.authority)
     client = client_certificate(trustme.CA(), internet.directory)
@@ -155,7 +166,7 @@ async def test_a_server_that_demands_a_certificate_refuses_a_strangers(
 
 
 async def test_a_connection_with_a_certificate_serves_nobody_without(
-    internet: Internet, transport: AnyTransport
+    internet: Internet, transport: Transport
 ) -> None:
     asked = []
 

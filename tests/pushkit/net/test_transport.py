@@ -9,16 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
-import aiohttp
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from pushkit.errors import TransportError
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.posting import Answer, ConnectionOptions
+from pushkit.net.transport import Transport
 from pushkit.url import Url
 from tests.eventually import DEADLINE, PATIENT
-from tests.pushkit.net.conftest import AnyTransport, Client
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -106,14 +104,14 @@ OK = HEAD + b"Content-Length: 2\r\n\r\nok"
 
 
 @pytest.fixture
-async def transport(client: Client) -> AsyncIterator[AnyTransport]:
-    transport = client(LOOPBACK)
+async def transport() -> AsyncIterator[Transport]:
+    transport = Transport(LOOPBACK)
     yield transport
     await transport.close()
 
 
 async def post(
-    transport: AnyTransport, url: str, *, body: bytes = b"{}", within: timedelta = TIMEOUT
+    transport: Transport, url: str, *, body: bytes = b"{}", within: timedelta = TIMEOUT
 ) -> Answer:
     async with asyncio.timeout(DEADLINE):
         return await transport.post(
@@ -124,7 +122,7 @@ async def post(
 # --- what goes out -----------------------------------------------------------------------------
 
 
-async def test_sends_the_headers_that_it_was_given_and_no_others(transport: AnyTransport) -> None:
+async def test_sends_the_headers_that_it_was_given_and_no_others(transport: Transport) -> None:
     async with serving(says(OK)) as server:
         answer = await post(transport, server.url + "?a=%2F&b=c", within=PATIENT)
     assert (answer.status, answer.body, answer.complete) == (200, b"ok", True)
@@ -135,7 +133,7 @@ async def test_sends_the_headers_that_it_was_given_and_no_others(transport: AnyT
 
 
 async def test_proxies_of_the_environment_are_ignored(
-    transport: AnyTransport, monkeypatch: pytest.MonkeyPatch
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(says(OK)) as proxy, serving(says(OK)) as server:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "https_proxy"):
@@ -146,7 +144,7 @@ async def test_proxies_of_the_environment_are_ignored(
 
 
 async def test_credentials_of_a_netrc_are_ignored(
-    transport: AnyTransport,
+    transport: Transport,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -158,7 +156,7 @@ async def test_credentials_of_a_netrc_are_ignored(
     assert b"uthorization" not in server.requests[0]
 
 
-async def test_cookies_are_not_kept(transport: AnyTransport) -> None:
+async def test_cookies_are_not_kept(transport: Transport) -> None:
     cookie = HEAD + b"Set-Cookie: a=b; Path=/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     async with serving(says(cookie)) as server:
         for _ in range(2):
@@ -168,7 +166,7 @@ async def test_cookies_are_not_kept(transport: AnyTransport) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirects_are_not_followed(transport: AnyTransport, status: int) -> None:
+async def test_redirects_are_not_followed(transport: Transport, status: int) -> None:
     async with serving(says(OK)) as canary:
         head = f"HTTP/1.1 {status} Moved\r\nLocation: {canary.url}\r\nContent-Length: 0\r\n\r\n"
         async with serving(says(head.encode())) as server:
@@ -177,7 +175,7 @@ async def test_redirects_are_not_followed(transport: AnyTransport, status: int) 
 
 
 @pytest.mark.parametrize("status", [401, 407])
-async def test_a_challenge_is_just_a_status(transport: AnyTransport, status: int) -> None:
+async def test_a_challenge_is_just_a_status(transport: Transport, status: int) -> None:
     challenge = b'WWW-Authenticate: Basic realm="a"\r\nProxy-Authenticate: Basic\r\n'
     head = f"HTTP/1.1 {status} No\r\n".encode() + challenge + b"Content-Length: 0\r\n\r\n"
     async with serving(says(head)) as server:
@@ -188,7 +186,7 @@ async def test_a_challenge_is_just_a_status(transport: AnyTransport, status: int
 # --- what comes back ---------------------------------------------------------------------------
 
 
-async def test_nothing_is_decompressed(transport: AnyTransport) -> None:
+async def test_nothing_is_decompressed(transport: Transport) -> None:
     bomb = gzip.compress(bytes(10_000_000))
     head = HEAD + f"Content-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
     async with serving(says(head, bomb)) as server:
@@ -197,14 +195,14 @@ async def test_nothing_is_decompressed(transport: AnyTransport) -> None:
 
 
 @pytest.mark.parametrize("status", [204, 205, 206, 304])
-async def test_an_answer_without_a_body_is_complete(transport: AnyTransport, status: int) -> None:
+async def test_an_answer_without_a_body_is_complete(transport: Transport, status: int) -> None:
     head = f"HTTP/1.1 {status} Yes\r\nContent-Length: 0\r\n\r\n".encode()
     async with serving(says(head)) as server:
         answer = await post(transport, server.url, within=PATIENT)
     assert (answer.status, answer.body, answer.complete) == (status, b"", True)
 
 
-async def test_interim_answers_are_passed_over(transport: AnyTransport) -> None:
+async def test_interim_answers_are_passed_over(transport: Transport) -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
     async with serving(says(b"HTTP/1.1 100 Continue\r\n\r\n", early, OK)) as server:
         assert (await post(transport, server.url, within=PATIENT)).status == 200
@@ -229,9 +227,7 @@ async def test_interim_answers_are_passed_over(transport: AnyTransport) -> None:
         pytest.param(says(HEAD, b"\r\n", b"x" * 70_000), id="larger than is read"),
     ],
 )
-async def test_the_status_stands_whatever_the_body_does(
-    transport: AnyTransport, talk: Talk
-) -> None:
+async def test_the_status_stands_whatever_the_body_does(transport: Transport, talk: Talk) -> None:
     async with serving(talk) as server:
         answer = await post(transport, server.url)
     assert (answer.status, answer.complete) == (200, False)
@@ -246,7 +242,7 @@ async def test_the_status_stands_whatever_the_body_does(
     ],
 )
 async def test_a_body_that_breaks_before_its_head_was_read_may_take_it_along(
-    transport: AnyTransport, talk: Talk
+    transport: Transport, talk: Talk
 ) -> None:
     # The delivery is then repeated: at least once, not at most once.
     async with serving(talk) as server:
@@ -256,7 +252,7 @@ async def test_a_body_that_breaks_before_its_head_was_read_may_take_it_along(
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 async def test_an_answer_that_comes_before_the_request_was_read_counts(
-    transport: AnyTransport,
+    transport: Transport,
 ) -> None:
     early = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n"
     async with serving(says(early, then=repeats(b"", pause=0.01))) as server:
@@ -288,14 +284,14 @@ async def test_an_answer_that_comes_before_the_request_was_read_counts(
         pytest.param(says(then=repeats(b"HTTP/1.1 103 X\r\n\r\n")), id="endless interim answers"),
     ],
 )
-async def test_a_hostile_head_is_a_transport_error(transport: AnyTransport, talk: Talk) -> None:
+async def test_a_hostile_head_is_a_transport_error(transport: Transport, talk: Talk) -> None:
     async with serving(talk) as server:
         with pytest.raises(TransportError):
             await post(transport, server.url)
     assert server.connections >= 1
 
 
-async def test_a_server_that_speaks_no_tls_is_a_transport_error(transport: AnyTransport) -> None:
+async def test_a_server_that_speaks_no_tls_is_a_transport_error(transport: Transport) -> None:
     async with serving(says(OK)) as server:
         with pytest.raises(TransportError):
             await post(transport, server.url.replace("http:", "https:"))
@@ -303,13 +299,13 @@ async def test_a_server_that_speaks_no_tls_is_a_transport_error(transport: AnyTr
 
 
 async def test_a_port_that_nobody_listens_on_is_a_transport_error(
-    transport: AnyTransport, unused_tcp_port: int
+    transport: Transport, unused_tcp_port: int
 ) -> None:
     with pytest.raises(TransportError):
         await post(transport, f"http://127.0.0.1:{unused_tcp_port}/", within=PATIENT)
 
 
-async def test_the_connection_is_good_for_the_next_request(transport: AnyTransport) -> None:
+async def test_the_connection_is_good_for_the_next_request(transport: Transport) -> None:
     async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
         writer.write(OK)
@@ -323,7 +319,7 @@ async def test_the_connection_is_good_for_the_next_request(transport: AnyTranspo
     assert server.connections == 1
 
 
-async def test_no_error_repeats_path_or_query(transport: AnyTransport) -> None:
+async def test_no_error_repeats_path_or_query(transport: Transport) -> None:
     for talk in (resets, says(b"hello\r\n"), keeps_silent):
         async with serving(talk) as server:
             with pytest.raises(TransportError) as caught:
@@ -331,7 +327,7 @@ async def test_no_error_repeats_path_or_query(transport: AnyTransport) -> None:
         assert "canary" not in str(caught.value)
 
 
-async def test_no_repr_shows_a_body_or_a_header(transport: AnyTransport) -> None:
+async def test_no_repr_shows_a_body_or_a_header(transport: Transport) -> None:
     async with serving(says(HEAD, b"X: canary\r\nContent-Length: 6\r\n\r\ncanary")) as server:
         assert "canary" not in repr(await post(transport, server.url, within=PATIENT))
 
@@ -339,34 +335,18 @@ async def test_no_repr_shows_a_body_or_a_header(transport: AnyTransport) -> None
 # --- where it goes -----------------------------------------------------------------------------
 
 
-class Resolver(AbstractResolver):
+class Resolver:
     """Answers with what a test says, and records who was asked for."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = addresses
         self.asked: list[str] = []
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        del family
+    async def resolve(self, host: str) -> tuple[str, ...]:
         self.asked.append(host)
         if not self.addresses:
             raise OSError(None, "no such name")
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in self.addresses
-        ]
-
-    async def close(self) -> None:
-        pass
+        return self.addresses
 
 
 @pytest.fixture
@@ -399,19 +379,19 @@ async def dialled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     ],
 )
 async def test_a_name_with_a_private_address_is_refused_before_it_is_dialled(
-    client: Client, dialled: list[object], addresses: tuple[str, ...]
+    dialled: list[object], addresses: tuple[str, ...]
 ) -> None:
     resolver = Resolver(*addresses)
-    transport = client(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(resolver=resolver))
+    transport = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(resolver=resolver))
     with pytest.raises(TransportError, match="not public"):
         await post(transport, "https://attacker.example.com/", within=PATIENT)
     assert (resolver.asked, dialled) == (["attacker.example.com"], [])
     await transport.close()
 
 
-async def test_every_request_asks_for_the_name_again(client: Client, dialled: list[object]) -> None:
+async def test_every_request_asks_for_the_name_again(dialled: list[object]) -> None:
     resolver = Resolver("127.0.0.1")
-    transport = client(DestinationPolicy(), ConnectionOptions(resolver=resolver))
+    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=resolver))
     for _ in range(2):
         with pytest.raises(TransportError):
             await post(transport, "https://rebind.example.com/", within=PATIENT)
@@ -422,10 +402,10 @@ async def test_every_request_asks_for_the_name_again(client: Client, dialled: li
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "169.254.169.254", "127.1", "0x7f.1"])
 async def test_a_literal_that_passed_no_policy_is_not_dialled_either(
-    client: Client, dialled: list[object], host: str
+    dialled: list[object], host: str
 ) -> None:
     # A literal never comes to the resolver: the socket has the last word.
-    transport = client(
+    transport = Transport(
         DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(resolver=Resolver("127.0.0.1"))
     )
     destination = Destination(url=Url(scheme="http", host=host, port=80, target="/"))
@@ -436,18 +416,18 @@ async def test_a_literal_that_passed_no_policy_is_not_dialled_either(
     await transport.close()
 
 
-async def test_a_public_address_is_what_is_dialled(client: Client, dialled: list[object]) -> None:
-    transport = client(DestinationPolicy(), ConnectionOptions(resolver=Resolver("93.184.216.34")))
+async def test_a_public_address_is_what_is_dialled(dialled: list[object]) -> None:
+    transport = Transport(
+        DestinationPolicy(), ConnectionOptions(resolver=Resolver("93.184.216.34"))
+    )
     with pytest.raises(TransportError, match="this test dials nobody"):
         await post(transport, "https://client.example.com/", within=PATIENT)
     assert dialled == [("93.184.216.34", 443)]
     await transport.close()
 
 
-async def test_a_named_host_at_another_port_may_not_be_private(
-    client: Client, dialled: list[object]
-) -> None:
-    transport = client(
+async def test_a_named_host_at_another_port_may_not_be_private(dialled: list[object]) -> None:
+    transport = Transport(
         DestinationPolicy(["hooks.example.com:9999"]),
         ConnectionOptions(resolver=Resolver("10.0.0.1")),
     )
@@ -457,14 +437,14 @@ async def test_a_named_host_at_another_port_may_not_be_private(
     await transport.close()
 
 
-async def test_an_open_connection_to_a_named_host_serves_that_host_alone(client: Client) -> None:
+async def test_an_open_connection_to_a_named_host_serves_that_host_alone() -> None:
     async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.readexactly(2):
             writer.write(OK)
             await reader.readuntil(b"\r\n\r\n")
 
     async with serving(answers_all) as server:
-        transport = client(DestinationPolicy(["127.0.0.1:*"]))
+        transport = Transport(DestinationPolicy(["127.0.0.1:*"]))
         named = transport.policy.check(server.url)
         assert (await post(transport, server.url, within=PATIENT)).status == 200
         unchecked = Destination(url=named.url)
@@ -474,12 +454,7 @@ async def test_an_open_connection_to_a_named_host_serves_that_host_alone(client:
     assert len(server.requests) == 1
 
 
-async def test_close_may_be_called_twice_and_before_anything_else(client: Client) -> None:
-    transport = client(DestinationPolicy())
+async def test_close_may_be_called_twice_and_before_anything_else() -> None:
+    transport = Transport(DestinationPolicy())
     await transport.close()
     await transport.close()
-
-
-def test_aiohttp_takes_a_socket_factory() -> None:
-    # The check at connect time hangs on this argument.
-    assert "socket_factory" in aiohttp.TCPConnector.__init__.__annotations__

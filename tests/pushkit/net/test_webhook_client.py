@@ -15,7 +15,7 @@ from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.lane import Lane, Question
 from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.timing import Probe
-from pushkit.net.webhook_client import WebhookClient
+from pushkit.net.transport import Transport
 from pushkit.work.deadlines import Deadlines
 from tests.eventually import PATIENT, eventually
 from tests.pushkit.net.test_transport import HEAD, OK, keeps_silent, says, serving
@@ -23,14 +23,14 @@ from tests.soak.fuzz_answers import FuzzFailedError, Wire, fuzz, hear
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[WebhookClient]:
-    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]))
+async def client() -> AsyncIterator[Transport]:
+    client = Transport(DestinationPolicy(["127.0.0.1:*"]))
     yield client
     await client.close()
 
 
 async def post(
-    client: WebhookClient, url: str, body: bytes = b"{}", *, within: timedelta = PATIENT
+    client: Transport, url: str, body: bytes = b"{}", *, within: timedelta = PATIENT
 ) -> Answer:
     return await client.post(client.policy.check(url), [], body, timeout=within)
 
@@ -229,7 +229,7 @@ async def test_the_fuzzer_sees_a_lane_that_does_not_look_before_it_asks() -> Non
 
 
 @pytest.mark.slow
-async def test_no_request_is_answered_by_anothers_bytes(client: WebhookClient) -> None:
+async def test_no_request_is_answered_by_anothers_bytes(client: Transport) -> None:
     """A webhook that says too much, too little, twice, late, or something else."""
     chance = random.Random(7)  # noqa: S311  # no secret
     tricks: list[Callable[[bytes], bytes]] = [
@@ -281,7 +281,7 @@ async def test_no_request_is_answered_by_anothers_bytes(client: WebhookClient) -
 
 
 async def test_a_lane_that_was_closed_while_nobody_looked_costs_no_attempt(
-    client: WebhookClient,
+    client: Transport,
 ) -> None:
     async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
@@ -294,7 +294,7 @@ async def test_a_lane_that_was_closed_while_nobody_looked_costs_no_attempt(
 
 
 async def test_a_lane_that_closes_instead_of_an_answer_is_replaced_once(
-    client: WebhookClient,
+    client: Transport,
 ) -> None:
     async def then_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
@@ -310,7 +310,7 @@ async def test_a_lane_that_closes_instead_of_an_answer_is_replaced_once(
 
 
 async def test_the_one_reconnect_goes_over_no_lane_that_was_kept() -> None:
-    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=1))
+    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=1))
 
     async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
@@ -326,7 +326,7 @@ async def test_the_one_reconnect_goes_over_no_lane_that_was_kept() -> None:
 
 
 async def test_a_request_is_not_sent_again_once_a_byte_of_an_answer_came(
-    client: WebhookClient,
+    client: Transport,
 ) -> None:
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
@@ -341,7 +341,7 @@ async def test_a_request_is_not_sent_again_once_a_byte_of_an_answer_came(
     assert server.connections == 1
 
 
-async def test_what_a_lane_says_unasked_answers_nobody(client: WebhookClient) -> None:
+async def test_what_a_lane_says_unasked_answers_nobody(client: Transport) -> None:
     async def and_then_some(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
         writer.write(OK)
@@ -355,7 +355,7 @@ async def test_what_a_lane_says_unasked_answers_nobody(client: WebhookClient) ->
 
 
 async def test_no_more_lanes_to_one_host_than_it_may_have() -> None:
-    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=3))
+    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=3))
     inside, most = 0, 0
 
     async def counts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -377,7 +377,7 @@ async def test_no_more_lanes_to_one_host_than_it_may_have() -> None:
 
 
 async def test_an_idle_lane_makes_room_for_another_host() -> None:
-    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most=2))
+    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most=2))
 
     async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -392,7 +392,7 @@ async def test_an_idle_lane_makes_room_for_another_host() -> None:
 
 
 async def test_a_lane_that_becomes_idle_makes_room_for_one_who_waits() -> None:
-    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most=1))
+    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most=1))
     may_answer = asyncio.Event()
 
     async def when_it_may(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -416,7 +416,7 @@ async def test_a_lane_that_becomes_idle_makes_room_for_one_who_waits() -> None:
 
 
 async def test_one_who_waits_for_a_lane_gives_up_in_time_and_is_in_nobodys_way() -> None:
-    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=1))
+    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=1))
     async with serving(keeps_silent) as server:
         holder = asyncio.create_task(post(client, server.url))
 
@@ -436,7 +436,7 @@ async def test_one_who_waits_for_a_lane_gives_up_in_time_and_is_in_nobodys_way()
     await client.close()
 
 
-async def test_a_header_that_would_end_its_line_is_not_sent(client: WebhookClient) -> None:
+async def test_a_header_that_would_end_its_line_is_not_sent(client: Transport) -> None:
     async with serving(says(OK)) as server:
         destination = client.policy.check(server.url)
         for value in ("a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0b"):
