@@ -114,13 +114,17 @@ class AlertBound:
         key = (alert.code, alert.about)
         if key not in self._sent and len(self._sent) >= _MOST:
             self._sent = {
-                each: sent for each, sent in self._sent.items() if alert.at - sent.at < self._every
+                each: sent for each, sent in self._sent.items() if self._is_lately(sent, alert)
             }
             if len(self._sent) >= _MOST:
                 key = (alert.code, _OTHER)
         before = self._sent.get(key)
-        if before is not None and alert.at - before.at < self._every:
+        if before is not None and self._is_lately(before, alert):
             before.unsent += 1
             return None
         self._sent[key] = _Sent(alert.at)
         return replace(alert, more=before.unsent) if before else alert
+
+    def _is_lately(self, sent: _Sent, alert: Alert) -> bool:
+        # Both ways: a clock that was set back must keep nothing unsaid.
+        return abs(alert.at - sent.at) < self._every

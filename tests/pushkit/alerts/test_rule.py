@@ -124,6 +124,19 @@ def test_the_same_alert_goes_once_in_an_interval_and_then_says_how_many_there_we
     assert [each.more if each else None for each in sent] == [0, None, None, 2, None, None, 2]
 
 
+def test_a_clock_that_was_set_back_keeps_nothing_unsaid() -> None:
+    bound = AlertBound(HOUR)
+    first, a_moment_before, a_day_before = (
+        alert_of(replace(DEAD, at=NOW - back)) for back in (HOUR * 0, HOUR / 2, HOUR * 24)
+    )
+    assert first is not None
+    assert a_moment_before is not None
+    assert a_day_before is not None
+    assert bound.admit(first) == first
+    assert bound.admit(a_moment_before) is None
+    assert bound.admit(a_day_before) == replace(a_day_before, more=1)
+
+
 def test_another_origin_is_another_alert_up_to_a_hundred_of_them() -> None:
     bound = AlertBound(HOUR)
     alerts = [alert_of(replace(DEAD, origin=f"https://{n}.example.com:443")) for n in range(500)]
