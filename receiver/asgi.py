@@ -138,7 +138,10 @@ def _path_within(scope: _Message) -> str:
     """Return the path below a mount (ASGI: `path` has the whole, `root_path` what is mounted)."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
-    # A server that was told a root path the proxy strips leaves it out of `path`.
+    if not path.startswith(f"{root}/"):
+        # A server that was told a root path that the proxy strips may leave it out of `path`.
+        # Starlette adds what it mounts behind it, and says here where that begins.
+        root = root.removeprefix(scope.get("app_root_path", root).rstrip("/"))
     return path[len(root) :] if path.startswith(f"{root}/") else path
 
 

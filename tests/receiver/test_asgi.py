@@ -109,6 +109,20 @@ async def test_a_signed_delivery_reaches_the_callback_of_a_mounted_receiver(
     assert [(n.task_id, n.seq, n.sender) for n in called] == [("task-1", 1, "agent")]
 
 
+@pytest.mark.parametrize("path", ["/public/hooks/a2a/push", "/hooks/a2a/push"])
+@pytest.mark.parametrize("host", [fastapi_mount, fastapi_middleware, starlette_nested])
+async def test_a_root_path_may_stand_in_the_path_or_be_left_out(
+    host: Host, path: str, world: World
+) -> None:
+    receiver = await world.start()
+    transport = httpx.ASGITransport(host(receiver), root_path="/public")  # Hypercorn leaves it out
+
+    async with httpx.AsyncClient(transport=transport) as client:
+        answer = await post(client, f"https://client.example.com{path}", world)
+
+    assert answer.status_code == 202
+
+
 async def test_an_application_of_its_own_starts_and_stops_the_receiver(world: World) -> None:
     async with serving(world.receiver.asgi()) as url, httpx.AsyncClient() as client:
         ready = await client.get(f"{url}/readyz")
