@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from pushkit.errors import InboundError
 from pushkit.storage.database import Database
 from pushkit.storage.script import APART, Apart, Ending, Refused, Script
-from receiver.expected import ExpectedStore, Standings
+from receiver.expected import ExpectedStore, Standings, TaskNotExpectedError
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
 from receiver.inbox.model import (
     ClaimedNotification,
@@ -229,18 +229,18 @@ class Acceptance:
         """
         sender, secret, task = each.sender, each.verified.secret, each.task
         bind = False
-        if secret is None or not standings.is_bound(sender, secret, task):
-            bind = yield from self._expected.check(  # 8
-                each.verified.sender.tasks,
-                sender=sender,
-                secret=secret,
-                task_id=task and task[1],
-                now=now,
-                standings=standings,
-            )
         try:
+            if secret is None or not standings.is_bound(sender, secret, task):
+                bind = yield from self._expected.check(  # 8
+                    each.verified.sender.tasks,
+                    sender=sender,
+                    secret=secret,
+                    task_id=task and task[1],
+                    now=now,
+                    standings=standings,
+                )
             self._capacity.take(sender)  # 9
-        except (BacklogFullError, InboxFullError):
+        except (TaskNotExpectedError, BacklogFullError, InboxFullError):
             # The memory of ids may be elsewhere, and may have lost what the inbox still has.
             if (yield from self._inbox.has(*each.key, each.verified.body)):
                 return False

@@ -245,6 +245,24 @@ async def test_a_redis_that_forgot_everything_costs_no_second_callback(
     assert called == ["delivery-task-1-1"]
 
 
+async def test_a_redis_that_forgot_everything_refuses_no_retry_of_a_task_that_is_over(
+    make_world: WorldFactory, redis_url: str
+) -> None:
+    world = make_world({"replay": redis_url}, tasks=TaskPolicy.REGISTERED)
+    async with world.receiver as receiver:
+        token = (await receiver.expect()).config.token
+        await receiver.receive(world.draft(token=token).request())
+        await receiver.expect_no_longer(token=token)
+        async with Redis.from_url(redis_url) as redis:
+            await redis.flushdb()
+        world.clock.advance(3600)  # over what the process itself remembers
+        again = await receiver.receive(world.draft(token=token).request())
+        new = await receiver.receive(world.draft(2, token=token).request())
+
+    assert (again.status, again.code) == (200, "duplicate")
+    assert (new.status, new.code) == (404, "task_not_expected")
+
+
 async def test_without_redis_nothing_is_accepted_and_nothing_lost(
     make_world: WorldFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
