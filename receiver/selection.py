@@ -123,14 +123,7 @@ def keys_to_ask_for(among: Sequence[TrustedSender], headers: Headers) -> KeysOf:
         InvalidSignatureError: A signature cannot be read.
         MalformedRequestError: The headers of a signature cannot be read.
     """
-    schemes = among[0].signing if len(among) == 1 else _schemes_of(among)
-    # Without a signature a Bearer value is the client's own secret, whatever it looks like.
-    compact = find_jwt(headers) if Scheme.JWT in schemes else None
-    by_http = Scheme.HTTP_MESSAGE_SIGNATURES in schemes
-    says = Claimed(
-        None if compact is None else read_unverified(compact),
-        tuple(read_unverified_signatures(headers)) if by_http else (),
-    )
+    says = _claimed(among, headers)
     return KeysOf(_possible(among, says), says)
 
 
@@ -160,6 +153,33 @@ def select(among: Sequence[TrustedSender], says: Claimed, held: Sequence[HeldKey
         _key_of_jwt(held[0], says.jwt) if by_jwt else None,
         _by_own_keys(held[0], says.signatures) if by_http else (),
     )
+
+
+def _claimed(among: Sequence[TrustedSender], headers: Headers) -> Claimed:
+    """Read what a request says of who signed it.
+
+    Of several senders, one need not sign as another does: what cannot be read then may be anything,
+    as long as something else says whom the request is from.
+    """
+    schemes = among[0].signing if len(among) == 1 else _schemes_of(among)
+    jwt: UnverifiedJwt | None = None
+    signatures: tuple[UnverifiedHttpSignature, ...] = ()
+    unread: InboundError | None = None
+    if Scheme.JWT in schemes:
+        try:
+            # Without a signature a Bearer value is the client's own secret, whatever it looks like.
+            compact = find_jwt(headers)
+            jwt = None if compact is None else read_unverified(compact)
+        except InboundError as exc:
+            unread = exc
+    if Scheme.HTTP_MESSAGE_SIGNATURES in schemes:
+        try:
+            signatures = tuple(read_unverified_signatures(headers))
+        except InboundError as exc:
+            unread = exc
+    if unread is not None and (len(among) == 1 or not (jwt or signatures)):
+        raise unread
+    return Claimed(jwt, signatures)
 
 
 def _schemes_of(senders: Sequence[TrustedSender]) -> frozenset[Scheme]:

@@ -515,6 +515,28 @@ def test_a_sender_by_jwt_may_share_its_path(world: World) -> None:
     assert selected_of(trust, PATH, drafted(world, JWT).request().headers).sender is jwt_sender
 
 
+@pytest.mark.parametrize(
+    ("schemes", "beside", "value"),
+    [
+        pytest.param([HTTP], "Authorization", "Bearer its.own.credentials", id="credentials"),
+        pytest.param([HTTP], "X-A2A-Signature", "no JWT", id="no-jwt"),
+        pytest.param([JWT], "Signature-Input", "no(dictionary", id="no-http-message-signature"),
+    ],
+)
+def test_what_another_sender_of_the_path_signs_with_is_not_looked_at(
+    world: World, schemes: list[Scheme], beside: str, value: str
+) -> None:
+    trust = load_trust(BASE, [world.sender, by_http("by-http", OTHER_KEY)])
+    draft = drafted(world, *schemes)
+    draft.key = OTHER_KEY
+    headers = Headers([*draft.request().headers, (beside, value)])
+
+    assert selected_of(trust, PATH, headers).sender.signing == set(schemes)
+
+    with pytest.raises(InboundError, match="not"):
+        selected_of(trust, PATH, Headers([(beside, value)]))
+
+
 async def test_keys_are_looked_up_by_what_is_claimed(world: World) -> None:
     trust = Trust(
         BASE,

@@ -250,7 +250,7 @@ async def test_a_redis_that_forgot_everything_refuses_no_retry_of_a_task_that_is
 ) -> None:
     world = make_world({"replay": redis_url}, tasks=TaskPolicy.REGISTERED)
     async with world.receiver as receiver:
-        token = (await receiver.expect()).config.token
+        token = (await receiver.expect()).config.token or ""
         await receiver.receive(world.draft(token=token).request())
         await receiver.expect_no_longer(token=token)
         async with Redis.from_url(redis_url) as redis:
