@@ -79,6 +79,7 @@ class Worker:
         )
         self._promised_at: datetime | None = None
         self._promise = Claim(self.name, datetime.max.replace(tzinfo=UTC))
+        self._claimed_at: datetime | None = None
         self._is_running = self._is_retired = False
         self.pump: Pump[Claimed] = Pump(
             "deliveries",
@@ -169,6 +170,9 @@ class Worker:
         free, since = self.slots.take_for_claim(), time.perf_counter()
         try:
             now = yield from self._database.now()
+            if self._claimed_at is None or now < self._claimed_at:
+                yield from self._leases.after_setback(now)
+            self._claimed_at = now
             yield from self._take_over(now)
             taken = yield from self._leases.claim(
                 Claim(worker=self.name, until=now + self._lease),

@@ -198,6 +198,21 @@ class Leases:
             self._looked_to_owner = firsts[-1].destination[:2]
         return firsts
 
+    def after_setback(self, now: datetime) -> Script[None]:
+        """Let what was never tried wait no longer, where the clock was set back since it came."""
+        moment = to_micros(now)
+        never_tried = "state = 'pending' AND not_before > $1 AND attempts = 0"
+        never_tried += " AND fruitless_claims = 0"
+        heads = yield Statement(
+            f"SELECT 1 FROM pushkit_deliveries WHERE head = 1 AND {never_tried} LIMIT 1", (moment,)
+        )
+        if heads:
+            yield Statement(
+                "UPDATE pushkit_deliveries SET not_before = $1 WHERE id IN (SELECT id"
+                f" FROM pushkit_deliveries WHERE {never_tried} FOR UPDATE SKIP LOCKED)",
+                (moment,),
+            )
+
     def next_due(self, now: datetime) -> Script[datetime | None]:
         """Return when the next claim may find something; None if nothing is unfinished.
 

@@ -438,3 +438,19 @@ async def test_a_worker_finds_what_another_process_stored(
         return await states(agent) == ["delivered"]
 
     await eventually(delivered)
+
+
+@ON_SQLITE
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["under way", "at the next start"])
+async def test_what_was_never_tried_does_not_wait_for_a_clock_that_was_set_back(
+    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus, *, is_restarted: bool
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.worker.run_once()
+    await sender.notify(status())
+    await sender.notify(status())
+    clock.advance(-3 * 3600)
+
+    await pump(await senders.open() if is_restarted else sender)
+    assert await states(sender) == ["delivered", "delivered"]

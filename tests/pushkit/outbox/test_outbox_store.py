@@ -92,6 +92,25 @@ def test_a_retry_waits_until_its_time(ledger: Ledger) -> None:
     assert (second.id, second.body, second.attempts) == (first.id, first.body, 1)
 
 
+def test_after_the_clock_was_set_back_what_was_never_tried_is_due_and_a_retry_waits(
+    ledger: Ledger,
+) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [tried] = ledger.claim()
+    ledger.settle(tried, Outcome.RETRY, retry_in=5)
+    other = ledger.subscribe(task_id="task-2")
+    ids = [ledger.enqueue(other) for _ in range(2)]
+    ledger.advance(-3600)
+    assert ledger.claim() == []
+
+    ledger.run(ledger.leases.after_setback(ledger.now))
+
+    [claimed] = ledger.claim()
+    assert claimed.id == ids[0]
+    assert ledger.find(ids[1]).not_before == ledger.now
+    assert ledger.find(tried.id).not_before > ledger.now
+
+
 @pytest.mark.parametrize("in_flight", [False, True])
 def test_a_cancellation_ends_what_is_unfinished(ledger: Ledger, *, in_flight: bool) -> None:
     subscription = ledger.subscribe()
