@@ -154,6 +154,9 @@ class Caller:
             place.leave()
         if run.is_cut_off:
             task.uncancel()
+        if not (self.is_ending or isinstance(error, asyncio.CancelledError)):
+            while task.cancelling():  # the callback was cancelled within, and has caught it
+                task.uncancel()
         if task.cancelling():  # not from here: the process ends
             if self._threads.is_inside(task):
                 self.left_inside.add(notification.id)

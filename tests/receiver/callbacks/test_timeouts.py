@@ -267,6 +267,29 @@ async def test_a_coroutine_that_swallows_its_cancellation_does_not_keep_the_rece
     assert found.status.value == "in_progress"  # it comes back with its lease
 
 
+@pytest.mark.parametrize(
+    ("fails", "expected"), [(False, "done"), (True, "received")], ids=["ends-well", "raises"]
+)
+async def test_a_coroutine_that_caught_a_cancellation_of_its_own_has_ended(
+    house: House, fails: bool, expected: str
+) -> None:
+    async def caught(_: Notification) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()  # as time-outs of libraries do that know no `uncancel()`
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        if fails:
+            raise ValueError
+
+    house.registry.add(caught, name="caught")
+    await house.store()
+    await house.another_dispatcher().run_once()
+
+    assert await house.counts() == {expected: 1}
+    assert await errors(house) == ["caught: ValueError" if fails else None]
+
+
 async def test_a_coroutine_that_ends_itself_by_a_cancellation_has_failed(house: House) -> None:
     async def beside(_: Notification) -> None:
         other = asyncio.ensure_future(asyncio.Event().wait())
