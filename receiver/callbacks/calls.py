@@ -154,9 +154,7 @@ class Caller:
             place.leave()
         if run.is_cut_off:
             task.uncancel()
-        if not (self.is_ending or isinstance(error, asyncio.CancelledError)):
-            while task.cancelling():  # the callback was cancelled within, and has caught it
-                task.uncancel()
+        self._forget_caught(task, error)
         if task.cancelling():  # not from here: the process ends
             if self._threads.is_inside(task):
                 self.left_inside.add(notification.id)
@@ -201,6 +199,12 @@ class Caller:
         result = await self._threads.run(work)
         if inspect.isawaitable(result):
             await result
+
+    def _forget_caught(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
+        """Let cancellations that a callback made itself, and has caught, count for nothing."""
+        if not self.is_ending and not isinstance(error, asyncio.CancelledError):
+            while task.cancelling():
+                task.uncancel()
 
     # --- calls that do not end -----------------------------------------------------------------
 
