@@ -87,15 +87,19 @@ class Ownership:
         _held: Held[bool] | None,
     ) -> Held[bool]:
         url, now = str(destination.url), self._clock()
-        if not await self._database.read(self._is_proved(owner, url)):
+        valid_for = await self._database.read(self._proved_for(owner, url))
+        if valid_for is None:
             await self._ask(destination, tls)
             await self._database.write(self._note(owner, url))
-        until = now + _VALID_FOR
+        until = now + (valid_for or _VALID_FOR)
         return Held(value=True, since=now, fresh_until=until, good_until=until)
 
-    def _is_proved(self, owner: Owner, url: str) -> Script[bool]:
+    def _proved_for(self, owner: Owner, url: str) -> Script[timedelta | None]:
+        """Return for how long a proof still holds that was given before; None if there is none."""
         now = yield from self._database.now()
-        return (yield from self._owners.has_proved(owner, url, since=now - _VALID_FOR))
+        since = now - _VALID_FOR
+        proved_at = yield from self._owners.proved_at(owner, url, since=since)
+        return None if proved_at is None else min(proved_at - since, _VALID_FOR)
 
     def _note(self, owner: Owner, url: str) -> Script[None]:
         now = yield from self._database.now()

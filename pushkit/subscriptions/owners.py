@@ -6,7 +6,7 @@ import hashlib
 from datetime import datetime
 from typing import NamedTuple
 
-from pushkit.storage.script import Script, Statement, to_micros
+from pushkit.storage.script import Script, Statement, from_micros, to_micros
 
 
 class Owner(NamedTuple):
@@ -46,14 +46,14 @@ class OwnerStore:
         )
         return int(rows[0]["found"])
 
-    def has_proved(self, owner: Owner, url: str, *, since: datetime) -> Script[bool]:
-        """Say whether a URL has proved since then that it wants what this owner asked for."""
+    def proved_at(self, owner: Owner, url: str, *, since: datetime) -> Script[datetime | None]:
+        """Return when a URL proved, since then, that it wants what this owner asked for."""
         rows = yield Statement(
-            "SELECT 1 AS found FROM pushkit_proved_urls"
+            "SELECT proved_at FROM pushkit_proved_urls"
             " WHERE tenant = $1 AND owner = $2 AND url_sha256 = $3 AND proved_at > $4",
             (owner.tenant, owner.name, _sha256(url), to_micros(since)),
         )
-        return bool(rows)
+        return from_micros(rows[0]["proved_at"]) if rows else None
 
     def prove(self, owner: Owner, url: str, *, now: datetime, since: datetime) -> Script[None]:
         """Note that a URL has proved it, and forget proofs from before `since`."""

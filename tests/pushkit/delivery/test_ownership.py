@@ -242,6 +242,16 @@ async def test_a_proof_is_asked_for_again_after_thirty_days(
     assert len(echo.asked) == 2
 
 
+async def test_a_restart_makes_no_proof_younger(
+    senders: Senders, echo: Echo, status: MakeStatus, clock: Clock
+) -> None:
+    for days in (0, 29, 2):
+        clock.advance(days * DAY)
+        sender = senders.made[-1] if days == 2 else await senders.open(verify_ownership=True)
+        await deliver(sender, status, f"{echo.base}/hook")
+    assert len(echo.asked) == 2
+
+
 async def test_a_destination_that_hangs_holds_nobody_else_up(
     senders: Senders, echo: Echo, status: MakeStatus
 ) -> None:

@@ -116,11 +116,11 @@ def test_what_is_unfinished_for_an_owner_is_counted_up_to_the_limit(database: Da
 
 def test_a_proof_is_of_one_owner_and_one_url_and_for_a_while(database: Database) -> None:
     database.run(STORE.prove(ALICE, URL, now=NOW, since=LONG_AGO))
-    assert database.run(STORE.has_proved(ALICE, URL, since=LONG_AGO))
-    assert not database.run(STORE.has_proved(ALICE, URL, since=NOW))
-    assert not database.run(STORE.has_proved(ALICE, f"{URL}&", since=LONG_AGO))
+    assert database.run(STORE.proved_at(ALICE, URL, since=LONG_AGO)) == NOW
+    assert not database.run(STORE.proved_at(ALICE, URL, since=NOW))
+    assert not database.run(STORE.proved_at(ALICE, f"{URL}&", since=LONG_AGO))
     for other in OTHERS:
-        assert not database.run(STORE.has_proved(other, URL, since=LONG_AGO))
+        assert not database.run(STORE.proved_at(other, URL, since=LONG_AGO))
 
 
 def test_a_proof_may_be_given_again_and_old_ones_are_forgotten(database: Database) -> None:
