@@ -29,15 +29,17 @@ from pushkit.net.addresses import address_is_public
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
+from pushkit.signing.scheme import Scheme
 from pushkit.url import Url, audience_of, masked_url
 from receiver.refusals import REFUSALS
 from receiver.testing import Draft, SigningAgent
-from receiver.trust import TrustedSender
+from receiver.trust import SenderProfile, TrustedSender
 
 _TIMEOUT = timedelta(seconds=15)
 _SKEW = timedelta(seconds=30)
 # Long enough for the draft; an agent that has handed out none gets a made-up one.
 _NO_TOKEN = "no-token-was-given-to-check-with"  # noqa: S105  # not one
+_ANY_ISSUER = "receiver-check"  # of senders that state none
 # JSON, but of no A2A version.
 _NO_UPDATE: Final = b'{"check":"receiver check --url"}'
 
@@ -163,7 +165,7 @@ def _broken(exc: TransportError) -> Link:
 async def _post(client: Transport, probe: Probe, *, by_header: bool) -> Answer:
     agent = SigningAgent(
         webhook_url=probe.url,
-        issuer=probe.sender.issuer or "",
+        issuer=probe.sender.issuer or _ANY_ISSUER,
         token=probe.token if probe.token and len(probe.token) >= 16 else _NO_TOKEN,
         key=probe.key or generate_key(Algorithm.ES256),
     )
@@ -171,14 +173,19 @@ async def _post(client: Transport, probe: Probe, *, by_header: bool) -> Answer:
     signed = probe.sender.profile.signed
     draft = replace(draft, body=_NO_UPDATE, token=probe.token or "", signed=signed)
     request = draft.request()
+    # As agents do: what they were given takes `Authorization`, and the JWT goes beside it.
+    given = [
+        ("Authorization" if " " in each else "X-Api-Key", each)
+        for each in probe.sender.credentials[:1]
+    ]
     headers = [
         ("X-A2A-Signature", value.removeprefix("Bearer "))
-        if by_header and name == "Authorization"
+        if (by_header or given) and name == "Authorization"
         else (name, value)
         for name, value in request.headers
     ]
     destination = client.policy.check(probe.url)
-    return await client.post(destination, headers, request.body, timeout=_TIMEOUT)
+    return await client.post(destination, [*headers, *given], request.body, timeout=_TIMEOUT)
 
 
 # --- what was answered --------------------------------------------------------------------------
@@ -201,7 +208,7 @@ def _judged(probe: Probe, answer: Answer) -> Iterator[Link]:
         return
     yield Link("path", True, probe.sender.path)
     if probe.key is None and probe.sender.profile.signed:
-        yield Link("key", None, "not seen: --keys names the agent's key file")
+        yield Link("key", None, _how_to_see(probe.sender))
         yield from (_clock_by_date(answer), audience)
         yield Link("token", None, "not seen without a signature")
         return
@@ -212,9 +219,24 @@ def _judged(probe: Probe, answer: Answer) -> Iterator[Link]:
         if passed == name:
             yield _at_fault(probe, name, f"{code}: {says}")
             return
-        yield audience if passed == "audience" else Link(passed, True, _HOLDS[passed])
+        yield audience if passed == "audience" else _passed(probe, passed)
     if code != "unrecognised_body":
         yield Link("receiver", False, f"{code}: {_LOG_SAYS}")
+
+
+def _how_to_see(sender: TrustedSender) -> str:
+    if sender.signing == {Scheme.JWT}:
+        return "not seen: --keys names the agent's key file"
+    return f"not seen: this check signs by {Scheme.JWT} alone, which is not enough of this sender"
+
+
+def _passed(probe: Probe, name: str) -> Link:
+    """Return a link that nothing was found wrong with: it holds, if there was anything to see."""
+    if name == "token":
+        is_sent = bool(probe.token or probe.sender.credentials)
+        return Link(name, True, _HOLDS[name]) if is_sent else Link(name, None, "not needed")
+    signed = probe.sender.profile.signed
+    return Link(name, True, _HOLDS[name]) if signed else Link(name, None, _UNSIGNED)
 
 
 def _at_fault(probe: Probe, name: str, says: str) -> Link:
@@ -224,11 +246,12 @@ def _at_fault(probe: Probe, name: str, says: str) -> Link:
             says = f"{says} than its configuration here, {link.says}: start it again, or name"
             says = f"{says} the file that it was started with"
         return Link(name, False, says if link.holds else link.says)
-    if name == "token" and probe.token is None:
+    if name == "token" and probe.token is None and not probe.sender.credentials:
         return Link("token", None, "not seen: --token names one to try")
     return Link(name, False, says)
 
 
+_UNSIGNED: Final = "not looked at: this sender does not sign"
 _LOG_SAYS: Final = "the receiver's log says more"
 _HOLDS: Final = {
     "key": "the signature holds",
@@ -267,12 +290,15 @@ def _clock_by_date(answer: Answer) -> Link:
 
 def _static_audience(probe: Probe) -> Link:
     """Hold what agents will sign against what the configuration says is expected."""
+    sender = probe.sender
+    if not (sender.profile is SenderProfile.STANDARD and sender.has_keys):
+        return Link("audience", None, "not looked at: this sender does not sign for one")
     signed = audience_of(probe.url)
-    expected = [audience_of(url) for url in probe.sender.audience or [probe.own_url]]
+    expected = [audience_of(url) for url in sender.audience or [probe.own_url]]
     if signed in expected or signed.partition("?")[0] in expected:
         return Link("audience", True, signed)
     says = f"agents that post to {signed} sign for it, and {' or '.join(expected)} is expected"
-    says = f"{says}: set `url`, or `audience` of sender {probe.sender.name}"
+    says = f"{says}: set `url`, or `audience` of sender {sender.name}"
     return Link("audience", False, says)
 
 

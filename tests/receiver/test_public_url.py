@@ -14,7 +14,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, generate_key
-from receiver import Limits, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from receiver import Limits, Receiver, Scheme, SenderProfile, TaskPolicy, TrustedSender
 from receiver.public_url import Link, Probe, check_public_url
 from tests.ports import free_port
 
@@ -131,9 +131,38 @@ async def test_a_sender_that_does_not_sign_is_tried_by_its_token(way: Way) -> No
         tasks=TaskPolicy.ANY,
     )
     probe = replace(await way(sender=unsigned), key=None)
-    assert faults(await check_public_url(probe)) == []
+    links = await check_public_url(probe)
+    assert faults(links) == []
+    # Nothing is said to hold that nobody signs.
+    assert [link.name for link in links if link.holds is None] == ["key", "clock", "audience"]
     wrong = await check_public_url(replace(probe, token="another-token-altogether"))
     assert faults(wrong) == ["token"]
+
+
+@pytest.mark.parametrize("profile", [SenderProfile.A2A_SAMPLES, SenderProfile.TRPC_A2A_GO])
+async def test_a_sender_that_states_no_issuer_is_tried_by_its_key(
+    way: Way, profile: SenderProfile
+) -> None:
+    links = await check_public_url(
+        await way(sender=replace(SENDER, issuer=None, profile=profile), url="https://of.another")
+    )
+    assert [link.name for link in links if link.holds] == [
+        each for each in LINKS if each != "audience"
+    ]
+
+
+@pytest.mark.parametrize("given", ["Bearer its-credentials", "its-api-key"])
+async def test_a_sender_that_was_given_credentials_brings_them(way: Way, given: str) -> None:
+    links = await check_public_url(await way(sender=replace(SENDER, credentials=[given])))
+    assert all(link.holds for link in links), links
+
+
+async def test_whose_signatures_this_check_cannot_make_is_not_told_to_name_keys(way: Way) -> None:
+    sender = replace(SENDER, schemes=[Scheme.HTTP_MESSAGE_SIGNATURES])
+    links = await check_public_url(replace(await way(sender=sender), key=None))
+    [key] = [link for link in links if link.name == "key"]
+    assert key.holds is None
+    assert "--keys" not in key.says
 
 
 async def test_a_receiver_that_runs_with_another_configuration_is_told_so(way: Way) -> None:
