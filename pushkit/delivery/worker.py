@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.breaker import REFUSED
@@ -66,19 +66,9 @@ class Worker:
         self._leases = Leases(database.exclusively)
         self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
-        self.name: str = f"worker_{secrets.token_hex(8)}"
+        self._clock = clock
         self.slots: DeliverySlots = DeliverySlots(concurrency, per_origin=concurrency_per_origin)
-        self._settler = Settler(
-            database=database,
-            worker=self.name,
-            clock=clock,
-            consequences=consequences,
-            slots=self.slots,
-            routes=attempt.routes,
-            lease=self._lease,
-        )
-        self._promised_at: datetime | None = None
-        self._promise = Claim(self.name, datetime.max.replace(tzinfo=UTC))
+        self._promise: tuple[datetime, Claim] | None = None
         self._claimed_at: datetime | None = None
         self._is_running = self._is_retired = False
         self.pump: Pump[Claimed] = Pump(
@@ -89,6 +79,23 @@ class Worker:
             slots=self.slots,
             longest_pause=poll_interval,
             ended=lambda claimed: self.slots.end(destination_of(claimed.delivery), claimed.since),
+        )
+
+    @functools.cached_property
+    def name(self) -> str:
+        """Its name: drawn once it is needed, so that processes that fork before have one each."""
+        return f"worker_{secrets.token_hex(8)}"
+
+    @functools.cached_property
+    def _settler(self) -> Settler:
+        return Settler(
+            database=self._database,
+            worker=self.name,
+            clock=self._clock,
+            consequences=self._consequences,
+            slots=self.slots,
+            routes=self._attempt.routes,
+            lease=self._lease,
         )
 
     async def run(self) -> None:
@@ -129,9 +136,9 @@ class Worker:
         is_on_probation = recipient.failures >= self._consequences.breaker.failures
         if is_on_probation or recipient.waits_until > to_micros(now):
             return None
-        if self._promised_at is not now:  # of a transaction all have the same
-            self._promised_at, self._promise = now, Claim(self.name, now + self._lease)
-        claim, destination = self._promise, recipient.destination
+        if self._promise is None or self._promise[0] is not now:  # of a transaction all share it
+            self._promise = now, Claim(self.name, now + self._lease)
+        claim, destination = self._promise[1], recipient.destination
         chain = self.slots.chains.get(recipient.id)
         may_join = chain is not None and size <= CHAINED_BYTES and not recipient.failures
         if chain is not None and may_join and chain.promise(seq):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -89,8 +88,8 @@ class Dispatcher:
         self._kept: dict[int, Notification] = {}
         self._is_finished = False
         self._unmatched_kinds: set[UpdateKind] = set()
-        self.name: str = f"dispatcher_{secrets.token_hex(8)}"
-        self._leases = Leases(database, self.name)
+        self._is_running = False
+        self._leases = Leases(database)
         self._number_of_slots = concurrency
         self.pump: Pump[ClaimedNotification] = Pump(
             "callbacks",
@@ -110,16 +109,20 @@ class Dispatcher:
             fault=self.pump.leave_to_lease,
         )
 
+    @property
+    def name(self) -> str:
+        """Its name: see `Leases.worker`."""
+        return self._leases.worker
+
     async def run(self) -> None:
         """Call back until cancelled: what is claimed, and what is handed over as it is stored."""
         self._is_finished = self._caller.is_ending = False
-        self._say_alive()
         self._turns.let_wait()  # who is there already comes first
-        self._turns.is_open = True
+        self._is_running = True
         try:
             await self.pump.run()
         finally:
-            self._turns.is_open = False
+            self._is_running = self._turns.is_open = False
 
     def lease(self, now: datetime, taken: float) -> Lease:
         """Return the lease of what is in hand."""
@@ -218,6 +221,8 @@ class Dispatcher:
 
     async def _claim(self) -> Sequence[ClaimedNotification]:
         self._say_alive()
+        # Only now: what takes a place is taken over where nobody sees that this process is alive.
+        self._turns.is_open = self._is_running
         claimed: list[ClaimedNotification] = []
         try:
             await self._database.write(self._claim_script(claimed))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import secrets
 import time
 from datetime import datetime, timedelta
 
@@ -22,17 +24,20 @@ class Leases:
 
     Args:
         database: Where the inbox lives.
-        worker: Who has it in hand.
     """
 
-    def __init__(self, database: Database, worker: str) -> None:
-        self.worker = worker
+    def __init__(self, database: Database) -> None:
         self._database = database
         self._inbox = Inbox()
         # By id, since when by the clock of this process that nobody sets. Who stood still for so
         # long that it claimed the same anew holds the latter.
         self._held: dict[int, tuple[ClaimedNotification, float]] = {}
         self._heart: asyncio.Task[None] | None = None
+
+    @functools.cached_property
+    def worker(self) -> str:
+        """Who has it in hand: drawn once it is needed, so that processes that fork differ."""
+        return f"dispatcher_{secrets.token_hex(8)}"
 
     @property
     def held(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ def claimed(number: int, leased_at: float) -> Any:
 
 async def test_who_slept_through_its_lease_ends_not_that_of_the_claim_after_it() -> None:
     database: Any = None  # is asked when a lease is to be renewed, which is later
-    leases = Leases(database, "worker")
+    leases = Leases(database)
     asleep, anew = claimed(7, time.perf_counter() - 100), claimed(7, time.perf_counter())
     leases.hold(asleep)
     leases.hold(anew)
