@@ -182,8 +182,8 @@ def _settings(title: str, model: type[BaseModel], *like: type) -> Iterator[str]:
 
 
 def _members(kind: type) -> dict[str, str]:
-    """Return what a docstring says of each member."""
-    found: dict[str, str] = {}
+    """Return what comments and the docstring say of each member."""
+    found = _comments(kind)
     name = None
     for line in _section(inspect.getdoc(kind) or "", "Attributes", "Args"):
         match = _MEMBER.match(line)
@@ -192,6 +192,23 @@ def _members(kind: type) -> dict[str, str]:
             found[name] = match[2].strip()
         elif name and line.strip():
             found[name] += " " + line.strip()
+    return found
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """Return what stands behind each member, or above it."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    source = "" if kind is object else inspect.getsource(kind)
+    for line in source.splitlines():
+        code, _, behind = line.partition("  # ")
+        if line.startswith("    # "):
+            above.append(line.removeprefix("    # "))
+            continue
+        said = " ".join(above) or behind
+        if said and (match := re.match(r"    (\w+): ", code)):
+            found[match[1]] = f"{said[0].upper()}{said[1:].removesuffix('.')}."
+        above = []
     return found
 
 

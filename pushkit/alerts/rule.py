@@ -100,9 +100,6 @@ class AlertBound:
     """Lets the same alert through once in an interval, and counts the others.
 
     Of more than a hundred different ones in an interval the rest is one: `other`.
-
-    Args:
-        every: The interval.
     """
 
     def __init__(self, every: timedelta) -> None:

@@ -18,11 +18,7 @@ _SHORT: Final = {"task_id": "task", "took": "seconds", "waited": "seconds"}
 
 
 class Listeners:
-    """Those who hear of what happens.
-
-    Args:
-        log: Where events go that have a level.
-    """
+    """Those who hear of what happens: a log, of events that have a level, and whoever is added."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

@@ -37,16 +37,12 @@ class EventKind(StrEnum):
 
 @record(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened.
-
-    Attributes:
-        at: When.
-    """
+    """Something that happened."""
 
     kind: ClassVar[EventKind]
     usual_level: ClassVar[int] = logging.NOTSET
 
-    at: datetime
+    at: datetime  # when
 
     def __init_subclass__(cls, *, kind: EventKind | None = None, level: int | None = None) -> None:
         # A class with slots is made twice, and without these the second time.
@@ -63,14 +59,8 @@ class Event:
 
 @record(frozen=True, slots=True, kw_only=True)
 class HealthFault(Event, kind=EventKind.HEALTH_FAULT):
-    """Something of a sender or a receiver does not work; looked for where alerts are configured.
+    """Something of a sender or a receiver does not work; looked for where alerts are configured."""
 
-    Attributes:
-        part: What: `storage`, `worker`, `keys` or `callbacks`, as `/readyz` has it.
-        reason: Why, in a sentence.
-        about: Whose, or which: a sender's keys, a callback; empty if it is the whole part.
-    """
-
-    part: str
-    reason: str
-    about: str = ""
+    part: str  # what: `storage`, `worker`, `keys` or `callbacks`, as `/readyz` has it
+    reason: str  # why, in a sentence
+    about: str = ""  # whose, or which: a sender's keys, a callback; empty if it is the whole part

@@ -10,19 +10,12 @@ from pushkit.record import record
 
 @record(frozen=True, slots=True, kw_only=True)
 class ReceiverEvent(Event):
-    """Something that concerns a notification, or what came in place of one.
+    """Something that concerns a notification, or what came in place of one."""
 
-    Attributes:
-        sender: The trusted sender; None if nobody proved to be one.
-        task_id: The task, if it is known.
-        delivery_id: The delivery, if it is known.
-        trace_id: The trace that it came in, if it came in one.
-    """
-
-    sender: str | None
-    task_id: str | None
-    delivery_id: str | None
-    trace_id: str | None = None
+    sender: str | None  # the trusted sender; None if nobody proved to be one
+    task_id: str | None  # the task, if it is known
+    delivery_id: str | None  # the delivery, if it is known
+    trace_id: str | None = None  # the trace that it came in, if it came in one
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -37,46 +30,27 @@ class NotificationRepeated(ReceiverEvent, kind=EventKind.NOTIFICATION_REPEATED):
 
 @record(frozen=True, slots=True, kw_only=True)
 class NotificationRefused(ReceiverEvent, kind=EventKind.NOTIFICATION_REFUSED):
-    """A request was refused. An id that came before with another body has the code `id_conflict`.
+    """A request was refused; `id_conflict` is an id that came before with another body."""
 
-    Attributes:
-        status: The status of the answer.
-        code: Why.
-        peer: The address that it came from.
-        reason: What was found and what was expected, as the log says it.
-    """
-
-    status: int
-    code: str
-    peer: str
-    reason: str
+    status: int  # the status of the answer
+    code: str  # why
+    peer: str  # the address that it came from
+    reason: str  # what was found and what was expected, as the log says it
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class CalledBack(ReceiverEvent, kind=EventKind.CALLED_BACK):
-    """A callback was called, and ended.
+    """A callback was called, and ended."""
 
-    Attributes:
-        notification_id: The notification.
-        callback: The callback's name.
-        error: The type of what it raised, or `timed_out`; None if it went well.
-        took: How long it took.
-    """
-
-    notification_id: int
-    callback: str
-    error: str | None
-    took: timedelta
+    notification_id: int  # the notification
+    callback: str  # the callback's name
+    error: str | None  # the type of what it raised, or `timed_out`; None if it went well
+    took: timedelta  # how long it took
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class NotificationDead(ReceiverEvent, kind=EventKind.NOTIFICATION_DEAD):
-    """Given up: the notification is a dead letter.
+    """Given up: the notification is a dead letter."""
 
-    Attributes:
-        notification_id: The notification.
-        error: Which callback failed, and how.
-    """
-
-    notification_id: int
-    error: str | None
+    notification_id: int  # the notification
+    error: str | None  # which callback failed, and how

@@ -21,19 +21,12 @@ ALERTS_TASK: Final = "pushkit-alerts"
 
 @record(frozen=True, slots=True, kw_only=True)
 class SenderEvent(Event):
-    """Something that concerns a subscription; `at` is by the database's clock.
+    """Something that concerns a subscription; `at` is by the database's clock."""
 
-    Attributes:
-        tenant: The tenant of the subscription.
-        owner: The owner of the subscription.
-        task_id: The task.
-        subscription_id: The subscription.
-    """
-
-    tenant: str
-    owner: str
-    task_id: str
-    subscription_id: str
+    tenant: str  # the tenant of the subscription
+    owner: str  # the owner of the subscription
+    task_id: str  # the task
+    subscription_id: str  # the subscription
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -45,51 +38,31 @@ class Enqueued(SenderEvent, kind=EventKind.ENQUEUED, level=logging.DEBUG):
 
 @record(frozen=True, slots=True, kw_only=True)
 class RecipientRefused(SenderEvent, kind=EventKind.RECIPIENT_REFUSED):
-    """`notify()` stored an update for others, but not for this subscription.
+    """`notify()` stored an update for others, but not for this subscription."""
 
-    Attributes:
-        origin: The destination.
-        error: Why, as a code.
-    """
-
-    origin: str
-    error: str
+    origin: str  # the destination
+    error: str  # why, as a code
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class DeliveryEvent(SenderEvent):
-    """Something that came of an attempt, or of one that could not be made.
+    """Something that came of an attempt, or of one that could not be made."""
 
-    Attributes:
-        delivery_id: The delivery.
-        origin: The destination.
-    """
-
-    delivery_id: str
-    origin: str
+    delivery_id: str  # the delivery
+    origin: str  # the destination
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class AttemptMade(DeliveryEvent, kind=EventKind.ATTEMPT):
-    """A webhook was asked, or was to be: its address may be one where nobody may go.
+    """A webhook was asked, or was to be: its address may be one where nobody may go."""
 
-    Attributes:
-        seq: The delivery's number in its subscription.
-        attempt: 1, 2, 3… of this delivery.
-        outcome: What it means for the delivery: `delivered`, `retry`, `dead` or `gone`.
-        status: The status of the answer; None if there was none.
-        error: What was wrong, as a code; None if nothing was.
-        took: How long it took, signing included.
-        trace_id: The trace that `notify()` was in, if it was in one.
-    """
-
-    seq: int
-    attempt: int
-    outcome: str
-    status: int | None
-    error: str | None
-    took: timedelta
-    trace_id: str | None = None
+    seq: int  # the delivery's number in its subscription
+    attempt: int  # 1, 2, 3… of this delivery
+    outcome: str  # what it means for the delivery: `delivered`, `retry`, `dead` or `gone`
+    status: int | None  # the status of the answer; None if there was none
+    error: str | None  # what was wrong, as a code; None if nothing was
+    took: timedelta  # how long it took, signing included
+    trace_id: str | None = None  # the trace that `notify()` was in, if it was in one
 
     @property
     def level(self) -> int:
@@ -99,26 +72,17 @@ class AttemptMade(DeliveryEvent, kind=EventKind.ATTEMPT):
 
 @record(frozen=True, slots=True, kw_only=True)
 class Delivered(DeliveryEvent, kind=EventKind.DELIVERED):
-    """The webhook has it.
+    """The webhook has it."""
 
-    Attributes:
-        attempts: How many attempts that took.
-        waited: How long after `notify()`, or after it was redriven.
-    """
-
-    attempts: int
-    waited: timedelta
+    attempts: int  # how many attempts that took
+    waited: timedelta  # how long after `notify()`, or after it was redriven
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class DeliveryDead(DeliveryEvent, kind=EventKind.DELIVERY_DEAD, level=logging.WARNING):
-    """Given up: the delivery is a dead letter.
+    """Given up: the delivery is a dead letter."""
 
-    Attributes:
-        error: Why, as a code.
-    """
-
-    error: str | None
+    error: str | None  # why, as a code
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -126,23 +90,16 @@ class LocalFault(DeliveryEvent, kind=EventKind.LOCAL_FAULT):
     """A delivery waits because something failed on this side; it is tried again by itself.
 
     A key, a KMS, a sealed secret, the database, an application's function.
-
-    Attributes:
-        error: What, as a code.
     """
 
-    error: str | None
+    error: str | None  # what, as a code
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class BreakerOpened(DeliveryEvent, kind=EventKind.BREAKER_OPENED, level=logging.WARNING):
-    """A destination failed too often in a row, or its probe did; it is left alone for a while.
+    """A destination failed too often in a row, or its probe did; it is left alone for a while."""
 
-    Attributes:
-        error: How it failed last, as a code.
-    """
-
-    error: str | None
+    error: str | None  # how it failed last, as a code
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -154,13 +111,9 @@ class BreakerClosed(DeliveryEvent, kind=EventKind.BREAKER_CLOSED, level=logging.
 class SubscriptionDisabled(
     DeliveryEvent, kind=EventKind.SUBSCRIPTION_DISABLED, level=logging.WARNING
 ):
-    """The webhook is gone, or only failed for too long; pending deliveries are cancelled.
+    """The webhook is gone, or only failed for too long; pending deliveries are cancelled."""
 
-    Attributes:
-        error: `gone` or `failing`.
-    """
-
-    error: str
+    error: str  # `gone` or `failing`
 
 
 class SubscriptionChange(StrEnum):
@@ -177,45 +130,28 @@ class SubscriptionChange(StrEnum):
 
 @record(frozen=True, slots=True, kw_only=True)
 class SubscriptionChanged(SenderEvent, kind=EventKind.SUBSCRIPTION_CHANGED, level=logging.INFO):
-    """Somebody, a client or an operator, registered or changed a subscription by this process.
+    """Somebody, a client or an operator, registered or changed a subscription by this process."""
 
-    Attributes:
-        change: What was done.
-        origin: The destination.
-    """
-
-    change: SubscriptionChange
-    origin: str
+    change: SubscriptionChange  # what was done
+    origin: str  # the destination
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class SigningKeyChanged(Event, kind=EventKind.SIGNING_KEY_CHANGED, level=logging.INFO):
-    """This process signs with another key from now on; or with its first one.
+    """This process signs with another key from now on; or with its first one."""
 
-    Attributes:
-        kid: The key.
-        algorithm: What it signs with.
-        before: The key before; None for the first one.
-    """
-
-    kid: str
-    algorithm: str
-    before: str | None
+    kid: str  # the key
+    algorithm: str  # what it signs with
+    before: str | None  # the key before; None for the first one
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class SigningKeyNearEnd(Event, kind=EventKind.SIGNING_KEY_NEAR_END):
-    """The key that signs is old or soon revoked, and none follows; looked for as `HealthFault`.
+    """The key that signs is old or soon revoked, and none follows; looked for as `HealthFault`."""
 
-    Attributes:
-        kid: The key.
-        algorithm: What it signs with.
-        reason: Why, and what to do.
-    """
-
-    kid: str
-    algorithm: str
-    reason: str
+    kid: str  # the key
+    algorithm: str  # what it signs with
+    reason: str  # why, and what to do
 
 
 class OutboxChange(StrEnum):
@@ -231,15 +167,10 @@ class OutboxChange(StrEnum):
 
 @record(frozen=True, slots=True, kw_only=True)
 class OutboxChanged(Event, kind=EventKind.OUTBOX_CHANGED, level=logging.INFO):
-    """An operator, or housekeeping, changed deliveries, by this process: told once of all of them.
+    """An operator, or housekeeping, changed deliveries by this process: told once of them all."""
 
-    Attributes:
-        change: What was done.
-        count: With how many.
-    """
-
-    change: OutboxChange
-    count: int
+    change: OutboxChange  # what was done
+    count: int  # with how many
 
 
 class KeyRingChange(StrEnum):
@@ -253,14 +184,8 @@ class KeyRingChange(StrEnum):
 
 @record(frozen=True, slots=True, kw_only=True)
 class KeyRingChanged(Event, kind=EventKind.KEY_RING_CHANGED, level=logging.INFO):
-    """The key file was changed, by a command for example, and this process has read it.
+    """The key file was changed, by a command for example, and this process has read it."""
 
-    Attributes:
-        change: What was done.
-        kid: The key.
-        algorithm: What it signs with.
-    """
-
-    change: KeyRingChange
-    kid: str
-    algorithm: str
+    change: KeyRingChange  # what was done
+    kid: str  # the key
+    algorithm: str  # what it signs with

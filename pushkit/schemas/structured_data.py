@@ -52,22 +52,14 @@ class Fit(StrEnum):
 
 @record(frozen=True, slots=True, kw_only=True)
 class DataVerdict:
-    """What became of one data part.
+    """What became of one data part."""
 
-    Attributes:
-        part: The part.
-        location: Where it stands in the update, such as `artifacts.0.parts.1`.
-        schema: The schema that it names.
-        fit: Whether it fits.
-        path: Of what does not fit, the first place: a JSON Pointer into the data.
-        rule: The keyword of the schema that does not hold there, or why the schema is unusable.
-    """
-
-    part: DataPart
-    location: str
-    schema: str
-    fit: Fit
-    path: str | None = None
+    part: DataPart  # the part
+    location: str  # where it stands in the update, such as `artifacts.0.parts.1`
+    schema: str  # the schema that it names
+    fit: Fit  # whether it fits
+    path: str | None = None  # of what does not fit, the first place: a JSON Pointer into the data
+    # The keyword of the schema that does not hold there, or why the schema is unusable.
     rule: str | None = None
 
 

@@ -47,18 +47,12 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer: with a body, or with events for as long as they come.
+    """An answer: with a body, or with events for as long as they come."""
 
-    Attributes:
-        status: The status.
-        headers: Its header fields.
-        body: Its body.
-        events: What is sent in place of a body, as it comes; whoever serves closes it.
-    """
-
-    status: int = 200
-    headers: tuple[tuple[str, str], ...] = ()
-    body: bytes = field(default=b"", repr=False)
+    status: int = 200  # the status
+    headers: tuple[tuple[str, str], ...] = ()  # its header fields
+    body: bytes = field(default=b"", repr=False)  # its body
+    # What is sent in place of a body, as it comes; whoever serves closes it.
     events: AsyncGenerator[bytes, None] | None = None
 
 
@@ -71,11 +65,7 @@ class Refused(Exception):  # noqa: N818  # an answer, no error of this program
 
 
 class SeeOther(Exception):  # noqa: N818  # an answer, no error of this program
-    """Raised where another page is to be shown.
-
-    Args:
-        path: The page, below the dashboard's root.
-    """
+    """Raised where another page is to be shown: a path below the dashboard's root."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -93,11 +83,7 @@ def joined_fields(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def values_of(encoded: str) -> dict[str, list[str]]:
-    """Return the values of a query or a form.
-
-    Raises:
-        Refused: There are too many.
-    """
+    """Return the values of a query or a form. Raises Refused: there are too many."""
     try:
         pairs = parse_qsl(encoded, keep_blank_values=True, max_num_fields=_MAX_VALUES)
     except ValueError as exc:

@@ -42,16 +42,15 @@ class CallbackSettings(_Wishes):
     """One `[[callbacks]]` table: `call` is `module:function`, the rest says what it wants.
 
     Attributes:
-        call: `module:function`; the module may lie beside this file.
         kinds: Kinds of updates that it wants; all if empty.
         states: Statuses that it wants, by state; all if empty.
         senders: Names of senders; all if empty.
         tasks: Ids of tasks; all if empty.
-        timeout_seconds: How long one call may take; `"none"` for any time; without it
-            `callback_timeout_seconds` counts.
     """
 
-    call: ModuleAndFunction
+    call: ModuleAndFunction  # `module:function`; the module may lie beside this file
+    # How long one call may take; `"none"` for any time; without it `callback_timeout_seconds`
+    # counts.
     timeout_seconds: PositiveOrNone | None = None
 
     def load(self, folder: Path) -> CallbackFunction:
@@ -84,20 +83,17 @@ class ForwardSettings(_Wishes):
     """One `[[forwards]]` table: a URL or a command, and what is handed on to it.
 
     Attributes:
-        to: A URL to which each is posted on.
-        command: A command that gets each on its standard input.
-        name: What it is called in the log and the inbox; its URL or command if not given.
-        timeout_seconds: How long one may take.
         kinds: Kinds of updates that are handed on; all if empty.
         states: Statuses, by state; all if empty.
         senders: Names of senders; all if empty.
         tasks: Ids of tasks; all if empty.
     """
 
-    to: str | None = None
-    command: list[str] | None = None
+    to: str | None = None  # a URL to which each is posted on
+    command: list[str] | None = None  # a command that gets each on its standard input
+    # What it is called in the log and the inbox; its URL or command if not given.
     name: str | None = None
-    timeout_seconds: Positive = 30
+    timeout_seconds: Positive = 30  # how long one may take
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:

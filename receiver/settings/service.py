@@ -33,64 +33,47 @@ if TYPE_CHECKING:
 class ReceiverSettings(
     BaseSettings, env_prefix="RECEIVER_", extra="forbid", hide_input_in_errors=True
 ):
-    """The whole file; the rest is as `Receiver`, `Limits` and `ConnectionLimits` say.
-
-    Attributes:
-        listen: `host:port` to listen on.
-        ops_listen: `host:port` for `/metrics`, `/healthz` and `/readyz` of operators; none if not
-            set.
-        dashboard: The dashboard, if there is to be one.
-        log_format: How `receiver serve` logs, `text` or `json`, where the command line does not
-            say.
-        tracing: Whether spans are made (OpenTelemetry).
-        database: A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
-        allow: Hosts named for development, as `host:port` or `host:*`.
-        peer_rate: Requests a second from one address, before the signature; twice that at once.
-        sender_rate: Notifications a second from one sender, after it; twice that at once.
-        callback_concurrency: How many callbacks at once.
-        callback_timeout_seconds: How long one call may take; `"none"` for any time.
-        request_timeout_seconds: For the head of a request, and for its body.
-        stop_timeout_seconds: How long requests in flight are given at the end.
-        max_connections: How many at once, in each process.
-        forwarded_header: Which header they write: `X-Forwarded-For` or `Forwarded`.
-        tls: Certificate and key.
-        alerts: Where alerts go.
-        callbacks: What is called.
-        forwards: Where notifications are handed on to.
-    """
+    """The whole file; the rest is as `Receiver`, `Limits` and `ConnectionLimits` say."""
 
     url: Url
-    listen: HostAndPort = "127.0.0.1:9000"
+    listen: HostAndPort = "127.0.0.1:9000"  # `host:port` to listen on
+    # `host:port` for `/metrics`, `/healthz` and `/readyz` of operators; none if not set.
     ops_listen: HostAndPort | None = None
-    dashboard: DashboardSettings | None = None
+    dashboard: DashboardSettings | None = None  # the dashboard, if there is to be one
+    # How `receiver serve` logs, `text` or `json`, where the command line does not say.
     log_format: LogFormat = LogFormat.TEXT
-    tracing: bool = False
+    tracing: bool = False  # whether spans are made (OpenTelemetry)
+    # A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
     database: Annotated[str, Field(min_length=1)] = "inbox.db"
     replay: str | None = None
     retention: RetentionSettings = RetentionSettings()
-    allow: list[str] = []
+    allow: list[str] = []  # hosts named for development, as `host:port` or `host:*`
     max_body_bytes: Positive = 1024 * 1024
+    # Requests a second from one address, before the signature; twice that at once.
     peer_rate: Positive = 4000
+    # Notifications a second from one sender, after it; twice that at once.
     sender_rate: Positive = 4000
     max_backlog: Positive = 500_000
     max_backlog_per_sender: Positive = 100_000
-    callback_concurrency: Positive = 64
+    callback_concurrency: Positive = 64  # how many callbacks at once
+    # How long one call may take; `"none"` for any time.
     callback_timeout_seconds: PositiveOrNone = 300
     drain_seconds: NotNegative = 20
     max_header_bytes: Positive = 16 * 1024
-    request_timeout_seconds: Positive = 10
+    request_timeout_seconds: Positive = 10  # for the head of a request, and for its body
     keep_alive_seconds: Positive = 75
-    stop_timeout_seconds: Positive = 20
-    max_connections: Positive = 512
+    stop_timeout_seconds: Positive = 20  # how long requests in flight are given at the end
+    max_connections: Positive = 512  # how many at once, in each process
     max_connections_per_peer: Positive = 128
     trusted_proxies: list[str] = []
+    # Which header they write: `X-Forwarded-For` or `Forwarded`.
     forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR
     validation_echo: bool = False
-    tls: TlsSettings | None = None
-    alerts: AlertSettings | None = None
+    tls: TlsSettings | None = None  # certificate and key
+    alerts: AlertSettings | None = None  # where alerts go
     senders: Annotated[list[SenderSettings], Field(min_length=1)]
-    callbacks: list[CallbackSettings] = []
-    forwards: list[ForwardSettings] = []
+    callbacks: list[CallbackSettings] = []  # what is called
+    forwards: list[ForwardSettings] = []  # where notifications are handed on to
     _path: Path = PrivateAttr(Path("receiver.toml"))
 
     @classmethod

@@ -20,28 +20,20 @@ VARIABLE: Final = "RECEIVER_DASHBOARD_TOKEN"
 
 
 class TlsSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
-    """The `[tls]` table: PEM files, read again upon SIGHUP.
+    """The `[tls]` table: PEM files, read again upon SIGHUP."""
 
-    Attributes:
-        certificate: The certificate, and those between it and a root.
-        key: Its private key.
-    """
-
-    certificate: File
-    key: File
+    certificate: File  # the certificate, and those between it and a root
+    key: File  # its private key
 
 
 class RetentionSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
-    """The `[retention]` table; see `receiver.inbox.InboxRetention`, whose defaults are these.
-
-    Attributes:
-        remember_hours: The memory of accepted ids, apart from the inbox. Shorter than the sender's
-            last retry (90 h for pushkit), and an update may be called back twice.
-    """
+    """The `[retention]` table; see `receiver.inbox.InboxRetention`, whose defaults are these."""
 
     done_days: Days = 7
     dead_days: Days = None
     max_done: NotNegative | None = None
+    # The memory of accepted ids, apart from the inbox. Shorter than the sender's last retry (90 h
+    # for pushkit), and an update may be called back twice.
     remember_hours: Positive = 96
     expected_days: Days = 90
 
@@ -57,20 +49,15 @@ class RetentionSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
 
 
 class DashboardSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
-    """The `[dashboard]` table; without it `receiver serve` has none. Needs the extra `dashboard`.
+    """The `[dashboard]` table; without it `receiver serve` has none. It needs the extra."""
 
-    Attributes:
-        listen: `host:port` of a listener of its own. Beyond loopback a token is needed.
-        hosts: Names that it is served under.
-        token_file: A file with the token, mode 0600; or `RECEIVER_DASHBOARD_TOKEN` holds it.
-        allow_actions: Whether who has the token may redrive.
-        audit_log: A file that a line is added to for every action; else it goes to the log.
-    """
-
+    # `host:port` of a listener of its own. Beyond loopback a token is needed.
     listen: HostAndPort = LISTEN
-    hosts: list[str] = []
+    hosts: list[str] = []  # names that it is served under
+    # A file with the token, mode 0600; or `RECEIVER_DASHBOARD_TOKEN` holds it.
     token_file: File | None = None
-    allow_actions: bool = False
+    allow_actions: bool = False  # whether who has the token may redrive
+    # A file that a line is added to for every action; else it goes to the log.
     audit_log: File | None = None
 
     def build(self, folder: Path) -> DashboardOptions:
@@ -86,17 +73,14 @@ class DashboardSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
 
 
 class AlertSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
-    """The `[alerts]` table; see `pushkit.AlertOptions`.
-
-    Attributes:
-        webhook_secret_file: A file with the secret, `whsec_…`, that the webhook is signed with.
-        every_minutes: The same alert is sent once in this time; then it says how many more.
-    """
+    """The `[alerts]` table; see `pushkit.AlertOptions`."""
 
     log: bool = False
     command: list[str] = []
     webhook: Url | None = None
+    # A file with the secret, `whsec_…`, that the webhook is signed with.
     webhook_secret_file: File | None = None
+    # The same alert is sent once in this time; then it says how many more.
     every_minutes: Positive = 60
 
     @model_validator(mode="after")

@@ -33,40 +33,26 @@ _JWT_ALONE = frozenset({Scheme.JWT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A notification that is accepted as it stands; a check replaces one thing.
+    """A notification that is accepted as it stands; a check replaces one thing."""
 
-    Attributes:
-        url: The webhook.
-        issuer: `iss`.
-        audience: `aud`.
-        key: What signs it.
-        token: The notification token; empty for none.
-        delivery_id: `jti` and `webhook-id`.
-        task_id: The signed `taskId`.
-        seq: The signed `seq`.
-        body: The raw bytes that are signed.
-        body_sent: The raw bytes that are sent in their place, if any.
-        issued_at: The moment of this attempt; None for the moment of `request()`.
-        header: Members of the JWS header beside `typ`, `alg` and `kid`, or in place of these.
-        signed: Whether there is a signature at all.
-        schemes: Which ones.
-        signers: What Standard Webhooks signs with.
-    """
-
-    url: str
-    issuer: str
-    audience: str
-    key: SigningKey = field(repr=False)
-    token: str = field(repr=False)
-    delivery_id: str
-    task_id: str
-    seq: int
-    body: bytes = field(repr=False)
+    url: str  # the webhook
+    issuer: str  # `iss`
+    audience: str  # `aud`
+    key: SigningKey = field(repr=False)  # what signs it
+    token: str = field(repr=False)  # the notification token; empty for none
+    delivery_id: str  # `jti` and `webhook-id`
+    task_id: str  # the signed `taskId`
+    seq: int  # the signed `seq`
+    body: bytes = field(repr=False)  # the raw bytes that are signed
+    # The raw bytes that are sent in their place, if any.
     body_sent: bytes | None = field(default=None, repr=False)
+    # The moment of this attempt; None for the moment of `request()`.
     issued_at: datetime | None = None
+    # Members of the JWS header beside `typ`, `alg` and `kid`, or in place of these.
     header: Mapping[str, JsonValue] = field(default_factory=dict)
-    signed: bool = True
-    schemes: frozenset[Scheme] = _JWT_ALONE
+    signed: bool = True  # whether there is a signature at all
+    schemes: frozenset[Scheme] = _JWT_ALONE  # which ones
+    # What Standard Webhooks signs with.
     signers: tuple[WebhookSigner, ...] = field(default=(), repr=False)
 
     def request(self) -> WebhookRequest:
@@ -131,23 +117,18 @@ class Draft:
 class SigningAgent:
     """The one agent that the receiver under test trusts.
 
-    Attributes:
-        webhook_url: Where the receiver takes notifications; it is the audience, too.
-        issuer: `iss`.
-        token: The notification token that the receiver handed out; of at least 16 characters.
-        key: What it signs with.
-        schemes: Its signatures.
-        webhook_secrets: What it signs with by Standard Webhooks, `whsec_…` or `whsk_…`.
-
     Raises:
         ConfigError: A short token, or a secret that is none.
     """
 
-    webhook_url: str
-    issuer: str = "https://agent.example.com"
+    webhook_url: str  # where the receiver takes notifications; it is the audience, too
+    issuer: str = "https://agent.example.com"  # `iss`
+    # The notification token that the receiver handed out; of at least 16 characters.
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    # What it signs with.
     key: SigningKey = field(default_factory=lambda: generate_key(Algorithm.ES256), repr=False)
-    schemes: frozenset[Scheme] = _JWT_ALONE
+    schemes: frozenset[Scheme] = _JWT_ALONE  # its signatures
+    # What it signs with by Standard Webhooks, `whsec_…` or `whsk_…`.
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)
     signers: tuple[WebhookSigner, ...] = field(init=False, repr=False, compare=False)
 

@@ -33,17 +33,11 @@ _NAMES_WITH_DIGITS = re.compile(rb"[\w-]*\d[\w-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A promise that was broken.
+    """A promise that was broken."""
 
-    Attributes:
-        check: The name of the check, one of `CHECKS`.
-        promise: What should hold.
-        detail: What was seen instead; never a token or a signature.
-    """
-
-    check: str
-    promise: str
-    detail: str
+    check: str  # the name of the check, one of `CHECKS`
+    promise: str  # what should hold
+    detail: str  # what was seen instead; never a token or a signature
 
 
 async def check_receiver(

@@ -25,15 +25,10 @@ _MAX_PAGE_SIZE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whose call it is.
+    """Whose call it is."""
 
-    Attributes:
-        owner: As the agent's own authentication names the client.
-        tenant: The tenant that the call names; empty before 1.0.
-    """
-
-    owner: str
-    tenant: str = ""
+    owner: str  # as the agent's own authentication names the client
+    tenant: str = ""  # the tenant that the call names; empty before 1.0
 
 
 TaskCheck: TypeAlias = Callable[[Caller, str], bool | Awaitable[bool]]
@@ -81,14 +76,7 @@ class Configs:
         return _as_read(chosen[0]) if chosen else None
 
     async def page(self, caller: Caller, task_id: str, *, size: int = 0, token: str = "") -> Page:
-        """Return a page of configs, by id.
-
-        Args:
-            caller: Whose configs.
-            task_id: The task.
-            size: How many at most; 0 for as many as a page can have.
-            token: `next_page_token` of the page before.
-        """
+        """Return a page of configs, by id, behind that of `token`; size 0 is as long as can be."""
         if size < 0:
             raise ApiError(ErrorKind.PARAMS, "pageSize: expected 0 or more")
         after = _read_page_token(token) if token else ""

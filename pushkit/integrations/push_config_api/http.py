@@ -20,24 +20,16 @@ _MEDIA_TYPES = ("", _JSON, _A2A_JSON)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequest:
-    """A request to the API.
+    """A request to the API."""
 
-    Attributes:
-        owner: Who calls; None: nobody that the agent knows.
-        method: The HTTP method.
-        segments: The path below where the API is mounted, decoded, split at its slashes.
-        query: The query's parameters.
-        content_type: The header, or empty.
-        version: The `A2A-Version` header, if there is one.
-        body: The body; None: it was longer than `PushConfigApi.max_body_bytes`.
-    """
-
-    owner: str | None
-    method: str
+    owner: str | None  # who calls; None: nobody that the agent knows
+    method: str  # the HTTP method
+    # The path below where the API is mounted, decoded, split at its slashes.
     segments: Sequence[str] = ()
-    query: Mapping[str, JsonValue] = field(default_factory=dict)
-    content_type: str = ""
-    version: str | None = None
+    query: Mapping[str, JsonValue] = field(default_factory=dict)  # the query's parameters
+    content_type: str = ""  # the header, or empty
+    version: str | None = None  # the `A2A-Version` header, if there is one
+    # The body; None: it was longer than `PushConfigApi.max_body_bytes`.
     body: bytes | None = field(default=b"", repr=False)
 
 

@@ -36,11 +36,7 @@ async def answer_json_rpc(
 ) -> JsonObject | None:
     """Answer a JSON-RPC request; None: it was a notification, to which there is no answer.
 
-    Args:
-        configs: The configs.
-        owner: Who calls.
-        body: The request, bounded in length by the caller.
-        version_header: The `A2A-Version` header, if there is one (1.0 §3.6.2).
+    Whoever calls this bounds the body. `A2A-Version` is a header of 1.0 (§3.6.2).
     """
     try:
         request = _read_request(body)
@@ -62,11 +58,7 @@ async def answer_json_rpc(
 async def operate(
     configs: Configs, owner: str, method: str, params: Params, version_header: str | None
 ) -> JsonValue:
-    """Return the result of a method.
-
-    Raises:
-        ApiError: It is refused.
-    """
+    """Return the result of a method. Raises ApiError: it is refused."""
     version, operation = METHODS.get(method, (V1_0, _unknown))
     check_version(version_header, version)
     tenant = optional_text(params, "tenant") if version is V1_0 else None
