@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.progress import advance
 from pushkit.record import record
-from pushkit.storage.database import Database, open_location
+from pushkit.storage.database import Database, open_location, read_now
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script
 from receiver.expected import ExpectedStore
@@ -102,16 +103,8 @@ class InboxAdmin:
         return await self._database.read(self._inspection.stats())
 
     async def figures(self, *, within: timedelta = timedelta(hours=1)) -> InboxFigures:
-        """Return what an overview shows: counted up to a bound, in the same time of any number.
-
-        Args:
-            within: How far back what came is looked at.
-        """
-        return await self._database.read(self._figures_script(within))
-
-    def _figures_script(self, within: timedelta) -> Script[InboxFigures]:
-        now = yield from self._database.now()
-        return (yield from inbox_figures(now, within=within))
+        """Return what an overview shows: counted up to a bound, in the same time of any number."""
+        return await read_now(self._database, functools.partial(inbox_figures, within=within))
 
     async def callback_troubles(self) -> list[CallbackTrouble]:
         """Return the callbacks that fail, by how: of the newest dead letters, and of what waits."""
@@ -119,11 +112,7 @@ class InboxAdmin:
 
     async def backlog(self) -> Backlog:
         """Return what is not done, for metrics: cheap, however much is."""
-        return await self._database.read(self._backlog_script())
-
-    def _backlog_script(self) -> Script[Backlog]:
-        now = yield from self._database.now()
-        return (yield from self._inspection.backlog(now))
+        return await read_now(self._database, self._inspection.backlog)
 
     # --- handing out again ---------------------------------------------------------------------
 

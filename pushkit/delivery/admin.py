@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from pushkit.clock import utc_now
 from pushkit.delivery.again import Again, Redriven, Retried
@@ -40,10 +42,12 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.store import OutboxStore
 from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
-from pushkit.storage.database import Database
+from pushkit.storage.database import Database, read_now
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script
 from pushkit.subscriptions.store import SubscriptionStore
+
+D = TypeVar("D", Redriven, Retried)
 
 _log = logging.getLogger("pushkit.delivery")
 
@@ -99,10 +103,7 @@ class OutboxAdmin:
     ) -> list[DeliverySummary]:
         """Return a page of deliveries without their bodies, oldest first.
 
-        Args:
-            wanted: Which ones; all if None.
-            after: The last id of the page before.
-            limit: How many at most.
+        `after` is the last id of the page before.
         """
         script = self._inspection.find(wanted or DeliveryFilter(), after=after, limit=limit)
         return await self._database.read(script)
@@ -113,28 +114,21 @@ class OutboxAdmin:
         """Return a page of deliveries without their bodies, newest first.
 
         It takes the same time of any number of deliveries, and may therefore end before it is full
-        (`Page.is_cut`).
-
-        Args:
-            wanted: Which ones; all if None. A task without a tenant is one of the tenant without a
-                name.
-            before: `Page.before` of the page before.
-            limit: How many at most.
+        (`Page.is_cut`). A task without a tenant is one of the tenant without a name. `before` is
+        `Page.before` of the page before.
         """
         script = browse_deliveries(wanted or DeliveryFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
     async def figures(self, *, within: timedelta = timedelta(hours=1)) -> OutboxFigures:
-        """Return what says whether deliveries flow, in the same time of any number of them.
-
-        Args:
-            within: How far back it looks at what ended.
-        """
-        return await self._database.read(self._figures_script(within))
+        """Return what says whether deliveries flow, in the same time of any number of them."""
+        failures = self.breaker.failures
+        look = functools.partial(outbox_figures, within=within, failures=failures)
+        return await read_now(self._database, look)
 
     async def finished(self, *, within: timedelta = timedelta(hours=1)) -> list[Finished]:
         """Return what ended lately, newest first; the newest so many, if it is much."""
-        return await self._database.read(self._finished_script(within))
+        return await read_now(self._database, lambda now: finished_since(now - within))
 
     async def destinations(
         self, *, after: DestinationKey | None = None, limit: int = 50
@@ -159,18 +153,19 @@ class OutboxAdmin:
     async def redrive(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
     ) -> Redriven:
-        """Bring dead letters back, by id or by filter.
+        """Bring dead letters back, by id or by filter; in a dry run say what that would be.
 
         Id and `seq` stay, attempts and age begin anew, and they go ahead of what is pending. A
         webhook may get what it had already: an answer may have been lost.
-
-        Args:
-            wanted: Which.
-            dry_run: Say what it would do, and do nothing.
         """
-        dead = (DeliveryState.DEAD,)
-        chosen = self._chosen(wanted, DeliveryState.DEAD)
-        return await self._revive(OutboxChange.REDRIVEN, chosen, dead, dry_run=dry_run)
+        revive = self._again.would_revive if dry_run else self._again.revive
+        return await self._send(
+            OutboxChange.REDRIVEN,
+            self._chosen(wanted, DeliveryState.DEAD),
+            lambda ids: revive(ids, (DeliveryState.DEAD,)),
+            Redriven(),
+            dry_run=dry_run,
+        )
 
     async def resend(
         self, wanted: Sequence[str] | DeliveryFilter, *, from_seq: int = 1, dry_run: bool = False
@@ -196,37 +191,33 @@ class OutboxAdmin:
             if state not in states:
                 raise ConfigError(f"resend: found state {state}, expected delivered or cancelled")
             states = (state,)
-        pages = self._chosen(wanted, state, from_seq)
-        return await self._revive(OutboxChange.RESENT, pages, states, dry_run=dry_run)
+        revive = self._again.would_revive if dry_run else self._again.revive
+        return await self._send(
+            OutboxChange.RESENT,
+            self._chosen(wanted, state, from_seq),
+            lambda ids: revive(ids, states),
+            Redriven(),
+            dry_run=dry_run,
+        )
 
     async def retry_now(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
     ) -> Retried:
-        """Try what is pending now, whenever its turn would be.
+        """Try what is pending now, whenever its turn would be; in a dry run say what that would be.
 
         A destination that waits (`Retry-After`, or after failures in a row) gets one delivery; once
         that is answered the others follow. Neither a pause nor the order of a subscription is
         lifted: with a filter the next delivery of each subscription is tried, with ids these, once
         it is their turn.
-
-        Args:
-            wanted: Which.
-            dry_run: Say what it would do, and do nothing.
         """
-        retried = Retried()
         chosen = replace(wanted, next_only=True) if isinstance(wanted, DeliveryFilter) else wanted
-        with self._telling(OutboxChange.RETRIED) as tell:
-            async for page in self._chosen(chosen, DeliveryState.PENDING):
-                if dry_run:
-                    retried += await self._database.read(self._again.would_retry(page))
-                    continue
-                done = await self._database.write(self._again.retry(page))
-                tell(len(done.ids))
-                retried += done
-                self._wake()
-                advance(len(page))
-                await asyncio.sleep(_PAUSE.total_seconds())
-        return retried
+        return await self._send(
+            OutboxChange.RETRIED,
+            self._chosen(chosen, DeliveryState.PENDING),
+            self._again.would_retry if dry_run else self._again.retry,
+            Retried(),
+            dry_run=dry_run,
+        )
 
     async def cancel(self, ids: Sequence[str]) -> list[str]:
         """Cancel pending deliveries; return those that were pending. One in flight goes on."""
@@ -330,27 +321,28 @@ class OutboxAdmin:
             if done and self._events.wants(OutboxChanged.usual_level):
                 self._events.tell(OutboxChanged(at=self._clock(), change=change, count=done))
 
-    async def _revive(
+    async def _send(
         self,
         change: OutboxChange,
         pages: AsyncIterator[list[str]],
-        states: Sequence[DeliveryState],
+        script: Callable[[list[str]], Script[D]],
+        came_to: D,
         *,
         dry_run: bool,
-    ) -> Redriven:
-        redriven = Redriven()
+    ) -> D:
+        """Send page by page, or only read what would be sent."""
         with self._telling(change) as tell:
             async for page in pages:
                 if dry_run:
-                    redriven += await self._database.read(self._again.would_revive(page, states))
+                    came_to += await self._database.read(script(page))
                     continue
-                done = await self._database.write(self._again.revive(page, states))
+                done = await self._database.write(script(page))
                 tell(len(done.ids))
-                redriven += done
+                came_to += done
                 self._wake()
                 advance(len(page))
                 await asyncio.sleep(_PAUSE.total_seconds())
-        return redriven
+        return came_to
 
     async def _thin_out(self, per_task: int, tell: Callable[[int], None]) -> int:
         purged = 0
@@ -379,14 +371,6 @@ class OutboxAdmin:
         return deleted
 
     # --- scripts -------------------------------------------------------------------------------
-
-    def _finished_script(self, within: timedelta) -> Script[list[Finished]]:
-        now = yield from self._database.now()
-        return (yield from finished_since(now - within))
-
-    def _figures_script(self, within: timedelta) -> Script[OutboxFigures]:
-        now = yield from self._database.now()
-        return (yield from outbox_figures(now, within=within, failures=self.breaker.failures))
 
     def _cancel_script(self, ids: Sequence[str]) -> Script[list[str]]:
         by_subscription = yield from self._dead_letters.subscriptions_of(ids)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from typing import Self
 
 from pushkit.outbox.dead_letters import DeadLetters, Standing
 from pushkit.outbox.destinations import DestinationStore
@@ -38,40 +39,24 @@ class Redriven:
 
     ids: tuple[str, ...] = ()  # the deliveries that are pending again, or would be
     # Why others are not, and how many of them.
-    reasons: Mapping[WhyNot, int] = field(default_factory=dict)
+    reasons: Counter[WhyNot] = field(default_factory=Counter)
 
     @property
     def skipped(self) -> int:
         """How many are not."""
-        return sum(self.reasons.values())
+        return self.reasons.total()
 
-    def __add__(self, other: Redriven) -> Redriven:
-        reasons = Counter(self.reasons) + Counter(other.reasons)
-        return Redriven(ids=self.ids + other.ids, reasons=reasons)
+    def __add__(self, other: Self) -> Self:
+        names = [each.name for each in fields(self)]
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retried:
-    """What became of a wish to try now."""
+class Retried(Redriven):
+    """What became of a wish to try now: `ids` wait for no time any more, or would not."""
 
-    ids: tuple[str, ...] = ()  # the deliveries that wait for no time any more, or would not
     behind: int = 0  # how many of them still wait for an older one of their subscription
     paused: int = 0  # how many of them still wait because that is paused
-    # Why others could not be tried, and how many of them.
-    reasons: Mapping[WhyNot, int] = field(default_factory=dict)
-
-    @property
-    def skipped(self) -> int:
-        """How many could not be tried."""
-        return sum(self.reasons.values())
-
-    def __add__(self, other: Retried) -> Retried:
-        return Retried(
-            ids=self.ids + other.ids,
-            behind=self.behind + other.behind,
-            paused=self.paused + other.paused,
-            reasons=Counter(self.reasons) + Counter(other.reasons),
-        )
 
 
 def _why_not(standing: Standing | None, states: Sequence[DeliveryState]) -> WhyNot | None:

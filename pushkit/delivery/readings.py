@@ -2,50 +2,77 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 
 from pushkit.keys.ring import KeyRing
-from pushkit.outbox.backlog import Backlog, backlog
+from pushkit.outbox.states import UNFINISHED
 from pushkit.storage.database import Database
-from pushkit.storage.script import Script
+from pushkit.storage.paging import count
+from pushkit.storage.script import Script, Statement, from_micros, to_micros
 from pushkit.telemetry.metrics import Readings
 from pushkit.version import __version__
 
 
 async def read_outbox(database: Database, *, breaker_opens_at: int) -> Readings:
-    """Return what stands in the outbox.
+    """Return what is not finished in the outbox, however much is.
+
+    Args:
+        database: Where it is.
+        breaker_opens_at: From how many failures in a row on a destination waits.
 
     Raises:
         StorageError: It cannot be read.
     """
+    return await database.read(_of_outbox(database, breaker_opens_at))
 
-    def script() -> Script[Backlog]:
-        now = yield from database.now()
-        return (yield from backlog(now, breaker_opens_at=breaker_opens_at))
 
-    found = await database.read(script())
+def _of_outbox(database: Database, breaker_opens_at: int) -> Script[Readings]:
+    now = yield from database.now()
+    moment = to_micros(now)
+    # As the partial indexes have it, so that no row is looked at.
+    unfinished = yield from count(f"pushkit_deliveries WHERE {UNFINISHED}")
+    in_flight = yield from count("pushkit_deliveries WHERE state = 'in_flight'")
+    dead = yield from count("pushkit_deliveries WHERE state = 'dead'")
+    due = yield Statement(
+        "SELECT d.not_before FROM pushkit_deliveries d LEFT JOIN pushkit_destinations h"
+        " ON h.tenant = d.tenant AND h.owner = d.owner AND h.origin = d.origin"
+        " WHERE d.head = 1 AND d.state = 'pending' AND d.not_before <= $1"
+        " AND COALESCE(h.until, 0) <= $1 ORDER BY d.not_before LIMIT 1",
+        (moment,),
+    )
+    oldest = (now - from_micros(due[0]["not_before"])).total_seconds() if due else 0.0
+    failing = f"pushkit_destinations WHERE failures >= {breaker_opens_at}"
+    waiting = yield from count(f"{failing} AND until > $1", moment)
+    probed = yield from count(f"{failing} AND until <= $1", moment)
+    subscriptions = yield Statement(
+        "SELECT active, paused, COUNT(*) AS found FROM pushkit_subscriptions"
+        " WHERE removed_at IS NULL GROUP BY active, paused"
+    )
+    found = Counter(active=0, paused=0, disabled=0)
+    for row in subscriptions:
+        state = "paused" if row["paused"] else "active"
+        found[state if row["active"] else "disabled"] += row["found"]
+    deliveries = {"pending": unfinished - in_flight, "in_flight": in_flight, "dead": dead}
     return {
-        "pushkit_deliveries": _by_one(found.states),
-        "pushkit_oldest_due_seconds": {(): found.oldest_due.total_seconds()},
-        "pushkit_breakers": _by_one(found.breakers),
-        "pushkit_subscriptions": _by_one(found.subscriptions),
+        "pushkit_deliveries": _by_one(deliveries),
+        "pushkit_oldest_due_seconds": {(): oldest},
+        "pushkit_breakers": _by_one({"open": waiting, "half_open": probed}),
+        "pushkit_subscriptions": _by_one(found),
     }
 
 
 def read_keys(ring: KeyRing, now: datetime) -> Readings:
     """Return how old the published keys are, and when the next one signs."""
-    published = ring.published(now)
-    ages: dict[tuple[str, ...], float] = {
-        (key.algorithm.value, key.kid, ring.state(key.kid, now).value): (
-            now - key.published_at
-        ).total_seconds()
-        for key in published
-    }
+    ages: dict[tuple[str, ...], float] = {}
     planned: dict[tuple[str, ...], float] = {}
-    for key in published:
+    for key in ring.published(now):
+        name = key.algorithm.value
+        age = (now - key.published_at).total_seconds()
+        ages[name, key.kid, ring.state(key.kid, now).value] = age
         if key.activates_at is not None and key.activates_at > now:
-            name, until = (key.algorithm.value,), (key.activates_at - now).total_seconds()
-            planned[name] = min(planned.get(name, until), until)
+            until = (key.activates_at - now).total_seconds()
+            planned[name,] = min(planned.get((name,), until), until)
     return {
         "pushkit_signing_key_age_seconds": ages,
         "pushkit_signing_key_rotation_seconds": planned,

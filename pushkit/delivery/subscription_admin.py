@@ -103,10 +103,7 @@ class SubscriptionAdmin:
     ) -> list[Subscription]:
         """Return a page of subscriptions without tokens and credentials, oldest first.
 
-        Args:
-            wanted: Which ones; all but withdrawn ones if None.
-            after: The last id of the page before.
-            limit: How many at most.
+        All but withdrawn ones, unless asked for. `after` is the last id of the page before.
         """
         script = self._inspection.find(wanted or SubscriptionFilter(), after=after, limit=limit)
         return await self._database.read(script)
@@ -120,11 +117,8 @@ class SubscriptionAdmin:
     ) -> Page[Subscription]:
         """Return a page of subscriptions, newest first, in the same time of any number of them.
 
-        Args:
-            wanted: Which ones; all but withdrawn ones if None. A task without a tenant is one of
-                the tenant without a name.
-            before: `Page.before` of the page before.
-            limit: How many at most.
+        All but withdrawn ones, unless asked for. A task without a tenant is one of the tenant
+        without a name. `before` is `Page.before` of the page before.
         """
         script = self._inspection.browse(wanted or SubscriptionFilter(), before=before, limit=limit)
         return await self._database.read(script)
@@ -179,10 +173,8 @@ class SubscriptionAdmin:
     async def enable(self, wanted: Wanted, *, resend: bool = False) -> Changed:
         """Revive what was disabled, by 410, by failures or by somebody.
 
-        Args:
-            wanted: Which.
-            resend: Bring back the deliveries that were cancelled with it, ids and `seq` kept, ahead
-                of what is pending.
+        With `resend`, what was cancelled with it comes back: ids and `seq` kept, ahead of what is
+        pending.
         """
         enable = functools.partial(self._registered.enable, resend=resend)
         return await self._change(

@@ -7,25 +7,31 @@ looked.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import (
-    SUMMARY_COLUMNS,
-    WITH_BODIES,
+    SUMMARIES,
     DeliveryFilter,
     DeliverySummary,
     summary_of,
 )
 from pushkit.outbox.states import UNFINISHED, DeliveryState
-from pushkit.storage.paging import AtMost, Page, Search, count_at_most, find_rows, narrowed
+from pushkit.storage.paging import (
+    AtMost,
+    Page,
+    Search,
+    count_at_most,
+    find_records,
+    narrowed,
+    read_record,
+)
 from pushkit.storage.script import (
     Script,
     SqlValue,
     Statement,
-    among,
-    from_micros,
     moment_or_none,
     to_micros,
 )
@@ -91,78 +97,48 @@ def browse_deliveries(
 ) -> Script[Page[DeliverySummary]]:
     """Return a page of deliveries, newest first; those of one task or subscription by `seq`.
 
-    Args:
-        wanted: Which. A task without a tenant is one of the tenant without a name.
+    A task without a tenant is one of the tenant without a name.
     """
     if wanted.task_id is not None and wanted.tenant is None:
         wanted = replace(wanted, tenant="")
-    looked_at, values, rest = yield from _looked_at(wanted, before)
-    conditions, given = rest.where(after=len(values))
-    search = Search(
-        looked_at=looked_at,
-        named=values,
-        columns=_FILTERED,
-        conditions=conditions,
-        given=given,
-        order=_order(wanted),
-        is_filtered=rest != DeliveryFilter(),
-    )
-    page = yield from find_rows(search, limit=limit)
-    found: dict[str, DeliverySummary] = {}
-    ids = [str(row["id"]) for row in page.items]
-    for clause, chosen in among(ids) if ids else ():
-        rows = yield Statement(
-            f"SELECT {SUMMARY_COLUMNS} FROM {WITH_BODIES} WHERE id {clause}", chosen
-        )
-        found |= {row["id"]: summary_of(row) for row in rows}
-    return page.showing(found[each] for each in ids)
+    search = yield from _search(wanted, before)
+    return (yield from find_records(search, SUMMARIES, summary_of, limit=limit))
 
 
-def _order(wanted: DeliveryFilter) -> str:
-    # Several subscriptions of a task have the same numbers.
-    return "seq DESC, id DESC" if wanted.subscription_id or wanted.task_id else "id DESC"
-
-
-def _looked_at(
-    wanted: DeliveryFilter, before: str | None
-) -> Script[tuple[str, tuple[SqlValue, ...], DeliveryFilter]]:
-    """Return the rows that a page looks through in its order, and what is left to be filtered.
+def _search(wanted: DeliveryFilter, before: str | None) -> Script[Search]:
+    """Return what a page looks through in its order, and what is left to be filtered.
 
     Each begins with the index that has few others.
     """
-    rows, order = "pushkit_deliveries", f"ORDER BY {_order(wanted)}"
-    older, start = ("id < $1" if before else "$1 = ''"), before or ""
+    rows, order = "pushkit_deliveries", "id DESC"
+    where, start = ("id < $1" if before else "$1 = ''"), before or ""
+    named: tuple[SqlValue, ...] = (start,)
     if wanted.subscription_id is not None or wanted.task_id is not None:
+        order = "seq DESC, id DESC"  # several subscriptions of a task have the same numbers
         if before:
-            older = "(seq, id) < (SELECT p.seq, p.id FROM pushkit_deliveries p WHERE p.id = $1)"
-        of = "task_id = $2 AND tenant = $3"
-        named: tuple[SqlValue, ...] = (start, wanted.task_id, wanted.tenant)
-        rest = replace(wanted, task_id=None, tenant=None)
+            where = "(seq, id) < (SELECT p.seq, p.id FROM pushkit_deliveries p WHERE p.id = $1)"
         if wanted.subscription_id is not None:
-            of, named = "subscription_id = $2", (start, wanted.subscription_id)
-            rest = replace(wanted, subscription_id=None)
-        return f"FROM {rows} WHERE {of} AND {older} {order}", named, rest
-    if wanted.error is not None:
-        rest = replace(wanted, error=None)
-        return (
-            f"FROM {rows} WHERE last_error = $2 AND {older} {order}",
-            (start, wanted.error),
-            rest,
-        )
-    if wanted.state is DeliveryState.DEAD:
-        rest = replace(wanted, state=None)
-        return f"FROM {rows} WHERE state = 'dead' AND {older} {order}", (start,), rest
-    if wanted.state in (DeliveryState.PENDING, DeliveryState.IN_FLIGHT):
+            where, named = f"subscription_id = $2 AND {where}", (start, wanted.subscription_id)
+            wanted = replace(wanted, subscription_id=None)
+        else:
+            where = f"task_id = $2 AND tenant = $3 AND {where}"
+            named = (start, wanted.task_id, wanted.tenant)
+            wanted = replace(wanted, task_id=None, tenant=None)
+    elif wanted.error is not None:
+        where, named = f"last_error = $2 AND {where}", (start, wanted.error)
+        wanted = replace(wanted, error=None)
+    elif wanted.state is DeliveryState.DEAD:
+        where, wanted = f"state = 'dead' AND {where}", replace(wanted, state=None)
+    elif wanted.state in (DeliveryState.PENDING, DeliveryState.IN_FLIGHT):
         rows = yield from narrowed(rows, UNFINISHED, _FILTERED)
-    return f"FROM {rows} WHERE {older} {order}", (start,), wanted
+    looked_at = f"FROM {rows} WHERE {where}"
+    return Search(looked_at=looked_at, named=named, columns=_FILTERED, wanted=wanted, order=order)
 
 
 def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script[OutboxFigures]:
-    """Return what says whether deliveries flow.
+    """Return what says whether deliveries flow; of what ended, what did so `within` a time.
 
-    Args:
-        within: How far back it looks at what ended.
-        failures: From how many failures in a row on a destination is on probation.
+    From so many `failures` in a row on a destination is on probation.
     """
     in_flight = yield from count_at_most("pushkit_deliveries WHERE state = 'in_flight'")
     unfinished = yield from count_at_most(f"pushkit_deliveries WHERE {UNFINISHED}")
@@ -170,7 +146,8 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
     failing = yield from count_at_most(
         f"(SELECT * FROM pushkit_destinations LIMIT {_MOST_DESTINATIONS}) h"
         " WHERE until > $1 OR failures >= CAST($2 AS BIGINT)",
-        (to_micros(now), failures),
+        to_micros(now),
+        failures,
     )
     heads = yield Statement(
         "SELECT MIN(notified_at) AS oldest FROM (SELECT notified_at FROM pushkit_deliveries"
@@ -181,8 +158,7 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
         " WHERE head = 1 AND state = 'pending' AND not_before <= $1",
         (to_micros(now),),
     )
-    errors: dict[str, int] = {}
-    local: dict[str, int] = {}
+    errors, local = Counter[str](), Counter[str]()
     for source in (
         "head = 1 AND state = 'pending' ORDER BY not_before",
         "state = 'dead' ORDER BY id DESC",
@@ -194,9 +170,8 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
         for row in rows:
             if (code := row["last_error"]) is None:
                 continue
-            errors[code] = errors.get(code, 0) + 1
-            if row["state"] == "pending" and row["fruitless_claims"]:
-                local[code] = local.get(code, 0) + 1
+            errors[code] += 1
+            local[code] += row["state"] == "pending" and row["fruitless_claims"] > 0
     finished = yield from finished_since(now - within)
     is_all = len(finished) < _MOST_FINISHED
     return OutboxFigures(
@@ -206,7 +181,7 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
         dead=dead,
         oldest_pending_at=moment_or_none(heads[0]["oldest"]),
         due_since=moment_or_none(due[0]["moment"]),
-        local_faults=local,
+        local_faults=dict(+local),
         errors=dict(sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))),
         failing=failing,
         finished=tuple(finished),
@@ -219,21 +194,12 @@ def browse_destinations(
 ) -> Script[list[DestinationStanding]]:
     """Return a page of destinations that have failed, by tenant, owner and origin."""
     rows = yield Statement(
-        "SELECT tenant, owner, origin, failures, until FROM pushkit_destinations"
+        "SELECT tenant, owner, origin, failures, until AS waits_until FROM pushkit_destinations"
         " WHERE (tenant, owner, origin) > ($1, $2, $3) ORDER BY tenant, owner, origin"
         " LIMIT CAST($4 AS BIGINT)",
         (*(after or ("", "", "")), limit),
     )
-    return [
-        DestinationStanding(
-            tenant=row["tenant"],
-            owner=row["owner"],
-            origin=row["origin"],
-            failures=row["failures"],
-            waits_until=from_micros(row["until"]),
-        )
-        for row in rows
-    ]
+    return [read_record(DestinationStanding, row) for row in rows]
 
 
 def finished_since(since: datetime) -> Script[list[Finished]]:
@@ -244,14 +210,4 @@ def finished_since(since: datetime) -> Script[list[Finished]]:
         f" LIMIT {_MOST_FINISHED}",
         (to_micros(since),),
     )
-    return [
-        Finished(
-            id=row["id"],
-            origin=row["origin"],
-            state=DeliveryState(row["state"]),
-            attempts=row["attempts"],
-            notified_at=from_micros(row["notified_at"]),
-            finished_at=from_micros(row["finished_at"]),
-        )
-        for row in rows
-    ]
+    return [read_record(Finished, row) for row in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from pushkit.errors import SealedSecretError
 from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
@@ -13,8 +14,10 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
-from pushkit.storage.paging import WINDOW
-from pushkit.storage.script import Row, Script, Statement, from_micros, moment_or_none
+from pushkit.storage.paging import WINDOW, conditions, read_record, rows_after
+from pushkit.storage.script import Row, Script, Statement, moment_or_none
+
+_FILTERED = ("state", "tenant", "owner", "task_id", "subscription_id", "origin", "cancelled_by")
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -46,21 +49,9 @@ class DeliveryFilter:
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
         """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
-        wanted = {
-            "state": self.state.value if self.state else None,
-            "tenant": self.tenant,
-            "owner": self.owner,
-            "task_id": self.task_id,
-            "subscription_id": self.subscription_id,
-            "origin": self.origin,
-            "last_error": self.error,
-            "cancelled_by": self.cancelled_by.value if self.cancelled_by else None,
-        }
-        given = {column: value for column, value in wanted.items() if value is not None}
-        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=after + 1)]
-        if self.next_only:
-            conditions.append("head > 0")
-        return " AND ".join(conditions or ["1 = 1"]), tuple(given.values())
+        wanted = {column: getattr(self, column) for column in _FILTERED}
+        more = ["head > 0"] if self.next_only else []
+        return conditions({**wanted, "last_error": self.error}, *more, after=after)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -123,17 +114,18 @@ class OutboxStats:
     local_faults: dict[str, int]
 
 
-SUMMARY_COLUMNS = (
+_OF_ORIGIN: Final = ("pending", "in_flight", "dead")
+_SUMMARY: Final = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
     f" LENGTH(body) AS body_bytes, SUBSTR(body, 1, {len(SEALED)}) AS body_head,"
     " state, attempts, notified_at, redriven_at, not_before,"
     " finished_at, last_status, last_error, cancelled_by"
 )
-# Where they are read from.
-WITH_BODIES = (
+_WITH_BODIES: Final = (
     "pushkit_deliveries JOIN (SELECT id AS body_of, body FROM pushkit_bodies) bodies"
     " ON body_of = id"
 )
+SUMMARIES: Final = f"SELECT {_SUMMARY} FROM {_WITH_BODIES}"
 
 
 class Inspection:
@@ -146,19 +138,13 @@ class Inspection:
         self, wanted: DeliveryFilter, *, after: str | None, limit: int
     ) -> Script[list[DeliverySummary]]:
         """Return a page of deliveries, by id: oldest first."""
-        conditions, values = wanted.where()
-        n = len(values)
-        rows = yield Statement(
-            f"SELECT {SUMMARY_COLUMNS} FROM {WITH_BODIES} WHERE {conditions} AND id > ${n + 1}"
-            f" ORDER BY id LIMIT CAST(${n + 2} AS BIGINT)",
-            (*values, after or "", limit),
-        )
-        return [summary_of(row) for row in rows]
+        rows = yield from rows_after(SUMMARIES, wanted, after or "", limit=limit)
+        return [*map(summary_of, rows)]
 
     def show(self, delivery_id: str) -> Script[DeliveryReport | None]:
         """Return one delivery with its attempts; None if there is no such delivery."""
         rows = yield Statement(
-            f"SELECT {SUMMARY_COLUMNS}, body FROM {WITH_BODIES} WHERE id = $1", (delivery_id,)
+            f"SELECT {_SUMMARY}, body FROM {_WITH_BODIES} WHERE id = $1", (delivery_id,)
         )
         if not rows:
             return None
@@ -216,41 +202,14 @@ class Inspection:
 
 
 def _by_origin(rows: Sequence[Row]) -> list[OriginStats]:
-    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_OF_ORIGIN, 0))
     for row in rows:
         counts[row["origin"]][row["state"]] = row["found"]
-    found = [
-        OriginStats(
-            origin=origin,
-            pending=states.get("pending", 0),
-            in_flight=states.get("in_flight", 0),
-            dead=states.get("dead", 0),
-        )
-        for origin, states in counts.items()
-    ]
+    found = [OriginStats(origin=origin, **states) for origin, states in counts.items()]
     return sorted(found, key=lambda stats: (-stats.pending, -stats.dead, stats.origin))
 
 
 def summary_of(row: Row) -> DeliverySummary:
-    """Return the delivery that a row of `SUMMARY_COLUMNS` is."""
-    return DeliverySummary(
-        id=row["id"],
-        subscription_id=row["subscription_id"],
-        tenant=row["tenant"],
-        owner=row["owner"],
-        task_id=row["task_id"],
-        config_id=row["config_id"],
-        seq=row["seq"],
-        origin=row["origin"],
-        content_type=row["content_type"],
-        body_bytes=row["body_bytes"] - (SEALING_OVERHEAD if is_sealed(row["body_head"]) else 0),
-        state=DeliveryState(row["state"]),
-        attempts=row["attempts"],
-        notified_at=from_micros(row["notified_at"]),
-        redriven_at=moment_or_none(row["redriven_at"]),
-        not_before=from_micros(row["not_before"]),
-        finished_at=moment_or_none(row["finished_at"]),
-        last_status=row["last_status"],
-        last_error=row["last_error"],
-        cancelled_by=CancelledBy(row["cancelled_by"]) if row["cancelled_by"] else None,
-    )
+    """Return the delivery that a row of `SUMMARIES` is."""
+    overhead = SEALING_OVERHEAD if is_sealed(row["body_head"]) else 0
+    return read_record(DeliverySummary, row, body_bytes=row["body_bytes"] - overhead)

@@ -56,11 +56,7 @@ def check_age(name: str, age: timedelta | None) -> None:
 
 
 def check_number(name: str, number: int | None) -> None:
-    """Hold that a number, if there is one, is none below 0.
-
-    Raises:
-        ConfigError: It is.
-    """
+    """Hold that a number, if there is one, is none below 0. Raises ConfigError: it is."""
     if number is not None and not 0 <= number <= _MOST:
         raise ConfigError(f"{name}: found {number}, expected 0 to {_MOST}")
 

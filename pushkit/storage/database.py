@@ -127,6 +127,16 @@ async def opened(database: Database, access: Access) -> AsyncIterator[Database]:
         await database.close()
 
 
+async def read_now(database: Database, look: Callable[[datetime], Script[T]]) -> T:
+    """Run a script that only reads, given what the database's clock says."""
+
+    def script() -> Script[T]:
+        now = yield from database.now()
+        return (yield from look(now))
+
+    return await database.read(script())
+
+
 async def upgrade(database: Database) -> Schema:
     """Bring a database up to date, or make it; return what it held before.
 

@@ -1,12 +1,16 @@
-"""What a page shows of many rows: some of them, newest first, and numbers up to a bound."""
+"""What operators look at of many rows: filters, pages, numbers up to a bound, rows as records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, Generic, TypeVar
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from datetime import datetime
+from types import NoneType
+from typing import Any, Final, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 from pushkit.record import record
-from pushkit.storage.script import Row, Script, SqlValue, Statement
+from pushkit.storage.script import Row, Rows, Script, SqlValue, Statement, among, from_micros
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -30,17 +34,47 @@ class Page(Generic[T]):
         return Page(items=tuple(items), before=self.before, is_cut=self.is_cut)
 
 
+class Filter(Protocol):
+    """What rows are filtered by."""
+
+    def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
+        """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
+        ...
+
+
+_ALL: Final = "1 = 1"
+
+
+def conditions(
+    columns: Mapping[str, str | None], *more: str, after: int
+) -> tuple[str, tuple[str, ...]]:
+    """Return what a filter means: columns that have a value (None is any), and more conditions."""
+    given = {column: value for column, value in columns.items() if value is not None}
+    placed = [f"{column} = ${n}" for n, column in enumerate(given, start=after + 1)]
+    return " AND ".join([*placed, *more] or [_ALL]), tuple(map(str, given.values()))
+
+
+def rows_after(select: str, wanted: Filter, after: str | int, *, limit: int) -> Script[Rows]:
+    """Return rows by id, the oldest first, behind the last id of the page before."""
+    where, values = wanted.where()
+    n = len(values)
+    return (
+        yield Statement(
+            f"{select} WHERE {where} AND id > ${n + 1} ORDER BY id LIMIT CAST(${n + 2} AS BIGINT)",
+            (*values, after, limit),
+        )
+    )
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Search:
     """What a page looks for, as SQL of ours."""
 
-    looked_at: str  # the rows that it looks through in its order: `FROM … ORDER BY …`
+    looked_at: str  # the rows that it looks through in its order: `FROM … WHERE …`
     named: tuple[SqlValue, ...]  # the values of those
     columns: str  # what is named of a row, its `id` among them
-    conditions: str  # what is left to be filtered; its values are numbered behind `named`
-    given: tuple[SqlValue, ...]
-    order: str
-    is_filtered: bool  # whether `conditions` leave anything out
+    wanted: Filter  # what is left to be filtered
+    order: str = "id DESC"
 
 
 def find_rows(search: Search, *, limit: int, shown: str = "id") -> Script[Page[Row]]:
@@ -51,30 +85,71 @@ def find_rows(search: Search, *, limit: int, shown: str = "id") -> Script[Page[R
         limit: How many rows it has at most.
         shown: The columns of those, `id` among them.
     """
-    windows = (_SMALL_WINDOW, WINDOW) if search.is_filtered else (limit + 1,)
-    number = len(search.named) + len(search.given) + 1
+    where, given = search.wanted.where(after=len(search.named))
+    windows = (limit + 1,) if where == _ALL else (_SMALL_WINDOW, WINDOW)
+    number = len(search.named) + len(given) + 1
+    source = f"{search.looked_at} ORDER BY {search.order}"
     for window in windows:
         rows = yield Statement(
-            f"SELECT {shown} FROM (SELECT {search.columns} {search.looked_at} LIMIT {window}) w"
-            f" WHERE {search.conditions} ORDER BY {search.order}"
-            f" LIMIT CAST(${number} AS BIGINT)",
-            (*search.named, *search.given, limit + 1),
+            f"SELECT {shown} FROM (SELECT {search.columns} {source} LIMIT {window}) w"
+            f" WHERE {where} ORDER BY {search.order} LIMIT CAST(${number} AS BIGINT)",
+            (*search.named, *given, limit + 1),
         )
         items = tuple(rows[:limit])
         if len(rows) > limit:
             return Page(items=items, before=str(items[-1]["id"]))
-    last = yield Statement(
-        f"SELECT id {search.looked_at} LIMIT 1 OFFSET {window - 1}", search.named
-    )
+    last = yield Statement(f"SELECT id {source} LIMIT 1 OFFSET {window - 1}", search.named)
     return Page(items=items, before=str(last[0]["id"]) if last else None, is_cut=bool(last))
+
+
+def find_records(
+    search: Search, select: str, read: Callable[[Row], S], *, limit: int
+) -> Script[Page[S]]:
+    """Return a page of records, which are read once it is known which ones they are."""
+    page = yield from find_rows(search, limit=limit)
+    ids = [row["id"] for row in page.items]
+    found: dict[str | int, S] = {}
+    for clause, chosen in among(ids) if ids else ():
+        rows = yield Statement(f"{select} WHERE id {clause}", chosen)
+        found |= {row["id"]: read(row) for row in rows}
+    return page.showing(found[each] for each in ids)
+
+
+def read_record(kind: Callable[..., T], row: Row, **more: object) -> T:
+    """Return the record that a row is: its members are columns, moments in microseconds.
+
+    For what operators look at; it takes longer than naming each.
+
+    Args:
+        kind: The record.
+        row: The row.
+        **more: Members that no column is.
+    """
+    readers = _readers(kind).items()
+    return kind(**{name: read(row[name]) for name, read in readers if name not in more}, **more)
+
+
+@functools.cache
+def _readers(kind: Any) -> Mapping[str, Callable[[Any], object]]:
+    hints = get_type_hints(kind)
+    return {each.name: _reader(hints[each.name]) for each in fields(kind)}
+
+
+def _reader(hint: Any) -> Callable[[Any], object]:
+    [kind] = [each for each in get_args(hint) or (hint,) if each is not NoneType]
+    read = from_micros if kind is datetime else kind
+    return lambda value: None if value is None else read(value)
+
+
+def count(source: str, *values: SqlValue) -> Script[int]:
+    """Count the rows of a table and its conditions, as they stand behind `FROM`."""
+    rows = yield Statement(f"SELECT COUNT(*) AS found FROM {source}", values)
+    return int(rows[0]["found"])
 
 
 def narrowed(table: str, condition: str, columns: str) -> Script[str]:
     """Return what to look through for rows that meet a condition: those alone if they are few."""
-    counted = yield Statement(
-        f"SELECT COUNT(*) AS found FROM (SELECT 1 FROM {table} WHERE {condition} LIMIT {WINDOW}) u"
-    )
-    if counted[0]["found"] >= WINDOW:
+    if (yield from count(f"(SELECT 1 FROM {table} WHERE {condition} LIMIT {WINDOW}) u")) >= WINDOW:
         return table
     # All of them. The limit keeps the query an inner one.
     return f"(SELECT {columns} FROM {table} WHERE {condition} LIMIT {WINDOW}) u"
@@ -91,11 +166,7 @@ class AtMost:
     more: bool = False  # whether there are more
 
 
-def count_at_most(source: str, values: tuple[SqlValue, ...] = ()) -> Script[AtMost]:
-    """Count the rows of a table and its conditions, as they stand behind `FROM`."""
-    rows = yield Statement(
-        f"SELECT COUNT(*) AS found FROM (SELECT 1 FROM {source} LIMIT {_MOST_COUNTED + 1}) counted",
-        values,
-    )
-    found = int(rows[0]["found"])
+def count_at_most(source: str, *values: SqlValue) -> Script[AtMost]:
+    """Count the same up to a bound."""
+    found = yield from count(f"(SELECT 1 FROM {source} LIMIT {_MOST_COUNTED + 1}) n", *values)
     return AtMost(min(found, _MOST_COUNTED), more=found > _MOST_COUNTED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pushkit.record import record
-from pushkit.storage.paging import Page, Search, find_rows
+from pushkit.storage.paging import Page, Search, conditions, find_rows, rows_after
 from pushkit.storage.script import Script, Statement
 from pushkit.subscriptions.model import Subscription, SubscriptionState
 from pushkit.subscriptions.store import read_subscription
@@ -41,9 +41,7 @@ class SubscriptionFilter:
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
         """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
         wanted = {column: getattr(self, column) for column in _COLUMNS}
-        given = {column: value for column, value in wanted.items() if value is not None}
-        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=after + 1)]
-        return " AND ".join([*conditions, _WHERE[self.state]]), tuple(given.values())
+        return conditions(wanted, _WHERE[self.state], after=after)
 
 
 class SubscriptionInspection:
@@ -53,14 +51,9 @@ class SubscriptionInspection:
         self, wanted: SubscriptionFilter, *, after: str | None, limit: int
     ) -> Script[list[Subscription]]:
         """Return a page of subscriptions, by id: oldest first."""
-        conditions, values = wanted.where()
-        n = len(values)
-        rows = yield Statement(
-            f"SELECT * FROM pushkit_subscriptions WHERE {conditions} AND id > ${n + 1}"
-            f" ORDER BY id LIMIT CAST(${n + 2} AS BIGINT)",
-            (*values, after or "", limit),
-        )
-        return [read_subscription(row) for row in rows]
+        select = "SELECT * FROM pushkit_subscriptions"
+        rows = yield from rows_after(select, wanted, after or "", limit=limit)
+        return [*map(read_subscription, rows)]
 
     def browse(
         self, wanted: SubscriptionFilter, *, before: str | None, limit: int
@@ -76,17 +69,8 @@ class SubscriptionInspection:
             values = (start, wanted.tenant or "", wanted.task_id)
             wanted = replace(wanted, tenant=wanted.tenant or "")
             older = f"tenant = $2 AND task_id = $3 AND {older}"
-        looked_at = f"FROM pushkit_subscriptions WHERE {older} ORDER BY id DESC"
-        conditions, given = wanted.where(after=len(values))
-        search = Search(
-            looked_at=looked_at,
-            named=values,
-            columns="*",
-            conditions=conditions,
-            given=given,
-            order="id DESC",
-            is_filtered=True,  # those that are gone are left out
-        )
+        looked_at = f"FROM pushkit_subscriptions WHERE {older}"
+        search = Search(looked_at=looked_at, named=values, columns="*", wanted=wanted)
         page = yield from find_rows(search, limit=limit, shown="*")
         return page.showing(map(read_subscription, page.items))
 

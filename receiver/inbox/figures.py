@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.record import record
-from pushkit.storage.paging import AtMost, count_at_most
+from pushkit.storage.paging import AtMost, count_at_most, read_record
 from pushkit.storage.script import Script, Statement, from_micros, moment_or_none, to_micros
 
 _UNFINISHED: Final = "status IN ('received', 'in_progress')"
@@ -38,7 +38,7 @@ class CallbackTrouble:
     """A callback that failed in one way."""
 
     callback: str
-    error: str  # How
+    error: str  # how
     waiting: int  # how many notifications it is called again for
     dead: int  # how many are dead letters by it
     last_at: datetime | None  # when it was called last, and failed
@@ -86,23 +86,14 @@ def callback_troubles() -> Script[list[CallbackTrouble]]:
     """Return the callbacks that fail, by how: of the newest dead letters, and of what waits."""
     rows = yield Statement(
         "SELECT c.callback, c.last_error AS error, MAX(c.last_at) AS last_at,"
-        " MAX(n.id) AS newest, SUM(n.dead) AS dead, COUNT(*) AS found FROM ("
+        " MAX(n.id) AS newest, SUM(n.dead) AS dead, COUNT(*) - SUM(n.dead) AS waiting FROM ("
         f"SELECT id, 1 AS dead FROM (SELECT id FROM pushkit_inbox WHERE status = 'dead'"
         f" ORDER BY finished_at DESC LIMIT {_MOST_ROWS}) d"
         " UNION ALL SELECT id, 0 AS dead FROM (SELECT id, attempts FROM pushkit_inbox"
         f" WHERE head = 1 AND status = 'received' LIMIT {_MOST_ROWS}) w WHERE attempts > 0"
         ") n JOIN pushkit_callbacks c ON c.notification_id = n.id"
         " WHERE c.done = 0 AND c.last_error IS NOT NULL"
-        " GROUP BY c.callback, c.last_error ORDER BY found DESC, c.callback, c.last_error LIMIT 200"
+        " GROUP BY c.callback, c.last_error ORDER BY COUNT(*) DESC, c.callback, c.last_error"
+        " LIMIT 200"
     )
-    return [
-        CallbackTrouble(
-            callback=row["callback"],
-            error=row["error"],
-            waiting=int(row["found"]) - int(row["dead"]),
-            dead=int(row["dead"]),
-            last_at=moment_or_none(row["last_at"]),
-            newest=row["newest"],
-        )
-        for row in rows
-    ]
+    return [read_record(CallbackTrouble, row) for row in rows]

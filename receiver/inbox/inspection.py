@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,16 +10,17 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.record import field, record
-from pushkit.storage.paging import Page, Search, find_rows, narrowed
-from pushkit.storage.script import (
-    Row,
-    Script,
-    Statement,
-    among,
-    from_micros,
-    moment_or_none,
-    to_micros,
+from pushkit.storage.paging import (
+    Page,
+    Search,
+    conditions,
+    count,
+    find_records,
+    narrowed,
+    read_record,
+    rows_after,
 )
+from pushkit.storage.script import Script, SqlValue, Statement, among, moment_or_none, to_micros
 from receiver.inbox.model import CallbackState, InboxStatus
 from receiver.inbox.store import callback_state
 
@@ -41,14 +43,10 @@ class InboxFilter:
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
         """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
-        wanted = {"sender": self.sender, "task_id": self.task_id}
-        given = {column: value for column, value in wanted.items() if value is not None}
-        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=after + 1)]
+        more = ["unmatched = 1"] if self.unmatched else []
         if self.status is not None:  # spelt out: the indexes are for one status each
-            conditions.append(f"status = '{self.status.value}'")
-        if self.unmatched:
-            conditions.append("unmatched = 1")
-        return " AND ".join(conditions or ["1 = 1"]), tuple(given.values())
+            more.append(f"status = '{self.status}'")
+        return conditions({"sender": self.sender, "task_id": self.task_id}, *more, after=after)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -123,6 +121,8 @@ _SUMMARY = (
     " LENGTH(body) AS body_bytes, status, attempts, issued_at, received_at, redriven_at,"
     " not_before, finished_at, last_error, unmatched"
 )
+_SUMMARIES = f"SELECT {_SUMMARY} FROM pushkit_inbox"
+_NOT_DONE = (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS, InboxStatus.DEAD)
 _UNFINISHED = "status IN ('received', 'in_progress')"
 _FILTERED = "id, sender, task_id, status, unmatched"
 _REDRIVABLE = "(status = 'dead' OR unmatched = 1)"
@@ -135,39 +135,16 @@ class Inspection:
         self, wanted: InboxFilter, *, after: int, limit: int
     ) -> Script[list[NotificationSummary]]:
         """Return a page of notifications, by id: oldest first."""
-        conditions, values = wanted.where()
-        n = len(values)
-        rows = yield Statement(
-            f"SELECT {_SUMMARY} FROM pushkit_inbox WHERE {conditions} AND id > ${n + 1}"
-            f" ORDER BY id LIMIT CAST(${n + 2} AS BIGINT)",
-            (*values, after, limit),
-        )
-        return [_summary(row) for row in rows]
+        rows = yield from rows_after(_SUMMARIES, wanted, after, limit=limit)
+        return [read_record(NotificationSummary, row) for row in rows]
 
     def browse(
         self, wanted: InboxFilter, *, before: int | None, limit: int
     ) -> Script[Page[NotificationSummary]]:
         """Return a page of notifications, newest first, of any number in the same time."""
-        looked_at, named, rest = yield from _looked_at(wanted, before)
-        conditions, given = rest.where(after=len(named))
-        search = Search(
-            looked_at=looked_at,
-            named=named,
-            columns=_FILTERED,
-            conditions=conditions,
-            given=given,
-            order="id DESC",
-            is_filtered=rest != InboxFilter(),
-        )
-        page = yield from find_rows(search, limit=limit)
-        ids = [int(row["id"]) for row in page.items]
-        summaries: dict[int, NotificationSummary] = {}
-        for clause, chosen in among(ids) if ids else ():
-            found = yield Statement(
-                f"SELECT {_SUMMARY} FROM pushkit_inbox WHERE id {clause}", chosen
-            )
-            summaries |= {row["id"]: _summary(row) for row in found}
-        return page.showing(summaries[each] for each in ids)
+        search = yield from _search(wanted, before)
+        read = functools.partial(read_record, NotificationSummary)
+        return (yield from find_records(search, _SUMMARIES, read, limit=limit))
 
     def show(self, notification_id: int) -> Script[NotificationReport | None]:
         """Return one notification with its callbacks; None if there is no such notification."""
@@ -181,7 +158,7 @@ class Inspection:
             (notification_id,),
         )
         return NotificationReport(
-            notification=_summary(rows[0]),
+            notification=read_record(NotificationSummary, rows[0]),
             body=bytes(rows[0]["body"]),
             callbacks=tuple(map(callback_state, callbacks)),
         )
@@ -240,49 +217,37 @@ class Inspection:
 
     def backlog(self, now: datetime) -> Script[Backlog]:
         """Return what is not done, by the indexes that are for it."""
-        unfinished = yield from _count(_UNFINISHED)
-        in_progress = yield from _count("status = 'in_progress'")
-        dead = yield from _count("status = 'dead'")
-        oldest = yield Statement(
-            f"SELECT MIN(received_at) AS moment FROM pushkit_inbox WHERE {_UNFINISHED}"
-        )
-        since = moment_or_none(oldest[0]["moment"])
+        statuses, since = yield from self._standing(*_NOT_DONE)
+        waits = timedelta(0) if since is None else max(now - since, timedelta(0))
         return Backlog(
-            statuses={
-                "received": unfinished - in_progress,
-                "in_progress": in_progress,
-                "dead": dead,
-            },
-            oldest=timedelta(0) if since is None else max(now - since, timedelta(0)),
+            statuses={str(each): found for each, found in statuses.items()}, oldest=waits
         )
 
     def stats(self) -> Script[InboxStats]:
         """Return the inbox in numbers."""
-        counts: dict[str, int] = {}
-        for name, condition in (  # one by one: each has an index of its own, without the bodies
-            ("unfinished", _UNFINISHED),
-            ("in_progress", "status = 'in_progress'"),
-            ("done", "status = 'done'"),
-            ("dead", "status = 'dead'"),
-        ):
-            rows = yield Statement(f"SELECT COUNT(*) AS found FROM pushkit_inbox WHERE {condition}")
-            counts[name] = rows[0]["found"]
+        statuses, since = yield from self._standing(*InboxStatus)
+        senders = yield from self._senders()
+        return InboxStats(statuses=statuses, oldest_unfinished_at=since, senders=senders)
+
+    def _standing(
+        self, *statuses: InboxStatus
+    ) -> Script[tuple[dict[InboxStatus, int], datetime | None]]:
+        """Return how many stand where, and since when the oldest unfinished one waits."""
+        found: dict[InboxStatus, int] = {}
+        unfinished = yield from count(f"pushkit_inbox WHERE {_UNFINISHED}")
+        for each in statuses:  # one by one: each has an index of its own, without the bodies
+            found[each] = unfinished
+            if each is not InboxStatus.RECEIVED:
+                found[each] = yield from count(f"pushkit_inbox WHERE status = '{each}'")
+        found[InboxStatus.RECEIVED] -= found[InboxStatus.IN_PROGRESS]
         oldest = yield Statement(
             f"SELECT MIN(received_at) AS moment FROM pushkit_inbox WHERE {_UNFINISHED}"
         )
-        return InboxStats(
-            statuses={
-                InboxStatus.RECEIVED: counts["unfinished"] - counts["in_progress"],
-                InboxStatus.IN_PROGRESS: counts["in_progress"],
-                InboxStatus.DONE: counts["done"],
-                InboxStatus.DEAD: counts["dead"],
-            },
-            oldest_unfinished_at=moment_or_none(oldest[0]["moment"]),
-            senders=(yield from self._senders()),
-        )
+        return found, moment_or_none(oldest[0]["moment"])
 
     def _senders(self) -> Script[tuple[SenderStats, ...]]:
-        counts: dict[str, dict[str, int]] = defaultdict(dict)
+        names = ("unfinished", "dead", "missing", "late", "unmatched")
+        counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(names, 0))
         for name, what, condition in (
             ("unfinished", "COUNT(*)", _UNFINISHED),
             ("dead", "COUNT(*)", "status = 'dead'"),
@@ -296,65 +261,28 @@ class Inspection:
             )
             for row in rows:
                 counts[row["sender"]][name] = row["found"]
-        names = ("unfinished", "dead", "missing", "late", "unmatched")
-        return tuple(
-            SenderStats(sender=sender, **{name: counts[sender].get(name, 0) for name in names})
-            for sender in sorted(counts)
-        )
+        return tuple(SenderStats(sender=sender, **counts[sender]) for sender in sorted(counts))
 
 
-def _looked_at(
-    wanted: InboxFilter, before: int | None
-) -> Script[tuple[str, tuple[int | str, ...], InboxFilter]]:
-    """Return the rows that a page looks through, newest first, and what is left to be filtered.
+def _search(wanted: InboxFilter, before: int | None) -> Script[Search]:
+    """Return what a page looks through, newest first, and what is left to be filtered.
 
     Each begins with the index that has few others.
     """
-    rows, start = "pushkit_inbox", before or 2**62
-    older = "id < $1"
+    rows, where = "pushkit_inbox", "id < $1"
+    named: tuple[SqlValue, ...] = (before or 2**62,)
     if wanted.task_id is not None:
-        rest = replace(wanted, task_id=None)
-        named = (start, wanted.task_id)
-        return f"FROM {rows} WHERE task_id = $2 AND {older} ORDER BY id DESC", named, rest
-    if wanted.unmatched:
-        rest = replace(wanted, unmatched=False)
-        return f"FROM {rows} WHERE unmatched = 1 AND {older} ORDER BY id DESC", (start,), rest
-    if wanted.status is InboxStatus.DEAD:
-        rest = replace(wanted, status=None)
-        return f"FROM {rows} WHERE status = 'dead' AND {older} ORDER BY id DESC", (start,), rest
-    if wanted.status in (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS):
+        where, named = f"task_id = $2 AND {where}", (*named, wanted.task_id)
+        wanted = replace(wanted, task_id=None)
+    elif wanted.unmatched:
+        where, wanted = f"unmatched = 1 AND {where}", replace(wanted, unmatched=False)
+    elif wanted.status is InboxStatus.DEAD:
+        where, wanted = f"status = 'dead' AND {where}", replace(wanted, status=None)
+    elif wanted.status in (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS):
         rows = yield from narrowed(rows, _UNFINISHED, _FILTERED)
-    return f"FROM {rows} WHERE {older} ORDER BY id DESC", (start,), wanted
+    looked_at = f"FROM {rows} WHERE {where}"
+    return Search(looked_at=looked_at, named=named, columns=_FILTERED, wanted=wanted)
 
 
 # A `seq` has 63 bits, and a sender that jumps about in them must not make the sum overflow.
 _COUNTED: Final = "CASE WHEN missing < 1000000000 THEN missing ELSE 1000000000 END"
-
-
-def _count(condition: str) -> Script[int]:
-    rows = yield Statement(f"SELECT COUNT(*) AS found FROM pushkit_inbox WHERE {condition}")
-    return int(rows[0]["found"])
-
-
-def _summary(row: Row) -> NotificationSummary:
-    return NotificationSummary(
-        id=row["id"],
-        sender=row["sender"],
-        delivery_id=row["delivery_id"],
-        task_id=row["task_id"],
-        config_id=row["config_id"],
-        seq=row["seq"],
-        missing=row["missing"],
-        late=bool(row["late"]),
-        kid=row["kid"],
-        body_bytes=row["body_bytes"],
-        status=InboxStatus(row["status"]),
-        attempts=row["attempts"],
-        issued_at=from_micros(row["issued_at"]),
-        received_at=from_micros(row["received_at"]),
-        redriven_at=moment_or_none(row["redriven_at"]),
-        not_before=from_micros(row["not_before"]),
-        finished_at=moment_or_none(row["finished_at"]),
-        last_error=row["last_error"],
-        unmatched=bool(row["unmatched"]),
-    )
