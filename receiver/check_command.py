@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -74,9 +76,20 @@ def check(
             )
         elif not trusted.has_keys:
             click.echo(f"{trusted.name}: {Scheme.STANDARD_WEBHOOKS.value}: no audience is verified")
-    failed = _try_tls(settings) + _try_dashboard(settings)
-    database = settings.inbox_location
-    if failed + asyncio.run(_try(receiver, database)):
+    failed: list[str] = []
+    with _tried("tls", failed):
+        if TlsFiles.of(settings) is not None:
+            click.echo("tls: ok")
+    with _tried("dashboard", failed):
+        if (access := dashboard_access(settings)) is not None:
+            click.echo(f"dashboard: ok, {'with' if access.token else 'without'} a token")
+    asyncio.run(_try_keys(receiver, failed))
+    with _tried("database", failed):
+        schema = asyncio.run(open_inbox(settings.inbox_location).schema())
+        schema.check_not_newer()
+        outlook = f"; {schema.outlook}, when `receiver serve` starts" if schema.missing else ""
+        click.echo(f"database: ok{outlook}")
+    if failed:
         sys.exit(1)
 
 
@@ -118,54 +131,30 @@ def _check_url(
         raise ConfigError(f"at fault: {', '.join(at_fault)}")
 
 
-async def _try(receiver: Receiver, database: str) -> int:
-    """Fetch every sender's keys and look at the database; return how many of these failed."""
+@contextlib.contextmanager
+def _tried(name: str, failed: list[str]) -> Iterator[None]:
+    """Say what goes wrong within, and add its name to what failed."""
+    try:
+        yield
+    except PushkitError as exc:
+        click.echo(f"{name}: error: {str(exc).removeprefix(f'{name}: ')}", err=True)
+        failed.append(name)
+
+
+async def _try_keys(receiver: Receiver, failed: list[str]) -> None:
+    """Fetch every sender's keys."""
     try:
         snapshot = await receiver.trust.snapshot()
     finally:
         await receiver.close()
-    failed = 0
     for held in snapshot.held:
         if held.missing is not None:
-            failed += 1
+            failed.append(held.sender.name)
             click.echo(f"{held.sender.name}: error: {held.missing}", err=True)
         elif held.sender.has_keys:
             click.echo(f"{held.sender.name}: {len(held.keys)} keys")
             for key in held.keys.values():
                 click.echo(f"  {key.algorithm.value:6} {key.kid}")
-    try:
-        schema = await open_inbox(database).schema()
-        schema.check_not_newer()
-    except PushkitError as exc:
-        click.echo(f"database: error: {exc}", err=True)
-        return failed + 1
-    outlook = f"; {schema.outlook}, when `receiver serve` starts" if schema.missing else ""
-    click.echo(f"database: ok{outlook}")
-    return failed
-
-
-def _try_tls(settings: ReceiverSettings) -> int:
-    """Load certificate and key; return how many of these failed."""
-    try:
-        found = TlsFiles.of(settings)
-    except PushkitError as exc:
-        click.echo(f"tls: error: {str(exc).removeprefix('tls: ')}", err=True)
-        return 1
-    if found is not None:
-        click.echo("tls: ok")
-    return 0
-
-
-def _try_dashboard(settings: ReceiverSettings) -> int:
-    """See whether the dashboard may be served where it is to be; return how many failed."""
-    try:
-        found = dashboard_access(settings)
-    except PushkitError as exc:
-        click.echo(f"dashboard: error: {exc}", err=True)
-        return 1
-    if found is not None:
-        click.echo(f"dashboard: ok, {'with' if found.token else 'without'} a token")
-    return 0
 
 
 def _masked(settings: ReceiverSettings) -> JsonObject:

@@ -23,7 +23,8 @@ SENDER_ROWS = [
     {"net"},
     {"schemas", "signing"},
     {"alerts", "telemetry", "webui"},
-    {"a2a", "captured", "keys", "storage", "terminal", "work"},
+    {"terminal"},
+    {"a2a", "captured", "keys", "storage", "work"},
     {
         "bounded_json",
         "caching",

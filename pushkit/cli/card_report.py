@@ -13,7 +13,7 @@ from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
 from pushkit.cards.walks import Uncovered
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
 from pushkit.terminal.command import painted
-from pushkit.terminal.output import in_a_line, table
+from pushkit.terminal.output import document, in_a_line, table
 
 _COVERAGE: Final = {Coverage.WHOLE: "yes", Coverage.PART: "in part", Coverage.NONE: "NO"}
 _SHOWN_CHARACTERS: Final = 100
@@ -23,35 +23,27 @@ def verdict_lines(verdict: CardVerdict) -> list[str]:
     """Return the report on one card."""
     lines = [_headline(verdict)]
     lines += [f"  {n}. {_signature_line(entry)}" for n, entry in enumerate(verdict.signatures, 1)]
-    lines += [
-        painted(f"warning: {_shown(warning, 1000)}", "yellow") for warning in verdict.warnings
-    ]
+    lines += [painted(f"warning: {_shown(said, 1000)}", "yellow") for said in verdict.warnings]
     if verdict.best is not None and verdict.fields:
-        rows = [
-            (_shown(field.path), _COVERAGE[field.coverage], field.reason)
-            for field in verdict.fields
-        ]
+        fields = verdict.fields
+        rows = [(_shown(each.path), _COVERAGE[each.coverage], each.reason) for each in fields]
         heading, *body = table(("FIELD", "COVERED", ""), *rows).splitlines()
-        lines += ["", heading]
-        lines += [
-            painted(line, "red") if field.coverage is Coverage.NONE else line
-            for line, field in zip(body, verdict.fields, strict=True)
-        ]
+        colours = ["red" if each.coverage is Coverage.NONE else None for each in fields]
+        lines += ["", heading, *map(painted, body, colours)]
     return lines
 
 
 def verdict_document(verdict: CardVerdict) -> JsonObject:
     """Return the verdict on one card, for programs."""
-    fields: list[JsonValue] = [
-        {"path": field.path, "covered": field.coverage.value, "reason": field.reason}
-        for field in verdict.fields
-    ]
     return {
         "verified": verdict.verified,
         "reason": verdict.reason,
         "name": verdict.card.get("name"),
         "signatures": [_signature_document(entry) for entry in verdict.signatures],
-        "fields": fields,
+        "fields": [
+            {"path": each.path, "covered": each.coverage, "reason": each.reason}
+            for each in verdict.fields
+        ],
         "uncovered": [_uncovered_document(entry) for entry in verdict.uncovered],
         "warnings": list(verdict.warnings),
     }
@@ -61,9 +53,8 @@ def summary_lines(summary: CardSummary) -> list[str]:
     """Return the report on many cards."""
     rows = [(check.outcome.value, check.url, _shown(check.reason)) for check in summary.checks]
     heading, *body = table(("OUTCOME", "CARD", ""), *rows).splitlines()
-    lines = [heading]
-    for line, check in zip(body, summary.checks, strict=True):
-        lines.append(painted(line, "green" if check.outcome is CardOutcome.VERIFIED else "red"))
+    verified = [check.outcome is CardOutcome.VERIFIED for check in summary.checks]
+    lines = [heading, *map(painted, body, ("green" if each else "red" for each in verified))]
     counts = ", ".join(f"{count} {outcome}" for outcome, count in summary.counts.items() if count)
     return [*lines, "", f"{len(summary.checks)} cards: {counts}"]
 
@@ -72,9 +63,7 @@ def summary_document(summary: CardSummary) -> JsonObject:
     """Return the summary of many cards, for programs."""
     cards: list[JsonValue] = [
         {
-            "url": check.url,
-            "outcome": check.outcome.value,
-            "reason": check.reason,
+            **document(check, "url outcome reason"),
             "verdict": None if check.verdict is None else verdict_document(check.verdict),
         }
         for check in summary.checks
@@ -93,11 +82,7 @@ class Inspection:
 
     @classmethod
     def of(cls, card: JsonObject) -> Inspection:
-        """Look at a card.
-
-        Raises:
-            MalformedCardError: Its signatures are no list.
-        """
+        """Look at a card. Raises MalformedCardError: its signatures are no list."""
         return cls(
             card=card,
             signatures=tuple(read_signatures(card)),
@@ -136,28 +121,17 @@ def _form(card: JsonObject, form: CardForm) -> Canonical | CanonicalizationError
 def _claims(entry: CardSignature | InvalidSignatureError) -> str:
     if isinstance(entry, InvalidSignatureError):
         return f"malformed: {_shown(str(entry))}"
-    facts = {
-        "alg": entry.algorithm.value,
-        "kid": entry.kid,
-        "typ": entry.typ,
-        "jku": entry.jku,
-        "form": entry.form,
-    }
-    told = ", ".join(f"{name} {_shown(fact)}" for name, fact in facts.items() if fact is not None)
+    facts = {"alg": entry.algorithm, **document(entry, "kid typ jku form")}
+    told = ", ".join(
+        f"{name} {_shown(str(fact))}" for name, fact in facts.items() if fact is not None
+    )
     return "; ".join((told, *entry.notes))
 
 
 def _claims_document(entry: CardSignature | InvalidSignatureError) -> JsonObject:
     if isinstance(entry, InvalidSignatureError):
         return {"malformed": str(entry)}
-    return {
-        "alg": entry.algorithm.value,
-        "kid": entry.kid,
-        "jku": entry.jku,
-        "typ": entry.typ,
-        "form": entry.form.value if entry.form else None,
-        "notes": list(entry.notes),
-    }
+    return {"alg": entry.algorithm, **document(entry, "kid jku typ form notes")}
 
 
 def _form_row(entry: Canonical | CanonicalizationError) -> tuple[str, str]:
@@ -193,22 +167,17 @@ def _signature_line(entry: SignatureVerdict) -> str:
 
 def _signature_document(entry: SignatureVerdict) -> JsonObject:
     return {
-        "accepted": entry.accepted,
-        "reason": entry.reason,
-        "alg": entry.algorithm.value if entry.algorithm else None,
-        "kid": entry.kid,
-        "jku": entry.jku,
+        **document(entry, "accepted reason"),
+        "alg": entry.algorithm,
+        **document(entry, "kid jku"),
         "key": entry.key.key.kid if entry.key else None,
         "jwks_url": entry.key.jwks_url if entry.key else None,
-        "form": entry.form.value if entry.form else None,
-        "forms": [form.value for form in entry.forms],
-        "stated": entry.stated,
-        "notes": list(entry.notes),
+        **document(entry, "form forms stated notes"),
     }
 
 
 def _uncovered_document(entry: Uncovered) -> JsonObject:
-    return {"path": entry.path, "gap": entry.gap.value, "reason": entry.reason}
+    return document(entry, "path gap reason")
 
 
 def _shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,14 +11,14 @@ import click
 
 from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
-from pushkit.storage.database import Database, opened
+from pushkit.storage.database import Database
 from pushkit.storage.location import is_file
-from pushkit.storage.migrations import Access
+from pushkit.terminal.databases import OperatedDatabase
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
-from pushkit.terminal.progress import showing_progress
+from pushkit.terminal.options import Given, gathered
 
-_A = TypeVar("_A")
-_R = TypeVar("_R")
+A = TypeVar("A")
+R = TypeVar("R")
 
 _LOG_FORMAT_VARIABLE: Final = "PUSHKIT_LOG_FORMAT"
 
@@ -44,33 +43,27 @@ def checked_database(location: str) -> str:
     return location
 
 
-def look(location: str, admin: Callable[[Database], _A], work: Callable[[_A], Awaitable[_R]]) -> _R:
-    """Do what only reads: nothing can be written."""
-    return asyncio.run(_work_on(location, Access.READ, admin, work))
+class Outbox(OperatedDatabase[A]):
+    """The outbox of `--database`."""
+
+    def change(self, work: Callable[[A], Awaitable[R]]) -> R:
+        """Do what writes; where logs are asked for, log what was done.
+
+        Raises:
+            ConfigError: The environment names an unknown format for logs.
+        """
+        if (log_format := os.environ.get(_LOG_FORMAT_VARIABLE)) is not None:
+            if log_format not in set(LogFormat):
+                known = " or ".join(LogFormat)
+                raise ConfigError(f"{_LOG_FORMAT_VARIABLE}: found {log_format!r}, expected {known}")
+            log_to_stderr(verbose=True, log_format=LogFormat(log_format))
+        return super().change(work)
 
 
-def change(
-    location: str, admin: Callable[[Database], _A], work: Callable[[_A], Awaitable[_R]]
-) -> _R:
-    """Do what writes, in an outbox that is there; where logs are asked for, log what was done.
+def outbox_option(admin: Callable[[Database], A]) -> Given:
+    """`--database`: an outbox that is there, by what operators have of it, as `outbox`."""
 
-    Raises:
-        ConfigError: The environment names an unknown format for logs.
-    """
-    if (log_format := os.environ.get(_LOG_FORMAT_VARIABLE)) is not None:
-        if log_format not in set(LogFormat):
-            known = " or ".join(LogFormat)
-            raise ConfigError(f"{_LOG_FORMAT_VARIABLE}: found {log_format!r}, expected {known}")
-        log_to_stderr(verbose=True, log_format=LogFormat(log_format))
-    with showing_progress():
-        return asyncio.run(_work_on(location, Access.WRITE, admin, work))
+    def found(database: str) -> Outbox[A]:
+        return Outbox(lambda: open_outbox(checked_database(database)), admin)
 
-
-async def _work_on(
-    location: str,
-    access: Access,
-    admin: Callable[[Database], _A],
-    work: Callable[[_A], Awaitable[_R]],
-) -> _R:
-    async with opened(open_outbox(checked_database(location)), access) as database:
-        return await work(admin(database))
+    return gathered("outbox", found, database=database_option)

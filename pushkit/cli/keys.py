@@ -19,20 +19,13 @@ from pushkit.keys.jwk import Algorithm, SigningKey, public_pem, signing_key_from
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 from pushkit.terminal.command import json_option
-from pushkit.terminal.options import FILE, PATH
+from pushkit.terminal.options import FILE, PATH, read_by
 from pushkit.terminal.output import example, moment, table
 
 _DEFAULT_MAX_AGE_SECONDS: Final = 300
 _MAX_MAX_AGE_SECONDS: Final = 86400
 _ALGORITHMS: Final = click.Choice([*(each.value for each in Algorithm), "Ed25519"])
-
-
-def _algorithm(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> Algorithm | None:
-    return None if value is None else Algorithm.parse(value)
-
-
+_algorithm = read_by(Algorithm.parse)
 _algorithm_option = click.option(
     "--alg",
     "algorithm",

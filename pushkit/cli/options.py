@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.ring import KeyRing
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets
-from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered
+from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered, read_by
 from pushkit.terminal.toml_places import did_you_mean
 from pushkit.url import Url
 
@@ -47,16 +47,10 @@ allow_option = click.option(
 )
 
 
-def _aware(
-    _context: click.Context, _parameter: click.Parameter, value: datetime | None
-) -> datetime | None:
-    return None if value is None else value.replace(tzinfo=value.tzinfo or UTC)
-
-
 at_option = click.option(
     "--at",
     type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"]),
-    callback=_aware,
+    callback=read_by(lambda at: at.replace(tzinfo=at.tzinfo or UTC)),
     help="The moment to verify for, in UTC.  [default: now]",
 )
 _passphrase_option = click.option(
@@ -162,10 +156,8 @@ signing_options = gathered(
 # --- which deliveries, which subscriptions -------------------------------------------------------
 
 
-def _error_code(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> str | None:
-    if value is None or is_error_code(value):
+def _error_code(value: str) -> str:
+    if is_error_code(value):
         return value
     raise click.BadParameter(
         f"there is no code {value!r}, expected one of"
@@ -173,10 +165,8 @@ def _error_code(
     )
 
 
-def _origin(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+def _origin(value: str) -> str:
     """Read a destination as it is stored: in lower case, with its port."""
-    if value is None:
-        return None
     try:
         return Url.parse(value).origin
     except InvalidUrlError as exc:
@@ -191,11 +181,11 @@ _FILTERS: Final = {
         "--subscription", "subscription_id", help="Of this subscription."
     ),
     "origin": click.option(
-        "--origin", callback=_origin, help="To this destination: https://host[:port]."
+        "--origin", callback=read_by(_origin), help="To this destination: https://host[:port]."
     ),
     "error": click.option(
         "--error",
-        callback=_error_code,
+        callback=read_by(_error_code),
         help="Whose last error has this code: `pushkit outbox errors` lists them.",
     ),
 }

@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import click
 
-from pushkit.cli.databases import change, database_option, look
+from pushkit.cli.databases import Outbox, outbox_option
 from pushkit.cli.options import filter_options
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.documents import report_document, stats_document
+from pushkit.delivery.documents import report_document
 from pushkit.errors import ConfigError
-from pushkit.outbox.attempts import LoggedAttempt
-from pushkit.outbox.inspection import DeliveryFilter, DeliverySummary
+from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.states import DeliveryState
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
-from pushkit.terminal.command import LazyGroup, age, json_option
-from pushkit.terminal.options import Page, choice_option, page_options
-from pushkit.terminal.output import document, example, harmless, milliseconds, moment, table
+from pushkit.terminal.command import LazyGroup, json_option
+from pushkit.terminal.options import Page, age_option, choice_option, page_options
+from pushkit.terminal.output import columns, document, example, harmless, table_of
 
 _FINISHED = (DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD)
 _SEALED = "(sealed with a secret key that is not here)"
 
 
-def admin_of(database: Database) -> OutboxAdmin:
-    """Return the outbox for operators, with the secret keys of the environment."""
+_COLUMNS: Final = columns(
+    "id state TASK=task_id seq origin attempts NOTIFIED=notified_at STATUS=last_status"
+    " ERROR=last_error"
+)
+_OF_ATTEMPTS: Final = columns(
+    "#=number STARTED=started_at MS=duration timing.resolve timing.connect timing.wait timing.body"
+    " timing.address outcome status error"
+)
+_OF_ORIGINS: Final = columns("origin pending in_flight dead")
+
+
+def _admin_of(database: Database) -> OutboxAdmin:
     return OutboxAdmin(database, vault=Vault(SecretKeys.from_environment()))
+
+
+outbox_of_operators = outbox_option(_admin_of)
 
 
 @click.group(
@@ -47,43 +60,31 @@ def outbox() -> None:
 @outbox.command(
     "list", epilog=example("pushkit outbox list --state dead --error status_500 --limit 20")
 )
-@database_option
+@outbox_of_operators
 @filter_options(DeliveryFilter, state=choice_option("--state", of=DeliveryState))
 @page_options()
-def list_(*, database: str, wanted: DeliveryFilter, page: Page) -> None:
+def list_(*, outbox: Outbox[OutboxAdmin], wanted: DeliveryFilter, page: Page) -> None:
     """List deliveries, oldest first, without their bodies."""
-    found = look(
-        database, admin_of, lambda admin: admin.find(wanted, after=page.after, limit=page.limit)
-    )
-    headings = ("ID", "STATE", "TASK", "SEQ", "ORIGIN", "ATTEMPTS", "NOTIFIED", "STATUS", "ERROR")
-    page.show(found, document, headings, _summary_row)
-
-
-def _summary_row(summary: DeliverySummary) -> tuple[str, ...]:
-    return (
-        summary.id,
-        summary.state.value,
-        summary.task_id,
-        str(summary.seq),
-        summary.origin,
-        str(summary.attempts),
-        moment(summary.notified_at),
-        str(summary.last_status or "-"),
-        summary.last_error or "-",
-    )
+    found = outbox.look(lambda admin: admin.find(wanted, after=page.after, limit=page.limit))
+    page.show(found, document, _COLUMNS)
 
 
 @outbox.command(epilog=example("pushkit outbox show dlv_019bd4… --body"))
 @click.argument("delivery_id", metavar="ID")
-@database_option
+@outbox_of_operators
 @click.option("--body", "with_body", is_flag=True, help="Show the payload, too.")
 @click.option("--answers", "with_answers", is_flag=True, help="Show the answers that were kept.")
 @json_option
 def show(
-    *, delivery_id: str, database: str, with_body: bool, with_answers: bool, as_json: bool
+    *,
+    delivery_id: str,
+    outbox: Outbox[OutboxAdmin],
+    with_body: bool,
+    with_answers: bool,
+    as_json: bool,
 ) -> None:
     """Show the delivery ID with every attempt."""
-    report = look(database, admin_of, lambda admin: admin.show(delivery_id))
+    report = outbox.look(lambda admin: admin.show(delivery_id))
     if report is None:
         raise ConfigError(f"there is no delivery {delivery_id!r}: see `pushkit outbox list`")
     if as_json:
@@ -92,10 +93,7 @@ def show(
         return
     for name, value in document(report.delivery).items():
         click.echo(f"{name:16} {'-' if value is None else value}")
-    click.echo()
-    headings = ("#", "STARTED", "MS", "RESOLVE", "CONNECT", "WAIT", "BODY", "ADDRESS")
-    rows = map(_attempt_row, report.attempts)
-    click.echo(table((*headings, "OUTCOME", "STATUS", "ERROR"), *rows))
+    click.echo(f"\n{table_of(_OF_ATTEMPTS, report.attempts)}")
     if with_answers:
         for attempt in report.attempts:
             click.echo(f"\nanswer to attempt {attempt.number}:")
@@ -104,26 +102,12 @@ def show(
         click.echo(f"\n{_SEALED if report.body is None else harmless(report.body)}")
 
 
-def _attempt_row(attempt: LoggedAttempt) -> tuple[str, ...]:
-    timing = attempt.timing
-    phases = (attempt.duration, timing.resolve, timing.connect, timing.wait, timing.body)
-    return (
-        str(attempt.number),
-        moment(attempt.started_at),
-        *map(milliseconds, phases),
-        timing.address or "-",
-        attempt.outcome,
-        str(attempt.status or "-"),
-        attempt.error or "-",
-    )
-
-
 @outbox.command(epilog=example("pushkit outbox cancel dlv_019bd4…"))
 @click.argument("ids", nargs=-1, required=True)
-@database_option
-def cancel(*, ids: tuple[str, ...], database: str) -> None:
+@outbox_of_operators
+def cancel(*, ids: tuple[str, ...], outbox: Outbox[OutboxAdmin]) -> None:
     """Cancel the pending deliveries IDS. One that is in flight goes on."""
-    cancelled = change(database, admin_of, lambda admin: admin.cancel(ids))
+    cancelled = outbox.change(lambda admin: admin.cancel(ids))
     click.echo(f"cancelled {len(cancelled)}")
     others = [delivery_id for delivery_id in ids if delivery_id not in cancelled]
     if others:
@@ -137,8 +121,8 @@ def cancel(*, ids: tuple[str, ...], database: str) -> None:
         "pushkit outbox purge --keep 1000",
     )
 )
-@database_option
-@click.option("--older-than", callback=age, help="Finished longer ago than this: 90m, 12h, 7d.")
+@outbox_of_operators
+@age_option("--older-than", help="Finished longer ago than this: 90m, 12h, 7d.")
 @choice_option(
     "--state",
     "states",
@@ -150,7 +134,7 @@ def cancel(*, ids: tuple[str, ...], database: str) -> None:
 @click.option("--keep", type=click.IntRange(0), help="Of every task, keep the newest so many.")
 def purge(
     *,
-    database: str,
+    outbox: Outbox[OutboxAdmin],
     older_than: timedelta | None,
     states: tuple[DeliveryState, ...],
     keep: int | None,
@@ -158,33 +142,31 @@ def purge(
     """Delete finished deliveries and their attempts, a few at a time."""
     if older_than is None and keep is None:
         raise click.UsageError("expected --older-than or --keep")
-    purged = change(
-        database,
-        admin_of,
-        lambda admin: admin.purge(older_than=older_than, states=states, per_task=keep),
+    purged = outbox.change(
+        lambda admin: admin.purge(older_than=older_than, states=states, per_task=keep)
     )
     click.echo(f"purged {purged}")
 
 
 @outbox.command(epilog=example("pushkit outbox erase task-1 --yes"))
 @click.argument("task")
-@database_option
+@outbox_of_operators
 @click.option("--tenant", default="", show_default=False, help="The tenant of the task.")
 @click.confirmation_option(prompt="Erase the task's deliveries, attempts and subscriptions?")
-def erase(*, task: str, database: str, tenant: str) -> None:
+def erase(*, task: str, outbox: Outbox[OutboxAdmin], tenant: str) -> None:
     """Erase everything of TASK: deliveries, attempts, subscriptions."""
-    erased = change(database, admin_of, lambda admin: admin.erase(task, tenant=tenant))
+    erased = outbox.change(lambda admin: admin.erase(task, tenant=tenant))
     click.echo(f"erased the subscriptions to {task} and {erased} deliveries")
 
 
 @outbox.command(epilog=example("pushkit outbox stats --json"))
-@database_option
+@outbox_of_operators
 @json_option
-def stats(*, database: str, as_json: bool) -> None:
+def stats(*, outbox: Outbox[OutboxAdmin], as_json: bool) -> None:
     """Show how many deliveries are in which state, and where they wait."""
-    found = look(database, admin_of, lambda admin: admin.stats())
+    found = outbox.look(lambda admin: admin.stats())
     if as_json:
-        click.echo(json.dumps(stats_document(found), indent=2))
+        click.echo(json.dumps(document(found), indent=2))
         return
     for state, count in found.states.items():
         click.echo(f"{state.value:12} {count}")
@@ -196,5 +178,4 @@ def stats(*, database: str, as_json: bool) -> None:
         hint = f" ({local} wait by no fault of their webhook)" if local else ""
         click.echo(f"{error:20} {count}{hint}")
     if found.origins:
-        rows = ((o.origin, str(o.pending), str(o.in_flight), str(o.dead)) for o in found.origins)
-        click.echo("\n" + table(("ORIGIN", "PENDING", "IN FLIGHT", "DEAD"), *rows))
+        click.echo(f"\n{table_of(_OF_ORIGINS, found.origins)}")

@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 import click
 
-from pushkit.cli.databases import change, database_option, look
+from pushkit.cli.databases import Outbox
 from pushkit.cli.options import filter_options
-from pushkit.cli.outbox import admin_of
+from pushkit.cli.outbox import outbox_of_operators
+from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.again import Redriven, WhyNot
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import ConfigError
@@ -51,17 +52,17 @@ _dry_run_option = click.option(
         "pushkit outbox redrive --origin https://client.example.com:443 --error status_500",
     )
 )
-@database_option
+@outbox_of_operators
 @_chosen_options
 @_dry_run_option
-def redrive(*, database: str, chosen: _Chosen, dry_run: bool) -> None:
+def redrive(*, outbox: Outbox[OutboxAdmin], chosen: _Chosen, dry_run: bool) -> None:
     """Send dead letters again: those with these IDS, or those of a filter.
 
     Id and seq stay, and they go ahead of what is pending. A webhook may get what it had already:
     its answer may have been lost.
     """
-    run = look if dry_run else change
-    redriven = run(database, admin_of, lambda admin: admin.redrive(chosen, dry_run=dry_run))
+    run = outbox.look if dry_run else outbox.change
+    redriven = run(lambda admin: admin.redrive(chosen, dry_run=dry_run))
     _tell_redriven(redriven, chosen, "dead letter", "dead", dry_run=dry_run)
 
 
@@ -71,7 +72,7 @@ def redrive(*, database: str, chosen: _Chosen, dry_run: bool) -> None:
         "pushkit outbox resend --subscription sub_019bd4… --state cancelled --dry-run",
     )
 )
-@database_option
+@outbox_of_operators
 @_chosen_options
 @_dry_run_option
 @choice_option(
@@ -93,7 +94,7 @@ def redrive(*, database: str, chosen: _Chosen, dry_run: bool) -> None:
 )
 def resend(
     *,
-    database: str,
+    outbox: Outbox[OutboxAdmin],
     chosen: _Chosen,
     dry_run: bool,
     state: DeliveryState,
@@ -111,10 +112,8 @@ def resend(
     what = "delivery"
     if isinstance(chosen, DeliveryFilter):
         chosen, what = replace(chosen, state=state, cancelled_by=cancelled_by), f"{state} update"
-    run = look if dry_run else change
-    redriven = run(
-        database, admin_of, lambda admin: admin.resend(chosen, from_seq=from_seq, dry_run=dry_run)
-    )
+    run = outbox.look if dry_run else outbox.change
+    redriven = run(lambda admin: admin.resend(chosen, from_seq=from_seq, dry_run=dry_run))
     _tell_redriven(redriven, chosen, what, state, dry_run=dry_run)
 
 
@@ -125,18 +124,18 @@ def resend(
         "pushkit outbox retry-now --origin https://client.example.com:443",
     ),
 )
-@database_option
+@outbox_of_operators
 @_chosen_options
 @_dry_run_option
-def retry_now(*, database: str, chosen: _Chosen, dry_run: bool) -> None:
+def retry_now(*, outbox: Outbox[OutboxAdmin], chosen: _Chosen, dry_run: bool) -> None:
     """Try what is pending now: those with these IDS, or the next ones of a filter.
 
     The wait of its destination, by Retry-After or an open breaker, is lifted for one attempt: once
     that is answered the others follow, and if it fails the destination waits again. A pause is not
     lifted, nor the order of a subscription. A running worker makes the attempts.
     """
-    run = look if dry_run else change
-    retried = run(database, admin_of, lambda admin: admin.retry_now(chosen, dry_run=dry_run))
+    run = outbox.look if dry_run else outbox.change
+    retried = run(lambda admin: admin.retry_now(chosen, dry_run=dry_run))
     _tell_ids(retried.ids, "pending delivery", "due now", dry_run=dry_run)
     if retried.behind:
         click.echo(f"still behind an older one of their subscription: {retried.behind}", err=True)

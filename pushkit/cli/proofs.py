@@ -57,7 +57,7 @@ class Expected:
     tolerance: timedelta  # how far it may have been signed from then
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One check and its result."""
 
@@ -77,20 +77,16 @@ class Examined:
 def checked(
     name: str, says: str, check: Callable[[], object], *, found: str = "", instead: str = ""
 ) -> Check:
-    """Return the result of a check that raises if it does not hold.
+    """Return the result of a check that raises InboundError if it does not hold.
 
-    Args:
-        says: What to say if it holds.
-        check: Raises InboundError.
-        found: What to add to its error.
-        instead: What to say in place of its error.
+    What it `says` then is the error, with what was `found`, or something else `instead`.
     """
     try:
         check()
     except InboundError as exc:
         failed = instead or (f"{exc}: {found}" if found else str(exc))
-        return Check(name=name, holds=False, says=failed)
-    return Check(name=name, holds=True, says=says)
+        return Check(name, False, failed)
+    return Check(name, True, says)
 
 
 def examine(scheme: Scheme, request: WebhookRequest, expected: Expected) -> Examined:
@@ -159,11 +155,12 @@ def _signature_of_jwt(
 ) -> Check:
     found = f"`kid` {unverified.kid}" if unverified.kid else "no `kid`"
     if keys is None:
-        says = f"--jwks was not given, nor saved with the request; found {found}"
-        return Check(name="signature", holds=None, says=says)
+        return Check(
+            "signature", None, f"--jwks was not given, nor saved with the request; found {found}"
+        )
     key = keys.get(unverified.kid or "")
     if key is None:
-        return Check(name="signature", holds=False, says=f"no known key: {_keys(found, keys)}")
+        return Check("signature", False, f"no known key: {_keys(found, keys)}")
     says = f"{key.algorithm.value}, kid {key.kid}"
 
     def by_both() -> None:
@@ -176,14 +173,14 @@ def _signature_of_jwt(
 
 def _issuer(claims: JwtClaims, issuer: str | None, found: str) -> Check:
     if issuer is None:
-        return Check(name="issuer", holds=None, says=f"--issuer was not given; found {found}")
+        return Check("issuer", None, f"--issuer was not given; found {found}")
     expected = f"`iss`: found {found}, expected {issuer}"
     return checked("issuer", found, lambda: check_issuer(claims, issuer), instead=expected)
 
 
 def _audience(claims: JwtClaims, audience: str | None, target: str, found: str) -> Check:
     if audience is None:
-        return Check(name="audience", holds=None, says=f"--audience was not given; found {found}")
+        return Check("audience", None, f"--audience was not given; found {found}")
     accepted = dict.fromkeys((audience, audience_with_query(audience, target)))
     return checked(
         "audience",
@@ -267,8 +264,8 @@ def _by_secret(request: WebhookRequest, expected: Expected) -> Examined:
 
 def _unreadable(refusal: InboundError, *others: str) -> Examined:
     """Return that there is no signature to read, and hence nothing to check the rest by."""
-    skipped = (Check(name=name, holds=None, says="there is nothing to check") for name in others)
-    failed = Check(name="signature", holds=False, says=str(refusal))
+    skipped = (Check(name, None, "there is nothing to check") for name in others)
+    failed = Check("signature", False, str(refusal))
     return Examined(checks=(failed, *skipped), facts={})
 
 
@@ -282,7 +279,7 @@ def _time(issued_at: datetime, expected: Expected) -> Check:
 
 def _expiry(expires_at: datetime | None, expected: Expected) -> Check:
     if expires_at is None:
-        return Check(name="expiry", holds=None, says="none is stated")
+        return Check("expiry", None, "none is stated")
     return checked(
         "expiry",
         f"{expires_at:%Y-%m-%dT%H:%M:%SZ}",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from pushkit.cli.databases import change, database_option, look
+from pushkit.cli.databases import Outbox, outbox_option
 from pushkit.errors import ConfigError, SealedSecretError
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey, SecretKeys, add_secret_key
@@ -16,6 +16,7 @@ from pushkit.terminal.command import json_option
 from pushkit.terminal.options import PATH
 from pushkit.terminal.output import example, table
 
+_outbox = outbox_option(SecretsAdmin)
 _SHOWN = 5
 _THEN = (
     "restart senders and workers; then `pushkit secrets rotate` encrypts with the first key what is"
@@ -74,9 +75,9 @@ def generate(file: Path | None, *, standby: bool) -> None:
 
 
 @secrets.command(epilog=example("pushkit secrets rotate --database outbox.db --bodies"))
-@database_option
+@_outbox
 @click.option("--bodies", is_flag=True, help="Encrypt bodies that are plain, too.")
-def rotate(*, database: str, bodies: bool) -> None:
+def rotate(*, outbox: Outbox[SecretsAdmin], bodies: bool) -> None:
     """Encrypt with the first key whatever is plain or encrypted with another one.
 
     In small batches beside the traffic. Exit status 0 says that the other keys can go.
@@ -84,7 +85,7 @@ def rotate(*, database: str, bodies: bool) -> None:
     keys = SecretKeys.from_environment()
     if keys is None:
         raise ConfigError("no secret keys: set PUSHKIT_SECRET_KEYS or PUSHKIT_SECRET_KEYS_FILE")
-    rotated = change(database, SecretsAdmin, lambda admin: admin.rotate(keys, bodies=bodies))
+    rotated = outbox.change(lambda admin: admin.rotate(keys, bodies=bodies))
     click.echo(
         f"encrypted {rotated.secrets} tokens and credentials, and {rotated.bodies} bodies,"
         f" with key {keys.ids[0]}"
@@ -105,35 +106,27 @@ def rotate(*, database: str, bodies: bool) -> None:
 
 
 @secrets.command(epilog=example("pushkit secrets status --database outbox.db --json"))
-@database_option
+@_outbox
 @json_option
-def status(*, database: str, as_json: bool) -> None:
+def status(*, outbox: Outbox[SecretsAdmin], as_json: bool) -> None:
     """Show how much is encrypted with which key."""
     keys = SecretKeys.from_environment()
-    found = look(database, SecretsAdmin, lambda admin: admin.status())
+    found = outbox.look(lambda admin: admin.status())
     here = keys.ids if keys else ()
     known = dict.fromkeys([*here, *found.secrets, *found.bodies])
+    documents = [
+        {
+            "key": key,
+            "state": _state(key, here),
+            "tokens_and_credentials": found.secrets.get(key, 0),
+            "bodies": found.bodies.get(key, 0),
+        }
+        for key in known
+    ]
     if as_json:
-        documents = [
-            {
-                "key": key,
-                "state": _state(key, here),
-                "tokens_and_credentials": found.secrets.get(key, 0),
-                "bodies": found.bodies.get(key, 0),
-            }
-            for key in known
-        ]
         click.echo(json.dumps(documents, indent=2))
         return
-    rows = (
-        (
-            key or "-",
-            _state(key, here),
-            f"{found.secrets.get(key, 0)}",
-            f"{found.bodies.get(key, 0)}",
-        )
-        for key in known
-    )
+    rows = (["-" if cell is None else str(cell) for cell in each.values()] for each in documents)
     click.echo(table(("KEY", "STATE", "TOKENS AND CREDENTIALS", "BODIES"), *rows))
 
 

@@ -7,7 +7,6 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import BinaryIO
 
 import click
 
@@ -33,28 +32,20 @@ from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.secrets import Secrets, StoredSubscription
-from pushkit.terminal.options import choice_option, gathered, seconds_option
+from pushkit.terminal.options import choice_option, gathered, read_by, seconds_option
 from pushkit.url import audience_of
 
 # Visible ASCII without `.`, which Standard Webhooks keeps for itself: receivers refuse it.
 _DELIVERY_ID = re.compile(r"[!-\-/-~]{1,256}")
 
-_SECRET_HEADERS = frozenset(
-    {
-        "authorization",
-        "signature",
-        "webhook-signature",
-        "x-a2a-notification-token",
-        "x-a2a-signature",
-        "x-a2a-token",
-    }
-)
+_SECRET_HEADERS = {
+    *("authorization", "signature", "webhook-signature"),
+    *("x-a2a-notification-token", "x-a2a-signature", "x-a2a-token"),
+}
 
 
-def _delivery_id(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> str | None:
-    if value is not None and not _DELIVERY_ID.fullmatch(value):
+def _delivery_id(value: str) -> str:
+    if not _DELIVERY_ID.fullmatch(value):
         raise click.BadParameter("expected 1 to 256 visible ASCII characters without a dot")
     return value
 
@@ -75,10 +66,6 @@ class OneUpdate:
     audience: str | None = None
 
 
-def _content(_context: click.Context, _parameter: click.Parameter, value: BinaryIO) -> bytes:
-    return value.read()
-
-
 @click.command(
     epilog="\b\nExample:\n  pushkit send update.json --to https://client.example.com/a2a/push \\\n"
     "      --issuer https://agent.example.com --token abc\n"
@@ -88,14 +75,16 @@ def _content(_context: click.Context, _parameter: click.Parameter, value: Binary
 @gathered(
     "one",
     OneUpdate,
-    body=click.argument("body", metavar="UPDATE", type=click.File("rb"), callback=_content),
+    body=click.argument(
+        "body", metavar="UPDATE", type=click.File("rb"), callback=read_by(lambda file: file.read())
+    ),
     url=click.option("--to", "url", required=True, help="The webhook URL."),
     issuer=click.option("--issuer", required=True, help="`iss`: who this is from."),
     token=click.option("--token", help="The token that the client chose."),
     delivery_id=click.option(
         "--id",
         "delivery_id",
-        callback=_delivery_id,
+        callback=read_by(_delivery_id),
         help="The delivery id; the same again is a retry.",
     ),
     seq=click.option("--seq", type=click.IntRange(1), default=1),

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import click
 
-from pushkit.cli.databases import change, database_option, look
+from pushkit.cli.databases import Outbox, outbox_option
 from pushkit.cli.options import filter_options
 from pushkit.delivery.documents import subscription_document
 from pushkit.delivery.subscription_admin import Changed, SubscriptionAdmin
 from pushkit.errors import ConfigError
 from pushkit.subscriptions.inspection import SubscriptionFilter
-from pushkit.subscriptions.model import Subscription, SubscriptionState
+from pushkit.subscriptions.model import SubscriptionState
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import Page, choice_option, chosen_options, page_options
-from pushkit.terminal.output import example, moment
+from pushkit.terminal.output import columns, example
 
 _SEE = "see `pushkit subscriptions list`"
+_COLUMNS: Final = columns(
+    "id state TASK=key.task_id key.owner CONFIG=key.config_id A2A=version origin SEQ=last_seq"
+    " failing_since"
+)
+_Outbox: TypeAlias = Outbox[SubscriptionAdmin]
+_outbox = outbox_option(SubscriptionAdmin)
 _Chosen: TypeAlias = tuple[str, ...] | SubscriptionFilter
 
 _chosen_options = chosen_options(
@@ -44,7 +50,7 @@ def subscriptions() -> None:
 @subscriptions.command(
     "list", epilog=example("pushkit subscriptions list --state disabled --limit 20")
 )
-@database_option
+@_outbox
 @filter_options(
     SubscriptionFilter,
     state=choice_option(
@@ -52,42 +58,22 @@ def subscriptions() -> None:
     ),
 )
 @page_options()
-def list_(*, database: str, wanted: SubscriptionFilter, page: Page) -> None:
+def list_(*, outbox: _Outbox, wanted: SubscriptionFilter, page: Page) -> None:
     """List subscriptions, oldest first.
 
     A withdrawn one is kept for its dead letters: its task has ended.
     """
-    found = look(
-        database,
-        SubscriptionAdmin,
-        lambda admin: admin.find(wanted, after=page.after, limit=page.limit),
-    )
-    headings = ("ID", "STATE", "TASK", "OWNER", "CONFIG", "A2A", "ORIGIN", "SEQ", "FAILING SINCE")
-    page.show(found, subscription_document, headings, _row)
-
-
-def _row(subscription: Subscription) -> tuple[str, ...]:
-    key = subscription.key
-    return (
-        subscription.id,
-        subscription.state.value,
-        key.task_id,
-        key.owner or "-",
-        key.config_id,
-        subscription.version.value,
-        subscription.origin,
-        str(subscription.last_seq),
-        moment(subscription.failing_since),
-    )
+    found = outbox.look(lambda admin: admin.find(wanted, after=page.after, limit=page.limit))
+    page.show(found, subscription_document, _COLUMNS)
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions show sub_019bd4… --json"))
 @click.argument("subscription_id", metavar="ID")
-@database_option
+@_outbox
 @json_option
-def show(*, subscription_id: str, database: str, as_json: bool) -> None:
+def show(*, subscription_id: str, outbox: _Outbox, as_json: bool) -> None:
     """Show the subscription ID, and how many of its newest 4,000 deliveries are in which state."""
-    report = look(database, SubscriptionAdmin, lambda admin: admin.show(subscription_id))
+    report = outbox.look(lambda admin: admin.show(subscription_id))
     if report is None:
         raise ConfigError(f"there is no subscription {subscription_id!r}: {_SEE}")
     found = subscription_document(report.subscription)
@@ -102,44 +88,44 @@ def show(*, subscription_id: str, database: str, as_json: bool) -> None:
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions pause sub_019bd4…"))
-@database_option
+@_outbox
 @_chosen_options
-def pause(*, database: str, chosen: _Chosen) -> None:
+def pause(*, outbox: _Outbox, chosen: _Chosen) -> None:
     """Keep deliveries back until `resume`; updates are stored meanwhile."""
-    _tell("paused", change(database, SubscriptionAdmin, lambda admin: admin.pause(chosen)))
+    _tell("paused", outbox.change(lambda admin: admin.pause(chosen)))
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions resume --owner alice"))
-@database_option
+@_outbox
 @_chosen_options
-def resume(*, database: str, chosen: _Chosen) -> None:
+def resume(*, outbox: _Outbox, chosen: _Chosen) -> None:
     """Deliver what was kept back, in order, and what comes."""
-    _tell("resumed", change(database, SubscriptionAdmin, lambda admin: admin.resume(chosen)))
+    _tell("resumed", outbox.change(lambda admin: admin.resume(chosen)))
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions disable sub_019bd4…"))
-@database_option
+@_outbox
 @_chosen_options
-def disable(*, database: str, chosen: _Chosen) -> None:
+def disable(*, outbox: _Outbox, chosen: _Chosen) -> None:
     """Send nothing any more, and cancel what is unfinished.
 
     Until `enable`, or until the client registers the same subscription again. `pause` keeps it back
     instead.
     """
-    _tell("disabled", change(database, SubscriptionAdmin, lambda admin: admin.disable(chosen)))
+    _tell("disabled", outbox.change(lambda admin: admin.disable(chosen)))
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions enable sub_019bd4… --resend"))
-@database_option
+@_outbox
 @_chosen_options
 @click.option("--resend", is_flag=True, help="Bring back what was cancelled with it.")
-def enable(*, database: str, chosen: _Chosen, resend: bool) -> None:
+def enable(*, outbox: _Outbox, chosen: _Chosen, resend: bool) -> None:
     """Revive what was disabled: by 410, by nothing but failures, or by hand.
 
     Deliveries that were cancelled with it are sent with --resend: ids and seqs stay, and they go
     ahead of what is pending.
     """
-    changed = change(database, SubscriptionAdmin, lambda admin: admin.enable(chosen, resend=resend))
+    changed = outbox.change(lambda admin: admin.enable(chosen, resend=resend))
     if resend:
         click.echo(f"{len(changed.deliveries)} cancelled deliveries pending again")
     elif changed.ids:
@@ -152,26 +138,26 @@ def enable(*, database: str, chosen: _Chosen, resend: bool) -> None:
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions test sub_019bd4…"))
-@database_option
+@_outbox
 @_chosen_options
-def test(*, database: str, chosen: _Chosen) -> None:
+def test(*, outbox: _Outbox, chosen: _Chosen) -> None:
     """Have a test notification sent, whatever the filter is; print the ids of the deliveries.
 
     A running worker sends it, in its turn: `pushkit outbox show` says what became of it.
     """
-    changed = change(database, SubscriptionAdmin, lambda admin: admin.test(chosen))
+    changed = outbox.change(lambda admin: admin.test(chosen))
     for delivery_id in changed.deliveries:
         click.echo(delivery_id)
     _tell("will be tested", changed, otherwise="disabled, or their task has ended: not tested")
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions remove sub_019bd4… --yes"))
-@database_option
+@_outbox
 @_chosen_options
 @click.confirmation_option(prompt="Remove them, and cancel what is unfinished?")
-def remove(*, database: str, chosen: _Chosen) -> None:
+def remove(*, outbox: _Outbox, chosen: _Chosen) -> None:
     """Remove subscriptions, and cancel what is unfinished of them for good."""
-    _tell("removed", change(database, SubscriptionAdmin, lambda admin: admin.remove(chosen)))
+    _tell("removed", outbox.change(lambda admin: admin.remove(chosen)))
 
 
 def _tell(done: str, changed: Changed, *, otherwise: str | None = None) -> None:

@@ -114,7 +114,7 @@ def _list_checks(checks: Sequence[Check]) -> list[str]:
 
 def _token(headers: Headers, expected: str | None) -> Check:
     if expected is None:
-        return Check(name="token", holds=None, says="--token was not given")
+        return Check("token", None, "--token was not given")
 
     def check() -> None:
         found = read_token(headers)
@@ -130,9 +130,8 @@ def _content(request: WebhookRequest) -> Check:
     try:
         update = decode_update(request.body)
     except InboundError as exc:
-        return Check(name="content", holds=False, says=str(exc))
-    says = f"{update.kind.value} of A2A {update.origin}"
-    return Check(name="content", holds=True, says=says)
+        return Check("content", False, str(exc))
+    return Check("content", True, f"{update.kind.value} of A2A {update.origin}")
 
 
 def _list_facts(request: WebhookRequest, examined: Examined) -> None:

@@ -106,11 +106,7 @@ async def _operated(sender: PushSender, sockets: Sequence[socket.socket]) -> Asy
 
 
 def _sender(settings: WorkerSettings) -> PushSender:
-    """Return a sender that is not open yet.
-
-    Raises:
-        ConfigError: A setting is wrong.
-    """
+    """Return a sender that is not open yet. Raises ConfigError: a setting is wrong."""
     file = settings.destinations
     return PushSender(
         issuer=settings.issuer,

@@ -23,9 +23,17 @@ from pushkit.cli.options import (
     signing_options,
 )
 from pushkit.outbox.retention import Retention
-from pushkit.terminal.command import age, parse_age
+from pushkit.terminal.command import parse_age
 from pushkit.terminal.log_output import LogFormat
-from pushkit.terminal.options import PATH, Given, choice_option, gathered, seconds_option
+from pushkit.terminal.options import (
+    PATH,
+    Given,
+    age_option,
+    choice_option,
+    gathered,
+    read_by,
+    seconds_option,
+)
 from pushkit.work import stop_after_attempt, stop_after_delay
 from pushkit.work.retry import RetryPolicy, wait_schedule
 
@@ -62,26 +70,17 @@ class Delivering:
         }
 
 
-def _waits(
-    _context: click.Context, _parameter: click.Parameter, value: str
-) -> tuple[timedelta, ...]:
+def _waits(value: str) -> tuple[timedelta, ...]:
     return tuple(parse_age(each.strip()) for each in value.split(","))
 
 
 def _age_option(name: str, default: str, says: str) -> Given:
-    return click.option(name, metavar="AGE", default=default, callback=age, help=says)
-
-
-def _age_or_forever(
-    context: click.Context, parameter: click.Parameter, value: str
-) -> timedelta | None:
-    return None if value == _FOREVER else age(context, parameter, value)
+    return age_option(name, metavar="AGE", default=default, help=says)
 
 
 def _keep_option(name: str, default: str, says: str) -> Given:
-    return click.option(
-        name, metavar=f"AGE|{_FOREVER}", default=default, callback=_age_or_forever, help=says
-    )
+    kept = read_by(lambda value: None if value == _FOREVER else parse_age(value))
+    return click.option(name, metavar=f"AGE|{_FOREVER}", default=default, callback=kept, help=says)
 
 
 delivery_options = gathered(
@@ -92,7 +91,7 @@ delivery_options = gathered(
         "--waits",
         metavar="AGE,AGE,…",
         default=_WAITS,
-        callback=_waits,
+        callback=read_by(_waits),
         help="After the 1st, 2nd, … failed attempt; after the last one a delivery is dead.",
     ),
     max_age=_age_option("--max-age", "90h", "Nor is a delivery tried when it is older than this."),
@@ -113,7 +112,12 @@ delivery_options = gathered(
 
 
 def _alerts(
-    *, log: bool, command: str | None, webhook: str | None, token: str | None, every: timedelta
+    *,
+    log: bool,
+    command: str | None,
+    webhook: str | None,
+    token: str | None,
+    alert_every: timedelta,
 ) -> AlertOptions | None:
     """Return where alerts go; None where nobody wants any."""
     if not (log or command or webhook):
@@ -122,7 +126,9 @@ def _alerts(
         words = tuple(shlex.split(command or ""))
     except ValueError as exc:
         raise click.UsageError("--alert-command: a quote is not closed") from exc
-    return AlertOptions(log=log, command=words, webhook=webhook, webhook_token=token, every=every)
+    return AlertOptions(
+        log=log, command=words, webhook=webhook, webhook_token=token, every=alert_every
+    )
 
 
 _alert_options = gathered(
@@ -150,14 +156,7 @@ _alert_options = gathered(
         show_envvar=True,
         help="The token that this webhook expects.",
     ),
-    every=click.option(
-        "--alert-every",
-        "every",
-        metavar="AGE",
-        default="1h",
-        callback=age,
-        help="The same alert once in this time.",
-    ),
+    alert_every=_age_option("--alert-every", "1h", "The same alert once in this time."),
 )
 
 

@@ -26,10 +26,8 @@ from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
 from pushkit.terminal.output import document
 from pushkit.webui.documents import (
-    at_most,
     buckets,
     limit_of,
-    moment_or_none,
     page_document,
     percentile,
     percentiles,
@@ -77,13 +75,10 @@ class Pages:
         took = [(each.finished_at - each.notified_at).total_seconds() for each in delivered]
         minutes = max((figures.now - figures.finished_since).total_seconds() / 60, 1 / 60)
         return {
-            "now": figures.now.isoformat(),
+            **document(figures, "now"),
             **verdict_document(findings(figures, ring)),
-            "pending": at_most(figures.pending),
-            "in_flight": at_most(figures.in_flight),
-            "dead": at_most(figures.dead),
-            "failing_destinations": at_most(figures.failing),
-            "oldest_pending_at": moment_or_none(figures.oldest_pending_at),
+            **document(figures, "pending in_flight dead oldest_pending_at"),
+            "failing_destinations": document(figures.failing),
             "measured_since": figures.finished_since.isoformat(),
             "delivered": len(delivered),
             "delivered_per_minute": round(len(delivered) / minutes, 2),
@@ -168,9 +163,7 @@ class Pages:
         page = await self._outbox.browse(of, limit=20)
         return {
             **subscription_document(report.subscription),
-            "states_of_deliveries": {
-                state.value: number for state, number in report.deliveries.items()
-            },
+            "states_of_deliveries": {str(state): n for state, n in report.deliveries.items()},
             "newest": [document(each) for each in page.items],
         }
 
@@ -235,9 +228,7 @@ class Pages:
         elif each.failures >= from_failures:
             state = "half_open"
         return {
-            "tenant": each.tenant,
-            "owner": each.owner,
-            "origin": each.origin,
+            **document(each, "tenant owner origin"),
             "state": state,
             "failures": each.failures,
             "waits_until": each.waits_until.isoformat() if state in ("open", "waits") else None,

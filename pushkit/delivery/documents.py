@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pushkit.bounded_json import JsonObject
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 from pushkit.outbox.attempts import LoggedAttempt
-from pushkit.outbox.inspection import DeliveryReport, OutboxStats
+from pushkit.outbox.inspection import DeliveryReport
 from pushkit.subscriptions.model import Subscription
 from pushkit.terminal.output import document
 from pushkit.url import masked_url
@@ -16,100 +16,64 @@ from pushkit.url import masked_url
 def report_document(report: DeliveryReport, *, with_body: bool, with_answers: bool) -> JsonObject:
     """Return a delivery with its attempts; what others wrote only if it is asked for."""
     found = document(report.delivery)
-    found["log"] = [
-        attempt_document(attempt, with_answer=with_answers) for attempt in report.attempts
-    ]
+    found["log"] = [_attempt_document(each, with_answer=with_answers) for each in report.attempts]
     if with_body:
         body = report.body
         found["body"] = None if body is None else body.decode("utf-8", "backslashreplace")
     return found
 
 
-def attempt_document(attempt: LoggedAttempt, *, with_answer: bool = False) -> JsonObject:
-    """Return an attempt; what the webhook answered only if it is asked for."""
+def _attempt_document(attempt: LoggedAttempt, *, with_answer: bool) -> JsonObject:
     timing = attempt.timing
-    found: JsonObject = {
-        "number": attempt.number,
-        "started_at": attempt.started_at.isoformat(),
+    found = {
+        **document(attempt, "number started_at"),
         "duration_seconds": attempt.duration.total_seconds(),
         "resolve_seconds": _seconds(timing.resolve),
         "connect_seconds": _seconds(timing.connect),
         "wait_seconds": _seconds(timing.wait),
         "body_seconds": _seconds(timing.body),
         "address": timing.address,
-        "outcome": attempt.outcome,
-        "status": attempt.status,
-        "error": attempt.error,
+        **document(attempt, "outcome status error"),
     }
     if with_answer and attempt.answer is not None:
         found["answer"] = attempt.answer.decode("utf-8", "backslashreplace")
     return found
 
 
-def stats_document(stats: OutboxStats) -> JsonObject:
-    """Return the outbox in numbers."""
-    oldest = stats.oldest_pending_at
-    return {
-        "states": {state.value: count for state, count in stats.states.items()},
-        "oldest_pending_at": oldest.isoformat() if oldest else None,
-        "origins": [
-            {"origin": o.origin, "pending": o.pending, "in_flight": o.in_flight, "dead": o.dead}
-            for o in stats.origins
-        ],
-        "errors": {**stats.errors},
-        "local_faults": {**stats.local_faults},
-    }
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
 
 
 def subscription_document(subscription: Subscription) -> JsonObject:
     """Return a subscription; of its token and credentials, whether there are any."""
-    key, wanted = subscription.key, subscription.wanted
-    authentication = subscription.config.authentication
+    wanted, authentication = subscription.wanted, subscription.config.authentication
     return {
-        "id": subscription.id,
-        "state": subscription.state.value,
-        "tenant": key.tenant,
-        "task_id": key.task_id,
-        "owner": key.owner,
-        "config_id": key.config_id,
-        "version": subscription.version.value,
+        **document(subscription, "id state"),
+        **document(subscription.key, "tenant task_id owner config_id"),
+        "version": subscription.version,
         # Its query is where clients put keys.
         "url": masked_url(subscription.config.url),
-        "origin": subscription.origin,
-        "profile": subscription.profile.value,
-        "has_token": subscription.has_token,
-        "has_credentials": subscription.has_credentials,
+        **document(subscription, "origin profile has_token has_credentials"),
         "schemes": list(authentication.schemes) if authentication else [],
         "states": None if wanted.states is None else [*sorted(wanted.states)],
         "kinds": None if wanted.kinds is None else [*sorted(wanted.kinds)],
         "last_chunk_only": wanted.last_chunk_only,
         "last_seq": subscription.last_seq,
         "task_ended": subscription.ended,
-        "failing_since": _moment(subscription.failing_since),
-        "disabled_by": subscription.disabled_by,
-        "disabled_at": _moment(subscription.disabled_at),
-        "created_at": subscription.created_at.isoformat(),
+        **document(subscription, "failing_since disabled_by disabled_at created_at"),
     }
 
 
 def key_document(ring: KeyRing, entry: RingKey, now: datetime) -> JsonObject:
     """Return a key of a ring: its name and its times, and nothing of the key itself."""
     state = ring.state(entry.kid, now)
+    retires_at = None if state is KeyState.REVOKED else ring.retires_at(entry.kid)
     return {
         "kid": entry.kid,
-        "alg": entry.algorithm.value,
-        "state": state.value,
+        "alg": entry.algorithm,
+        "state": state,
         "signs": state is KeyState.ACTIVE and entry.algorithm is ring.default_algorithm,
-        "published_at": entry.published_at.isoformat(),
-        "activates_at": _moment(entry.activates_at),
-        "retires_at": None if state is KeyState.REVOKED else _moment(ring.retires_at(entry.kid)),
-        "revoked_at": _moment(entry.revoked_at),
+        **document(entry, "published_at activates_at"),
+        "retires_at": retires_at.isoformat() if retires_at else None,
+        **document(entry, "revoked_at"),
     }
-
-
-def _moment(found: datetime | None) -> str | None:
-    return found.isoformat() if found else None
-
-
-def _seconds(duration: timedelta | None) -> float | None:
-    return None if duration is None else duration.total_seconds()

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from aiohttp import web
 
-from pushkit.caching import DocumentResponse
 from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH, CardPublisher
-from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
-from pushkit.integrations.asgi import HasMetrics
+from pushkit.integrations.asgi import Document, HasMetrics, card_of, jwks_of, metrics_of
 
 JWKS_PATH = "/.well-known/jwks.json"
 
 
 def jwks_route(sender: PushSender, path: str = JWKS_PATH) -> web.RouteDef:
     """Return a route for `app.add_routes([...])`."""
-
-    async def document(if_none_match: str | None) -> DocumentResponse:
-        return sender.jwks(if_none_match)
-
-    return _route(path, document)
+    return _route(path, jwks_of(sender))
 
 
 def card_routes(
@@ -34,11 +26,8 @@ def card_routes(
         legacy: What clients of A2A 0.1 and 0.2 get at `/.well-known/agent.json`; the same card if
             None.
     """
-
-    def route(path: str, card: CardPublisher) -> web.RouteDef:
-        return _route(path, lambda if_none_match: card.response(utc_now(), if_none_match))
-
-    return [route(CARD_PATH, publisher), route(LEGACY_CARD_PATH, legacy or publisher)]
+    earlier = _route(LEGACY_CARD_PATH, card_of(legacy or publisher))
+    return [_route(CARD_PATH, card_of(publisher)), earlier]
 
 
 def metrics_route(of: HasMetrics, path: str = "/metrics") -> web.RouteDef:
@@ -48,18 +37,10 @@ def metrics_route(of: HasMetrics, path: str = "/metrics") -> web.RouteDef:
         of: The `PushSender`, or the `Receiver`; counted from here on.
         path: Where.
     """
-    metrics = of.metrics
-
-    async def serve(_: web.Request) -> web.Response:
-        page = await metrics.page()
-        return web.Response(body=page.body, headers={"Content-Type": page.content_type})
-
-    return web.get(path, serve)
+    return _route(path, metrics_of(of))
 
 
-def _route(
-    path: str, document: Callable[[str | None], Awaitable[DocumentResponse]]
-) -> web.RouteDef:
+def _route(path: str, document: Document) -> web.RouteDef:
     async def serve(request: web.Request) -> web.Response:
         wanted = ", ".join(request.headers.getall("If-None-Match", [])) or None
         answer = await document(wanted)

@@ -13,7 +13,6 @@ serves the card unsigned at the same path:
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -38,11 +37,49 @@ async def answer(send: Send, status: int, headers: Mapping[str, str], body: byte
     await send({"type": "http.response.body", "body": body})
 
 
-class _DocumentApp(ABC):
+Document: TypeAlias = Callable[[str | None], Awaitable[DocumentResponse]]
+"""Answers what a cache may have: it is given the `If-None-Match` of a request."""
+
+
+class HasMetrics(Protocol):
+    """A `PushSender`, or a `Receiver`."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """What it counts."""
+
+
+def jwks_of(sender: PushSender) -> Document:
+    """Return the public JWK Set of a sender."""
+
+    async def document(if_none_match: str | None) -> DocumentResponse:
+        return sender.jwks(if_none_match)
+
+    return document
+
+
+def card_of(publisher: CardPublisher) -> Document:
+    """Return the signed card."""
+    return lambda if_none_match: publisher.response(utc_now(), if_none_match)
+
+
+def metrics_of(of: HasMetrics) -> Document:
+    """Return metrics for Prometheus, new each time; they are counted from here on."""
+    metrics = of.metrics
+
+    async def document(_: str | None) -> DocumentResponse:
+        page = await metrics.page()
+        headers = {"Content-Type": page.content_type}
+        return DocumentResponse(status=200, headers=headers, body=page.body)
+
+    return document
+
+
+class _DocumentApp:
     """Answers every GET and HEAD with a document, whatever the path."""
 
-    @abstractmethod
-    async def _document(self, if_none_match: str | None) -> DocumentResponse: ...
+    def __init__(self, document: Document) -> None:
+        self._document = document
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:  # noqa: ARG002  # the interface
         """Serve one request."""
@@ -58,52 +95,21 @@ class _DocumentApp(ABC):
 
 
 class JwksApp(_DocumentApp):
-    """Answers every GET and HEAD with the public JWK Set.
-
-    Args:
-        sender: Whose keys.
-    """
+    """Answers every GET and HEAD with the public JWK Set of a sender."""
 
     def __init__(self, sender: PushSender) -> None:
-        self._sender = sender
-
-    async def _document(self, if_none_match: str | None) -> DocumentResponse:
-        return self._sender.jwks(if_none_match)
+        super().__init__(jwks_of(sender))
 
 
 class CardApp(_DocumentApp):
-    """Answers every GET and HEAD with the signed card, whatever the path.
-
-    Args:
-        publisher: The card and the keys.
-    """
+    """Answers every GET and HEAD with the signed card, whatever the path."""
 
     def __init__(self, publisher: CardPublisher) -> None:
-        self._publisher = publisher
-
-    async def _document(self, if_none_match: str | None) -> DocumentResponse:
-        return await self._publisher.response(utc_now(), if_none_match)
-
-
-class HasMetrics(Protocol):
-    """A `PushSender`, or a `Receiver`."""
-
-    @property
-    def metrics(self) -> Metrics:
-        """What it counts."""
+        super().__init__(card_of(publisher))
 
 
 class MetricsApp(_DocumentApp):
-    """Answers every GET and HEAD with metrics for Prometheus, whatever the path.
-
-    Args:
-        of: The `PushSender`, or the `Receiver`; counted from here on.
-    """
+    """Answers every GET and HEAD with metrics of a `PushSender` or `Receiver`, for Prometheus."""
 
     def __init__(self, of: HasMetrics) -> None:
-        self._metrics = of.metrics
-
-    async def _document(self, if_none_match: str | None) -> DocumentResponse:  # noqa: ARG002  # it is new each time
-        page = await self._metrics.page()
-        headers = {"Content-Type": page.content_type}
-        return DocumentResponse(status=200, headers=headers, body=page.body)
+        super().__init__(metrics_of(of))

@@ -79,13 +79,6 @@ def _fail(message: str) -> NoReturn:
     sys.exit(1)
 
 
-def age(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> timedelta | None:
-    """Read an option's value like `90m`, `12h`, `7d`: a click callback."""
-    return None if value is None else parse_age(value)
-
-
 def parse_age(value: str) -> timedelta:
     """Read a value like `90m`, `12h`, `7d`; raise what click tells its user if it is none."""
     found = _AGE.fullmatch(value)

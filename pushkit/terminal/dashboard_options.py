@@ -26,12 +26,7 @@ class DashboardOptions:
 
 
 def dashboard_options(*, listen: str, variable: str) -> Given:
-    """Give a command these options, as one `DashboardOptions` that it calls `options`.
-
-    Args:
-        listen: Where it listens by default.
-        variable: The environment variable that may hold the token.
-    """
+    """Give a command these options, as one `DashboardOptions` that it calls `options`."""
     return gathered(
         "options",
         functools.partial(DashboardOptions, variable=variable),

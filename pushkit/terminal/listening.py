@@ -37,11 +37,7 @@ def listen(address: str, *, setting: str) -> list[socket.socket]:
 
 
 def listen_option(address: str) -> tuple[str, int]:
-    """Return the host and the port that `--listen` names.
-
-    Raises:
-        ConfigError: It names none.
-    """
+    """Return the host and the port that `--listen` names. Raises ConfigError: it names none."""
     found = parse_host_and_port(address)
     if found is None:
         raise ConfigError(f"--listen: found {address!r}, expected host:port")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from pushkit.terminal.command import json_option
-from pushkit.terminal.output import table
+from pushkit.terminal.command import json_option, parse_age
+from pushkit.terminal.output import Columns, table_of
 
 if TYPE_CHECKING:
     from pushkit.bounded_json import JsonObject
@@ -54,38 +54,33 @@ def gathered(name: str, make: Callable[..., object], **options: Given) -> Given:
     return add
 
 
+def read_by(read: Callable[[Any], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return a callback of click that reads the value of an option, where it has one."""
+    return lambda _context, _parameter, value: None if value is None else read(value)
+
+
 def choice_option(*names: str, of: Iterable[Enum], **more: Any) -> Given:
     """Give a command an option, or several values of one, that is a member of an enum by value.
 
-    Args:
-        *names: As of `click.option`.
-        of: The enum, or some members of one.
-        **more: As of `click.option`; a default is a value.
+    What is not named here is as of `click.option`; a default is a value.
     """
     members = {each.value: each for each in of}
 
-    def member(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(members[each] for each in value)
-        return None if value is None else members[value]
+    def member(value: Any) -> Any:
+        return tuple(map(member, value)) if isinstance(value, tuple) else members[value]
 
-    return click.option(*names, type=click.Choice(list(members)), callback=member, **more)
+    return click.option(*names, type=click.Choice(list(members)), callback=read_by(member), **more)
 
 
 def seconds_option(*names: str, within: tuple[int, int], **more: Any) -> Given:
-    """Give a command an option in whole seconds, as a `timedelta`.
+    """Give a command an option in whole seconds within bounds, as a `timedelta`."""
+    span = read_by(lambda seconds: timedelta(seconds=seconds))
+    return click.option(*names, type=click.IntRange(*within), callback=span, **more)
 
-    Args:
-        *names: As of `click.option`.
-        within: The least and the most.
-        **more: As of `click.option`.
-    """
 
-    def span(_context: click.Context, _parameter: click.Parameter, value: int) -> timedelta:
-        return timedelta(seconds=value)
-
-    kind = click.IntRange(*within)
-    return click.option(*names, type=kind, callback=span, **more)
+def age_option(name: str, **more: Any) -> Given:
+    """Give a command an option like `90m`, `12h`, `7d`, as a `timedelta`."""
+    return click.option(name, callback=read_by(parse_age), **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +95,13 @@ class Page:
         self,
         found: Sequence[Any],
         document: Callable[[Any], JsonObject],
-        headings: Sequence[str],
-        row: Callable[[Any], Sequence[str]],
+        columns: Columns,
     ) -> None:
         """Write what was found, which has ids, and whether there may be more."""
         if self.as_json:
             click.echo(json.dumps([document(each) for each in found], indent=2))
             return
-        click.echo(table(headings, *map(row, found)))
+        click.echo(table_of(columns, found))
         if len(found) == self.limit:
             click.echo(f"there may be more: --after {found[-1].id}", err=True)
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from pushkit.bounded_json import JsonObject
+    from pushkit.bounded_json import JsonObject, JsonValue
+
+
+Columns: TypeAlias = "dict[str, str | Callable[[Any], object]]"
+"""The columns of a table: under each heading the path of an attribute, or what makes a cell."""
 
 
 def example(*lines: str) -> str:
@@ -18,13 +23,18 @@ def example(*lines: str) -> str:
     return "\n".join(("\b", "Example:", *(f"  {line}" for line in lines)))
 
 
-def document(record: DataclassInstance) -> JsonObject:
-    """Return a flat record as a JSON object, its moments as text."""
-    found: JsonObject = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
-        found[field.name] = value.isoformat() if isinstance(value, datetime) else value
-    return found
+def document(record: object, names: str = "") -> JsonObject:
+    """Return a record as a JSON object, moments as text: some members, parted by blanks, or all."""
+    members = names.split() or [each.name for each in fields(cast("DataclassInstance", record))]
+    return {name: _as_json(getattr(record, name)) for name in members}
+
+
+def _as_json(value: Any) -> JsonValue:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if is_dataclass(value):
+        return document(value)
+    return [_as_json(each) for each in value] if isinstance(value, tuple) else value
 
 
 def table(*rows: Sequence[str]) -> str:
@@ -32,6 +42,38 @@ def table(*rows: Sequence[str]) -> str:
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     padded = ([c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in rows)
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
+
+
+def columns(paths: str, **made: Callable[[Any], object]) -> Columns:
+    """Return the columns of a table.
+
+    Args:
+        paths: Paths of attributes, parted by blanks; `HEADING=path` where the heading is not the
+            path's last name.
+        **made: What makes the cells of columns behind those, by heading.
+    """
+    found: dict[str, str | Callable[[Any], object]] = {}
+    for each in paths.split():
+        heading, _, path = each.rpartition("=")
+        found[heading or path.rpartition(".")[2].replace("_", " ").upper()] = path
+    return found | made
+
+
+def table_of(columns: Columns, found: Iterable[object]) -> str:
+    """Return a table with a row for each that was found."""
+    cells = [attrgetter(each) if isinstance(each, str) else each for each in columns.values()]
+    return table([*columns], *([_cell(read(each)) for read in cells] for each in found))
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None | "":
+            return "-"
+        case datetime():
+            return moment(value)
+        case timedelta():
+            return milliseconds(value)
+    return str(value)
 
 
 def moment(found: datetime | None) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import click
 
@@ -15,44 +16,39 @@ _AT_MOST_EVERY = 0.1  # seconds
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
-@contextlib.contextmanager
-def showing_progress() -> Iterator[None]:
+def showing_progress() -> AbstractContextManager[None]:
     """Show how many are done, if standard error is a terminal; end in good order upon Ctrl-C.
 
     The work is done in lots, each in a transaction of its own, and finds by itself what is left:
     the same command goes on.
     """
-    shown = _Counter(aloud=sys.stderr.isatty())
-    try:
-        with followed(shown.advance):
-            yield
-    except KeyboardInterrupt:
-        shown.clear()
-        said = f"interrupted after {shown.done}: they stay done, and the same command goes on"
-        click.echo(said, err=True)
-        sys.exit(_INTERRUPTED)
-    finally:
-        shown.clear()
+    counter = _Counter(aloud=sys.stderr.isatty())
+    said = "interrupted after {}: they stay done, and the same command goes on"
+    return _showing(counter, said)
 
 
-@contextlib.contextmanager
-def showing_steps(number: int) -> Iterator[None]:
+def showing_steps(number: int) -> AbstractContextManager[None]:
     """Show which of so many steps is done, of work that is one transaction; likewise upon Ctrl-C.
 
     A step may take long, and says nothing meanwhile.
     """
-    shown = _Counter(aloud=sys.stderr.isatty(), steps=number)
-    shown.show()
+    counter = _Counter(aloud=sys.stderr.isatty(), steps=number)
+    counter.show()
+    said = "interrupted: all of it is done, or nothing; the same command does what is missing"
+    return _showing(counter, said)
+
+
+@contextlib.contextmanager
+def _showing(counter: _Counter, interrupted: str) -> Iterator[None]:
     try:
-        with followed(shown.advance):
+        with followed(counter.advance):
             yield
     except KeyboardInterrupt:
-        shown.clear()
-        said = "interrupted: all of it is done, or nothing; the same command does what is missing"
-        click.echo(said, err=True)
+        counter.clear()
+        click.echo(interrupted.format(counter.done), err=True)
         sys.exit(_INTERRUPTED)
     finally:
-        shown.clear()
+        counter.clear()
 
 
 class _Counter:

@@ -64,11 +64,7 @@ def _period() -> float | None:
 
 
 class Relay:
-    """Hears what processes would tell systemd, and tells it what is so of all of them.
-
-    Args:
-        count: How many processes there are.
-    """
+    """Hears what processes would tell systemd, and tells it what is so of all of them."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError
-from pushkit.storage.paging import AtMost, Page
+from pushkit.storage.paging import Page
 
 T = TypeVar("T")
 
@@ -20,20 +20,10 @@ _TEXT: Final = re.compile(TEXT_PATTERN)
 _BUCKETS: Final = 60
 
 
-def at_most(found: AtMost) -> JsonObject:
-    """Return a number that was counted up to a bound."""
-    return {"number": found.number, "more": found.more}
-
-
 def page_document(name: str, page: Page[T], document: Callable[[T], JsonObject]) -> JsonObject:
     """Return a page of a list that is looked through from its newest."""
     items = [document(each) for each in page.items]
     return {name: [*items], "before": page.before, "is_cut": page.is_cut}
-
-
-def moment_or_none(found: datetime | None) -> str | None:
-    """Return a moment as text."""
-    return found.isoformat() if found else None
 
 
 def percentile(ordered: Sequence[float], part: float) -> float | None:

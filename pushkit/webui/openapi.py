@@ -87,14 +87,9 @@ _SHARED: Final[dict[str, JsonValue]] = {
 def api_document(
     server: str, *, title: str, says: str, paths: JsonObject, schemas: dict[str, JsonValue]
 ) -> JsonObject:
-    """Return a description.
+    """Return a description of an API that stands below a path of a server.
 
-    Args:
-        server: The path under which the API stands.
-        title: What it is called.
-        says: What it shows.
-        paths: Its operations by path.
-        schemas: What they answer, by name, beside what all dashboards do.
+    Its operations are by path; what they answer is by name, beside what all dashboards do.
     """
     return {
         "openapi": "3.1.0",

@@ -12,10 +12,8 @@ from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError
 from pushkit.terminal.output import document
 from pushkit.webui.documents import (
-    at_most,
     buckets,
     limit_of,
-    moment_or_none,
     page_document,
     percentiles,
     shown_body,
@@ -34,6 +32,7 @@ from receiver.refusals import refusal_of
 
 _OF_TASK: Final = 200
 _MAX_DIGITS: Final = 18
+_TROUBLE: Final = "error waiting dead last_at newest"
 _PURGED: Final = "there is no such notification: it may have been purged"
 _FORGOTTEN: Final = "there is no such refusal: only the newest of each reason are kept, in memory"
 
@@ -66,12 +65,8 @@ class InboxPages:
         return {
             "now": figures.now.isoformat(),
             **verdict_document(findings(figures, troubles, kept, self._degraded())),
-            "received": at_most(figures.received),
-            "in_progress": at_most(figures.in_progress),
-            "dead": at_most(figures.dead),
-            "unmatched": at_most(figures.unmatched),
-            "incomplete": at_most(figures.incomplete),
-            "oldest_unfinished_at": moment_or_none(figures.oldest_unfinished_at),
+            **document(figures, "received in_progress dead unmatched incomplete"),
+            **document(figures, "oldest_unfinished_at"),
             "measured_since": figures.arrivals_since.isoformat(),
             "accepted": len(figures.arrivals),
             "accepted_per_minute": round(len(figures.arrivals) / minutes, 2),
@@ -106,7 +101,7 @@ class InboxPages:
         return {
             **document(report.notification),
             "steps": [*steps_of_accepted(report)],
-            "callbacks": [document(each) for each in report.callbacks],
+            **document(report, "callbacks"),
             "body": shown_body(report.body) if with_body else None,
         }
 
@@ -132,7 +127,7 @@ class InboxPages:
             "callbacks": [
                 {
                     "callback": name,
-                    "troubles": [_trouble(each) for each in by_name.get(name, [])],
+                    "troubles": [document(each, _TROUBLE) for each in by_name.get(name, [])],
                     "calls": _calls(calls[name]) if name in calls else None,
                 }
                 for name in sorted({*by_name, *calls})
@@ -161,8 +156,7 @@ class InboxPages:
         row = refusal_of(found.event.code)
         return {
             **_refused(found),
-            "means": row.means,
-            "mend": row.mend,
+            **document(row, "means mend"),
             "is_of_a_sender": is_of_a_sender(found.event),
             "steps": [*steps_of_refused(found.event)],
         }
@@ -217,34 +211,12 @@ def number_of(text: str) -> int:
 
 
 def _refused(found: Refusal) -> JsonObject:
-    event = found.event
-    return {
-        "number": found.number,
-        "at": event.at.isoformat(),
-        "code": event.code,
-        "status": event.status,
-        "sender": event.sender,
-        "task_id": event.task_id,
-        "delivery_id": event.delivery_id,
-        "peer": event.peer,
-        "reason": found.reason,
-    }
+    told = document(found.event, "at code status sender task_id delivery_id peer")
+    return {**document(found, "number reason"), **told}
 
 
 def _reason(code: str, number: int) -> JsonObject:
-    row = refusal_of(code)
-    return {
-        "code": code,
-        "number": number,
-        "status": row.status,
-        "step": row.step,
-        "means": row.means,
-        "mend": row.mend,
-    }
-
-
-def _trouble(found: CallbackTrouble) -> JsonObject:
-    return {name: value for name, value in document(found).items() if name != "callback"}
+    return {"code": code, "number": number, **document(refusal_of(code), "status step means mend")}
 
 
 def _calls(found: Calls) -> JsonObject:
@@ -255,13 +227,7 @@ def _calls(found: Calls) -> JsonObject:
         "seconds": [*took],
         "latency_seconds": percentiles(took),
         "failures": [
-            {
-                "at": each.at.isoformat(),
-                "notification_id": each.notification_id,
-                "task_id": each.task_id,
-                "error": each.error,
-            }
-            for each in reversed(found.failures)
+            document(each, "at notification_id task_id error") for each in reversed(found.failures)
         ],
     }
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from xml.etree import ElementTree
 
 from pushkit.terminal.command import painted
-from pushkit.terminal.output import harmless
+from pushkit.terminal.output import document, harmless
 
 
 class Outcome(StrEnum):
@@ -56,15 +56,7 @@ def summary(results: Sequence[Result]) -> str:
 
 def as_json(subject: str, results: Sequence[Result]) -> str:
     """Return a report for programs."""
-    found = [
-        {
-            "check": result.check,
-            "promise": result.promise,
-            "outcome": result.outcome.value,
-            "details": list(result.details),
-        }
-        for result in results
-    ]
+    found = [document(result) for result in results]
     return json.dumps({"subject": subject, "results": found}, indent=2)
 
 

@@ -80,9 +80,7 @@ def _judged(name: str, sink: Sink, *, driven: bool) -> Result:
 async def run_for_each(words: Sequence[str], token: str) -> AsyncIterator[Drive]:
     """Yield what runs a command for each URL, its last argument; they are ended with the block.
 
-    Args:
-        words: The command and its arguments; its environment has `DOCTOR_URL` and `DOCTOR_TOKEN`.
-        token: The token to send along.
+    Its environment has `DOCTOR_URL` and `DOCTOR_TOKEN`.
     """
     running: list[asyncio.subprocess.Process] = []
 

@@ -87,11 +87,7 @@ Script = Callable[[Connection, int], Awaitable[None]]
 
 
 class Sink:
-    """What came, by path.
-
-    Args:
-        scripts: What happens at each path; elsewhere it is answered 404.
-    """
+    """What came, by path; elsewhere than at the paths of scripts it is answered 404."""
 
     def __init__(self, scripts: Mapping[str, Script]) -> None:
         self.visits: defaultdict[str, list[Visit]] = defaultdict(list)

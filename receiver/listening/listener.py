@@ -51,11 +51,7 @@ class Listening:
 async def listening(
     options: Listening, listener: socket.socket, state: Path
 ) -> AsyncIterator[None]:
-    """Listen while the block runs.
-
-    Args:
-        listener: Where connections come in.
-        state: A folder for the inbox.
+    """Listen on a socket while the block runs, with the inbox in a folder.
 
     Raises:
         PushkitError: A URL or a file is not what it should be.

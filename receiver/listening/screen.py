@@ -19,7 +19,7 @@ from pushkit.a2a import (
 )
 from pushkit.bounded_json import JsonObject
 from pushkit.terminal.command import painted
-from pushkit.terminal.output import in_a_line
+from pushkit.terminal.output import document, in_a_line
 from receiver.listening.edge import Arrival
 from receiver.listening.steps import Step
 
@@ -55,11 +55,7 @@ def arrival_as_json(arrival: Arrival) -> JsonObject:
     """Return an arrival for programs."""
     verified = arrival.verified
     return {
-        "number": arrival.number,
-        "at": arrival.at.isoformat(),
-        "peer": arrival.peer,
-        "status": arrival.status,
-        "code": arrival.code,
+        **document(arrival, "number at peer status code"),
         "steps": [
             {"step": step.name, "holds": step.holds, "says": step.says} for step in arrival.steps
         ],
