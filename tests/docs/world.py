@@ -43,7 +43,7 @@ def lead(ports: dict[str, int], replace: Callable[[object, str, Any], None] = se
     async def sock_connect(loop: Any, sock: socket.socket, address: tuple[Any, ...]) -> None:
         await connect(loop, sock, placed(address))
 
-    async def resolved(_: object, host: str, port: int, **__: object) -> SimpleNamespace:
+    async def resolved(_: object, host: str, port: int = 0, **__: object) -> SimpleNamespace:
         if host not in ADDRESSES:
             raise aiodns.error.DNSError(1, "there is no such name in this world")
         address = (ADDRESSES[host].encode(), port)
