@@ -63,16 +63,28 @@ class RepeatedLog:
         extra: Mapping[str, object] | None = None,  # facts for a log of objects, as for `logging`
     ) -> bool:
         """Log a line, unless its cause was logged within the interval; return whether it was."""
-        unsaid = self._take(cause)
-        if unsaid is None:
-            return False
+        unsaid = self.due(cause)
+        if unsaid is not None:
+            self.write(unsaid, level, message, *args, exc_info=exc_info, extra=extra, stacklevel=3)
+        return unsaid is not None
+
+    def write(
+        self,
+        unsaid: int,
+        level: int,
+        message: str,
+        *args: object,
+        exc_info: BaseException | bool = False,
+        extra: Mapping[str, object] | None = None,
+        stacklevel: int = 2,  # whose line it is, as for `logging`
+    ) -> None:
+        """Log a line that is `due`, where it is some work to make; the rest is as above."""
         if unsaid:
             message += " (and %d more like it since the last such line)"
             args = (*args, unsaid)
-        self._log.log(level, message, *args, exc_info=exc_info, extra=extra, stacklevel=2)
-        return True
+        self._log.log(level, message, *args, exc_info=exc_info, extra=extra, stacklevel=stacklevel)
 
-    def _take(self, cause: Hashable) -> int | None:
+    def due(self, cause: Hashable) -> int | None:
         """Return how many were left unsaid before this one; None if this one is, too."""
         now = self._clock()
         with self._lock:  # plain callbacks log from threads

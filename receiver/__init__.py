@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from receiver.limits import RateLimit as RateLimit
     from receiver.receiver import Receiver as Receiver
     from receiver.refusals import Verdict as Verdict
-    from receiver.selection import TrustSnapshot as TrustSnapshot
     from receiver.trust import (
         SenderProfile as SenderProfile,
     )
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from receiver.trust import (
         TrustedSender as TrustedSender,
     )
+    from receiver.trusted_keys import TrustSnapshot as TrustSnapshot
     from receiver.trusted_keys import fetch_trust as fetch_trust
     from receiver.trusted_keys import load_trust as load_trust
     from receiver.verification import (
@@ -56,9 +56,8 @@ else:
             "receiver.limits": "Limits RateLimit",
             "receiver.receiver": "Receiver",
             "receiver.refusals": "Verdict",
-            "receiver.selection": "TrustSnapshot",
             "receiver.trust": "SenderProfile TaskPolicy TrustedSender",
-            "receiver.trusted_keys": "fetch_trust load_trust",
+            "receiver.trusted_keys": "TrustSnapshot fetch_trust load_trust",
             "receiver.verification": "VerifiedNotification verify_notification",
         },
     )

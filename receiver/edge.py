@@ -23,8 +23,9 @@ from pushkit.logs import RepeatedLog
 from pushkit.record import field, record
 from pushkit.work.renewing import Held, Renewing
 from receiver.intake import Intake, ReadBody, Rest, replied
-from receiver.peers import Peers
-from receiver.refusals import Verdict
+from receiver.peers import Peers, shown
+from receiver.refusals import Verdict, refusal_of
+from receiver.selection import Place
 from receiver.verification import Head
 
 _log = logging.getLogger("receiver")
@@ -106,7 +107,7 @@ class Edge:
 
     def knows(self, path: str) -> bool:
         """Say whether notifications arrive at a path."""
-        return self._intake.trust.path(path) is not None
+        return path in self._intake.trust.places
 
     async def answer(self, head: Head, read: ReadBody) -> Answer:
         """Answer one request.
@@ -124,13 +125,16 @@ class Edge:
         """
         rest: Rest | None
         try:
-            peer = self.peers.of(head.socket_peer, head.headers)
-            path = self._intake.trust.path(head.path)
+            if self.peers.are_direct:
+                peer = shown(head.socket_peer)
+            else:
+                peer = self.peers.of(head.socket_peer, head.headers)
+            place = self._intake.trust.places.get(head.path)
             # Probes are never counted: a flood must not have the process restarted by who probes.
             if head.method in _READS and head.path in (_LIVENESS, _READINESS):
                 rest = self._probe(head.path, reply)
-            elif path is None or head.method != "POST":
-                reply(self._neither(head, path, peer))
+            elif place is None or head.method != "POST":
+                reply(self._neither(head, place, peer))
                 return None
             elif not self._health.is_open:
                 fault = self._intake.refusals.fault
@@ -139,7 +143,7 @@ class Edge:
             else:
                 rest = self._intake.begin(
                     head,
-                    path,
+                    place,
                     read,
                     lambda verdict: reply(_THANKS.get(verdict.status) or problem(verdict)),
                     peer=peer,
@@ -179,32 +183,27 @@ class Edge:
         until = utc_now() + _READINESS_HOLDS
         return Held(value=answer, since=since, fresh_until=until, good_until=until)
 
-    def _neither(self, head: Head, path: str | None, peer: str) -> Answer:
+    def _neither(self, head: Head, place: Place | None, peer: str) -> Answer:
         """Answer what is neither a notification nor a probe."""
         limited = self._intake.admit_peer(peer)
         if limited is not None:
             return problem(limited)
-        if head.method in _READS and path is not None and self._validation_echo:
+        if head.method in _READS and place is not None and self._validation_echo:
             return _echo(head.target)
-        verdict = Verdict.of("not_found" if path is None else "method_not_allowed")
+        verdict = Verdict.of("not_found" if place is None else "method_not_allowed")
         reason = "expected POST"
-        if path is None:
-            paths = self._intake.trust.paths()
+        if place is None:
+            paths = [each.path for each in self._intake.trust.places.values()]
             expected = " or ".join(paths[:_SHOWN_PATHS]) + (" …" if paths[_SHOWN_PATHS:] else "")
             reason = f"no sender posts to {head.path[:200]!a}, expected {expected}"
-        self._intake.refusals.note(verdict.status, verdict.code, peer=peer, reason=reason)
-        return problem(verdict, allow=None if path is None else "POST")
-
-
-def problem(verdict: Verdict, *, allow: str | None = None) -> Answer:
-    """Return the problem details of a refusal: they tell an outsider nothing more than the code."""
-    return _problem(verdict.status, verdict.code, verdict.retry_after, verdict.closes, allow)
+        self._intake.refusals.note(verdict, peer=peer, reason=reason)
+        return problem(verdict, allow=None if place is None else "POST")
 
 
 @functools.lru_cache(maxsize=256)
-def _problem(
-    status: int, code: str, retry_after: timedelta | None, close: bool, allow: str | None
-) -> Answer:
+def problem(verdict: Verdict, *, allow: str | None = None) -> Answer:
+    """Return the problem details of a refusal: they tell an outsider nothing more than the code."""
+    status, code, retry_after, _ = verdict
     headers = [("Content-Type", "application/problem+json")]
     if retry_after is not None:
         headers.append(("Retry-After", str(math.ceil(retry_after.total_seconds()))))
@@ -213,7 +212,8 @@ def _problem(
     title = HTTPStatus(status).phrase
     document = {"type": "about:blank", "title": title, "status": status, "code": code}
     body = json.dumps(document).encode()
-    return Answer(status=status, headers=tuple(headers), body=body, close=close)
+    closes = refusal_of(code).closes
+    return Answer(status=status, headers=tuple(headers), body=body, close=closes)
 
 
 def _state(status: int, state: str, **more: list[str]) -> Answer:

@@ -6,7 +6,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pushkit.errors import InboundError
 from pushkit.webhook import Headers
@@ -15,7 +15,7 @@ from receiver.peers import rate_key
 from receiver.trust import TrustedSender
 
 if TYPE_CHECKING:
-    from receiver.verification import HandedOut, HandedOutTo, Head, Repetition, Verified
+    from receiver.verification import HandedOut, HandedOutTo, Head, Presented, Repetition, Verified
 
 _MAX_KEYS = 10_000
 _MAX_REMEMBERED = 10_000
@@ -62,14 +62,6 @@ def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> Body
     )
 
 
-class _Accepted(NamedTuple):
-    """What this process stored a moment ago."""
-
-    body_sha256: str
-    at: datetime
-    repetition: Repetition
-
-
 class House:
     """What a service has besides its senders: limits, rates, and what it remembers.
 
@@ -85,8 +77,8 @@ class House:
         self._peers = RateLimiter(limits.peer_rate)
         self._senders = RateLimiter(limits.sender_rate)
         self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
-        self._handed_out: dict[tuple[str, str | None, tuple[str, ...]], Sequence[HandedOut]] = {}
-        self._recent: dict[tuple[str, str], _Accepted] = {}
+        self._handed_out: dict[tuple[str, Presented], Sequence[HandedOut]] = {}
+        self._recent: dict[tuple[str, str], tuple[datetime, Repetition]] = {}
         self._recent_for = min(_RECENT, ids_kept / 2)
 
     # --- step 1, and the rate of step 6 --------------------------------------------------------
@@ -142,10 +134,9 @@ class House:
 
     # --- what need not be read again -----------------------------------------------------------
 
-    def handed_out(self, asked: HandedOutTo) -> Sequence[HandedOut] | None:
+    def handed_out(self, sender: TrustedSender, secret: Presented) -> Sequence[HandedOut] | None:
         """Return what is known to be handed out; None if it has to be looked up."""
-        secret = asked.secret
-        return self._handed_out.get((asked.sender.name, secret.token, secret.credentials))
+        return self._handed_out.get((sender.name, secret))
 
     def remember_handed_out(self, asked: HandedOutTo, found: Sequence[HandedOut]) -> None:
         """Remember what was looked up.
@@ -153,9 +144,7 @@ class House:
         Tokens and credentials never change what they are, and whether they are good still is said
         by step 8, in the transaction that stores.
         """
-        secret = asked.secret
-        key = asked.sender.name, secret.token, secret.credentials
-        _put(self._handed_out, key, found)
+        _put(self._handed_out, (asked.sender.name, asked.secret), found)
 
     def accepted_before(
         self, sender: str, delivery_id: str, body_sha256: str, now: datetime
@@ -165,14 +154,14 @@ class House:
         It still remembers the id then. Another body is for the transaction to refuse.
         """
         found = self._recent.get((sender, delivery_id))
-        if found is None or found.body_sha256 != body_sha256:
+        if found is None or found[1].body_sha256 != body_sha256:
             return None
-        return found.repetition if timedelta(0) <= now - found.at < self._recent_for else None
+        at, repetition = found
+        return repetition if timedelta(0) <= now - at < self._recent_for else None
 
     def remember_accepted(self, key: tuple[str, str], verified: Verified, now: datetime) -> None:
         """Remember for a while what was stored, by its sender and id."""
-        found = _Accepted(verified.notification.body_sha256, now, verified.repeated())
-        _put(self._recent, key, found)
+        _put(self._recent, key, (now, verified.repeated()))
 
 
 class RateLimiter:

@@ -28,8 +28,8 @@ from receiver.inbox.model import ClaimedNotification
 from receiver.limits import Limits
 from receiver.refusals import Refusals, Verdict
 from receiver.replay.memory import ReplayMemory, Reservation, Seen
-from receiver.selection import KeysOf
-from receiver.trusted_keys import Trust
+from receiver.selection import KeysOf, Place
+from receiver.trusted_keys import Trust, keys_of
 from receiver.verification import Facts, Head, Question, Repetition, Verified, WholeBody, verify
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ class _Asked(NamedTuple):
     peer: str
     reply: Reply
     now: datetime
-    trust: Trust  # the one that it met
     facts: Facts  # what is proven so far
 
 
@@ -106,18 +105,18 @@ class Intake:
             return self.refusals.verdict(exc, peer=peer)
         return None
 
-    async def take(self, head: Head, path: str, read: ReadBody, *, peer: str) -> Verdict:
+    async def take(self, head: Head, place: Place, read: ReadBody, *, peer: str) -> Verdict:
         """Do all steps on one request.
 
         Args:
-            path: The sender's path at which it arrived, without any prefix of a mount.
+            place: Where it arrived, in the trust that it met.
             read: Reads its body; called only once the head is proven.
             peer: The address that it came from.
         """
-        return await replied(functools.partial(self.begin, head, path, read, peer=peer))
+        return await replied(functools.partial(self.begin, head, place, read, peer=peer))
 
     def begin(
-        self, head: Head, path: str, read: ReadBody, reply: Reply, *, peer: str
+        self, head: Head, place: Place, read: ReadBody, reply: Reply, *, peer: str
     ) -> Rest | None:
         """Do the steps on one request; the arguments are as above.
 
@@ -128,12 +127,12 @@ class Intake:
             What is left to be done in a task, where a step has to wait for keys, for what was
             handed out, for the body, or for another memory of ids; None if nothing is.
         """
-        house, trust, now = self._house, self.trust, self._clock()
+        house, now = self._house, self._clock()
         facts: Facts = {}
-        asked = _Asked(head, peer, reply, now, trust, facts)
+        asked = _Asked(head, peer, reply, now, facts)
         try:
             house.admit_peer(peer, now)  # 1
-            steps = verify(head, trust, path=path, now=now, house=house, facts=facts)
+            steps = verify(head, place, now=now, house=house, facts=facts)
             question = next(steps)
         except StopIteration as done:
             return self._proven(asked, done.value)
@@ -146,7 +145,7 @@ class Intake:
         """Do the steps that are left, and wait where one has to."""
         try:
             while True:
-                question = steps.send(await self._answer(question, asked.trust, read))
+                question = steps.send(await self._answer(question, read))
         except StopIteration as done:
             rest = self._proven(asked, done.value)
             if rest is not None:
@@ -156,10 +155,10 @@ class Intake:
         except InboundError as exc:
             self._refuse(asked, exc)
 
-    async def _answer(self, question: Question, trust: Trust, read: ReadBody) -> object:
+    async def _answer(self, question: Question, read: ReadBody) -> object:
         """Answer what `verify` asks: nothing of it is at hand."""
         if isinstance(question, KeysOf):
-            return await trust.keys_of(question)
+            return await keys_of(question)
         if isinstance(question, WholeBody):
             return await self._body(question, read)
         found = await self._database.read(

@@ -47,6 +47,8 @@ class Peers:
         header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
     ) -> None:
         self._proxies = [_network(entry) for entry in trusted_proxies]
+        # Whether nobody stands in front: a request is from its socket's peer, as it is `shown`.
+        self.are_direct: bool = not self._proxies
         self._header = header
 
     def is_proxy(self, address: str) -> bool:
@@ -56,11 +58,9 @@ class Peers:
 
     def of(self, socket_peer: str, headers: Headers) -> str:
         """Return the address that a request came from, by its socket and its headers."""
-        if not self._proxies:
-            return _shown(socket_peer)
         hop = _parse(socket_peer)
         if hop is None or not self._trusts(hop):
-            return _shown(socket_peer)
+            return shown(socket_peer)
         for named in self._hops(headers):
             before = _parse(named)
             if before is None:
@@ -117,7 +117,8 @@ def _unquoted(text: str, separator: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """Return an address in one spelling; what is none, as it is."""
     address = _parse(text)
     return text if address is None else str(address)
 

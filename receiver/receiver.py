@@ -311,7 +311,7 @@ class Receiver(CallbackDecorators):
         async def read(_limit: int) -> bytes:
             return request.body
 
-        return await self.intake.take(head, path, read, peer=peer)
+        return await self.intake.take(head, self.trust.at(path), read, peer=peer)
 
     @property
     def metrics(self) -> ReceiverMetrics:

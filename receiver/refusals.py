@@ -14,7 +14,6 @@ from pushkit.errors import InboundError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, printable
-from pushkit.record import record
 from receiver.peers import rate_key
 
 _log = logging.getLogger("receiver")
@@ -273,8 +272,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
 )
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The answer to one request.
 
     Attributes:
@@ -290,21 +288,15 @@ class Verdict:
     notification_id: int | None = None
 
     @classmethod
-    def of(cls, code: str, *, status: int | None = None) -> Verdict:
-        """Return the verdict that a row is, or with another status where a fault says more."""
+    def of(cls, code: str) -> Verdict:
+        """Return the verdict that a row is."""
         row = REFUSALS[code]
-        return cls(status=status or row.status, code=code, retry_after=row.retry_after)
+        return cls(row.status, code, row.retry_after)
 
     @property
     def refused(self) -> bool:
         """Whether the sender gets a problem instead of a thank-you."""
         return self.status >= 400
-
-    @property
-    def closes(self) -> bool:
-        """Whether the connection ends with it."""
-        row = REFUSALS.get(self.code)
-        return row is not None and row.closes
 
 
 _REFUSED = "refused %d %s peer=%s%s: %s"
@@ -343,34 +335,35 @@ class Refusals:
         `proven` is what the signature has shown before, for the log: sender, task, delivery id.
         """
         # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
-        self.note(error.status, error.code, peer=peer, reason=str(error), proven=proven)
         retry_after = getattr(error, "retry_after", None) or refusal_of(error.code).retry_after
-        return Verdict(status=error.status, code=error.code, retry_after=retry_after)
+        verdict = Verdict(error.status, error.code, retry_after)
+        self.note(verdict, peer=peer, reason=str(error), proven=proven)
+        return verdict
 
     def note(
         self,
-        status: int,
-        code: str,
+        verdict: Verdict,
         *,
         peer: str,
         reason: str,
         proven: Mapping[str, str | None] | None = None,
     ) -> None:
         """Log a refusal; the arguments are as above."""
-        self._tell(status, code, peer, reason, proven)
-        row = refusal_of(code)
-        known, about = _known(proven)
-        args = (status, code, peer, about, reason)
-        facts = {"status": status, "code": code, "peer": peer, "reason": reason} | known
-        sender = known.get("sender")
+        code = verdict.code
+        once_in = refusal_of(code).once_in
+        sender = proven.get("sender") if proven else None
         cause: Hashable
-        if row.once_in is None and known:
-            log, cause = self._of_senders[sender or ""], object()
-        elif row.once_in is not None and sender:
-            log, cause = self._by_interval[row.once_in], (code, sender)
+        if sender is None:
+            log, cause = self._of_strangers[once_in or _SECOND], (code, rate_key(peer))
+        elif once_in is None:
+            log, cause = self._of_senders[sender], object()
         else:
-            log, cause = self._of_strangers[row.once_in or _SECOND], (code, rate_key(peer))
-        log.say(cause, row.level, _REFUSED, *args, extra=facts)
+            log, cause = self._by_interval[once_in], (code, sender)
+        self._tell(verdict, peer, reason, proven)
+        unsaid = log.due(cause)
+        if unsaid is not None:
+            args, facts = _line(verdict, peer, reason, proven)
+            log.write(unsaid, refusal_of(code).level, _REFUSED, *args, extra=facts)
 
     def fault(
         self,
@@ -382,23 +375,21 @@ class Refusals:
         proven: Mapping[str, str | None] | None = None,
     ) -> Verdict:
         """Log a fault of our own, with its traceback if it has one; return its verdict."""
-        verdict, row = Verdict.of(code), refusal_of(code)
-        known, about = _known(proven)
-        args = (verdict.status, code, peer, about, says or row.means)
-        facts = {"status": verdict.status, "code": code, "peer": peer} | known
+        verdict, reason = Verdict.of(code), says or refusal_of(code).means
+        args, facts = _line(verdict, peer, reason, proven)
         self._by_interval[_MINUTE].say(
-            (code, type(error)), row.level, _REFUSED, *args, exc_info=error or False, extra=facts
+            (code, type(error)),
+            refusal_of(code).level,
+            _REFUSED,
+            *args,
+            exc_info=error or False,
+            extra=facts,
         )
-        self._tell(verdict.status, code, peer, says or row.means, proven)
+        self._tell(verdict, peer, reason, proven)
         return verdict
 
     def _tell(
-        self,
-        status: int,
-        code: str,
-        peer: str,
-        reason: str,
-        proven: Mapping[str, str | None] | None,
+        self, verdict: Verdict, peer: str, reason: str, proven: Mapping[str, str | None] | None
     ) -> None:
         if not self._events.wants(NotificationRefused.usual_level):
             return
@@ -410,20 +401,23 @@ class Refusals:
                 task_id=known.get("task"),
                 delivery_id=known.get("delivery_id"),
                 trace_id=known.get("trace_id"),
-                status=status,
-                code=code,
+                status=verdict.status,
+                code=verdict.code,
                 peer=peer,
                 reason=reason,
             )
         )
 
 
-def _known(proven: Mapping[str, str | None] | None) -> tuple[dict[str, str], str]:
-    """Return what is known of a request, and how a line says it."""
-    if not proven:
-        return {}, ""
-    known = {name: value for name, value in proven.items() if value is not None}
-    return known, "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
+def _line(
+    verdict: Verdict, peer: str, reason: str, proven: Mapping[str, str | None] | None
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Return what a line says of a refusal, and its facts for a log of objects."""
+    status, code, _, _ = verdict
+    known = {name: value for name, value in (proven or {}).items() if value is not None}
+    about = "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
+    facts = {"status": status, "code": code, "peer": peer, "reason": reason, **known}
+    return (status, code, peer, about, reason), facts
 
 
 def refusal_of(code: str) -> Refusal:

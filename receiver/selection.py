@@ -1,4 +1,4 @@
-"""Step 2: which trusted sender a request claims to be from. Pure, over a snapshot of keys.
+"""Step 2: which trusted sender a request claims to be from. Pure, over keys that are held.
 
 Configured, never received: `iss` and `kid` are looked up among what is trusted, and nothing that a
 message names is fetched because it says so. `receiver.trusted_keys` fetches.
@@ -6,9 +6,9 @@ message names is fetched because it says so. `receiver.trusted_keys` fetches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
 from pushkit.keys.jwk import VerificationKey
@@ -23,6 +23,9 @@ from pushkit.signing.scheme import Scheme
 from pushkit.url import audience_of
 from pushkit.webhook import Headers
 from receiver.trust import SenderProfile, TrustedSender, check_senders
+
+if TYPE_CHECKING:
+    from pushkit.net.jwks_client import VerificationKeys
 
 _SHOWN_SENDERS = 5
 
@@ -39,27 +42,42 @@ class HeldKeys(NamedTuple):
     missing: str | None = None  # why there are none, if they could not be had; None otherwise
 
 
-class Claimed(NamedTuple):
-    """What a request says of who signed it. Nothing here is proven."""
+class Entry(NamedTuple):
+    """A trusted sender, with where its keys are found."""
 
-    jwt: UnverifiedJwt | None = None  # its JWT, parsed
-    # Its HTTP message signatures for us, parsed.
-    signatures: tuple[UnverifiedHttpSignature, ...] = ()
+    sender: TrustedSender
+    source: VerificationKeys
+    held: HeldKeys | None  # its keys, where they do not change
+
+
+class Place(NamedTuple):
+    """The senders at one path, with what step 2 asks of them worked out once."""
+
+    path: str  # as it is configured
+    url: str  # of this path, as an audience names it
+    entries: Sequence[Entry] = ()
+    schemes: frozenset[Scheme] = frozenset()  # those of which any of them signs by
+    by_issuer: Mapping[str | None, Sequence[Entry]] = MappingProxyType({})
+    unnamed: Sequence[Entry] = ()  # who need not be named by `iss`
+
+
+class KeysOf(NamedTuple):
+    """What step 2 asks: the keys of these senders, as far as a request names them.
+
+    It is what the request says of who signed it; nothing here is proven.
+    """
+
+    entries: Sequence[Entry]  # who it may be from
+    jwt: UnverifiedJwt | None  # its JWT, parsed
+    signatures: Sequence[UnverifiedHttpSignature]  # its HTTP message signatures for us, parsed
 
     def kids(self, sender: TrustedSender) -> list[str]:
         """Return the keys that it names, of a sender that signs so."""
-        jwt, signatures = self
+        _, jwt, signatures = self
         kids = [jwt.kid] if jwt is not None and jwt.kid and Scheme.JWT in sender.signing else []
         if signatures and Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing:
             kids += [signature.keyid for signature in signatures]
         return kids
-
-
-class KeysOf(NamedTuple):
-    """What step 2 asks: the keys of these senders, as far as the request names them."""
-
-    senders: Sequence[TrustedSender]
-    says: Claimed
 
 
 class Selected(NamedTuple):
@@ -74,32 +92,6 @@ class Selected(NamedTuple):
     signatures: tuple[tuple[UnverifiedHttpSignature, VerificationKey], ...] = ()
 
 
-class TrustSnapshot:
-    """The trusted senders with their keys at one moment: what `verify_notification` needs.
-
-    Immutable. Keys change: take a new one every few minutes (`fetch_trust`), or when a key file
-    has changed.
-
-    Args:
-        url: The base URL at which agents reach this receiver, without the senders' paths.
-        held: The senders with their keys.
-    """
-
-    def __init__(self, url: str, held: Iterable[HeldKeys]) -> None:
-        self.url: str = base_url(url)
-        self.held: tuple[HeldKeys, ...] = tuple(held)
-        check_senders([entry.sender for entry in self.held])
-
-    def at(self, path: str) -> Sequence[TrustedSender]:
-        """Return the senders at a path."""
-        return [entry.sender for entry in self.held if entry.sender.path == path]
-
-    def at_hand(self, asked: KeysOf) -> list[HeldKeys]:
-        """Return the keys that are asked for."""
-        names = {sender.name for sender in asked.senders}
-        return [entry for entry in self.held if entry.sender.name in names]
-
-
 def base_url(url: str) -> str:
     """Return a receiver's base URL in one spelling.
 
@@ -112,27 +104,88 @@ def base_url(url: str) -> str:
     return normalised.rstrip("/")
 
 
-def keys_to_ask_for(among: Sequence[TrustedSender], headers: Headers) -> KeysOf:
-    """Begin step 2: by path, then `iss`, whose keys are needed.
+def places_of(url: str, entries: Sequence[Entry]) -> Mapping[str, Place]:
+    """Return where notifications arrive, by path.
 
     Args:
-        among: All senders at the request's path.
-        headers: The request's.
+        url: The base URL, in one spelling.
+        entries: Who is trusted.
+
+    Raises:
+        ConfigError: The senders cannot be told apart.
+    """
+    check_senders([entry.sender for entry in entries])
+    at: dict[str, list[Entry]] = {}
+    for entry in entries:
+        at.setdefault(entry.sender.path, []).append(entry)
+    return {path: _place(url, path, found) for path, found in sorted(at.items())}
+
+
+def _place(url: str, path: str, entries: Sequence[Entry]) -> Place:
+    by_issuer: dict[str | None, list[Entry]] = {}
+    for entry in entries:
+        if entry.sender.issuer is not None:
+            by_issuer.setdefault(entry.sender.issuer, []).append(entry)
+    return Place(
+        path,
+        audience_of(f"{url}{path}"),
+        tuple(entries),
+        frozenset[Scheme]().union(*[entry.sender.signing for entry in entries]),
+        by_issuer,
+        [entry for entry in entries if _may_issue(entry.sender)],
+    )
+
+
+def keys_to_ask_for(place: Place, headers: Headers) -> KeysOf:
+    """Begin step 2: by path, then `iss`, whose keys are needed.
+
+    Of several senders, one need not sign as another does: what cannot be read then may be anything,
+    as long as something else says whom the request is from.
 
     Raises:
         InvalidSignatureError: A signature cannot be read.
         MalformedRequestError: The headers of a signature cannot be read.
     """
-    says = _claimed(among, headers)
-    return KeysOf(_possible(among, says), says)
+    jwt: UnverifiedJwt | None = None
+    signatures: Sequence[UnverifiedHttpSignature] = ()
+    unread: InboundError | None = None
+    if Scheme.JWT in place.schemes:
+        try:
+            # Without a signature a Bearer value is the client's own secret, whatever it looks like.
+            compact = find_jwt(headers)
+            jwt = None if compact is None else read_unverified(compact)
+        except InboundError as exc:
+            unread = exc
+    if Scheme.HTTP_MESSAGE_SIGNATURES in place.schemes:
+        try:
+            signatures = read_unverified_signatures(headers)
+        except InboundError as exc:
+            unread = exc
+    if unread is not None and (len(place.entries) == 1 or not (jwt or signatures)):
+        raise unread
+    return KeysOf(_possible(place, jwt), jwt, signatures)
 
 
-def select(among: Sequence[TrustedSender], says: Claimed, held: Sequence[HeldKeys]) -> Selected:
+def at_hand(asked: KeysOf) -> list[HeldKeys] | None:
+    """Return the keys that are asked for; None if some may have to be fetched."""
+    found = []
+    for sender, source, always in asked.entries:
+        if always is not None:
+            found.append(always)
+            continue
+        keys = source.at_hand(asked.kids(sender))
+        if keys is None:
+            return None
+        found.append(HeldKeys(sender, keys))
+    return found
+
+
+def select(place: Place, asked: KeysOf, held: Sequence[HeldKeys]) -> Selected:
     """Do the rest of step 2, and find the key of step 3: by `kid`.
 
     Args:
-        among: All senders at the request's path.
-        says: What the request claims.
+        place: Where the request arrived.
+        asked: What the request says of who signed it.
         held: The possible senders with their keys.
 
     Raises:
@@ -140,70 +193,38 @@ def select(among: Sequence[TrustedSender], says: Claimed, held: Sequence[HeldKey
         InvalidSignatureError: The sender signs, and there is no signature by a key of its.
         KeysUnavailableError: The sender's keys are not to be had.
     """
-    if len(held) > 1 and (says.jwt is not None or says.signatures):
-        held = _with_key(held, says)
+    if len(held) > 1 and (asked.jwt is not None or asked.signatures):
+        held = _with_key(held, asked)
     if len(held) != 1:
-        raise UnknownSenderError(_unknown(says, [entry.sender for entry in held], among))
+        found = [entry.sender for entry in held]
+        raise UnknownSenderError(_unknown(asked, found, [entry.sender for entry in place.entries]))
     sender = held[0].sender
     by_jwt = Scheme.JWT in sender.signing
     by_http = Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing
     return Selected(
         sender,
-        says.jwt if by_jwt else None,
-        _key_of_jwt(held[0], says.jwt) if by_jwt else None,
-        _by_own_keys(held[0], says.signatures) if by_http else (),
+        asked.jwt if by_jwt else None,
+        _key_of_jwt(held[0], asked.jwt) if by_jwt else None,
+        _by_own_keys(held[0], asked.signatures) if by_http else (),
     )
 
 
-def _claimed(among: Sequence[TrustedSender], headers: Headers) -> Claimed:
-    """Read what a request says of who signed it.
-
-    Of several senders, one need not sign as another does: what cannot be read then may be anything,
-    as long as something else says whom the request is from.
-    """
-    schemes = among[0].signing if len(among) == 1 else _schemes_of(among)
-    jwt: UnverifiedJwt | None = None
-    signatures: tuple[UnverifiedHttpSignature, ...] = ()
-    unread: InboundError | None = None
-    if Scheme.JWT in schemes:
-        try:
-            # Without a signature a Bearer value is the client's own secret, whatever it looks like.
-            compact = find_jwt(headers)
-            jwt = None if compact is None else read_unverified(compact)
-        except InboundError as exc:
-            unread = exc
-    if Scheme.HTTP_MESSAGE_SIGNATURES in schemes:
-        try:
-            signatures = tuple(read_unverified_signatures(headers))
-        except InboundError as exc:
-            unread = exc
-    if unread is not None and (len(among) == 1 or not (jwt or signatures)):
-        raise unread
-    return Claimed(jwt, signatures)
-
-
-def _schemes_of(senders: Sequence[TrustedSender]) -> frozenset[Scheme]:
-    return frozenset[Scheme]().union(*[sender.signing for sender in senders])
-
-
-def _possible(senders: Sequence[TrustedSender], says: Claimed) -> Sequence[TrustedSender]:
+def _possible(place: Place, jwt: UnverifiedJwt | None) -> Sequence[Entry]:
     """Return those at a path that a request may be from, by its issuer."""
-    if says.jwt is None:
-        return senders
+    if jwt is None:
+        return place.entries
     # Who states an issuer is that sender, if there is one; a sender without an issuer must not
     # stand in its way by publishing a key of the same name.
-    issuer = says.jwt.issuer
-    exact = [sender for sender in senders if issuer is not None and sender.issuer == issuer]
-    return exact or [sender for sender in senders if _may_issue(sender)]
+    return place.by_issuer.get(jwt.issuer) or place.unnamed
 
 
-def _unknown(says: Claimed, found: Sequence[TrustedSender], among: Sequence[TrustedSender]) -> str:
+def _unknown(asked: KeysOf, found: Sequence[TrustedSender], among: Sequence[TrustedSender]) -> str:
     """Say what came and what is expected: what is first got wrong, and no secret."""
     if not among:
         return "no trusted sender has this path"
-    came = [f"kid {printable(signature.keyid)}" for signature in says.signatures]
-    if says.jwt is not None:
-        came.insert(0, f"iss {printable(says.jwt.issuer)} kid {printable(says.jwt.kid)}")
+    came = [f"kid {printable(signature.keyid)}" for signature in asked.signatures]
+    if asked.jwt is not None:
+        came.insert(0, f"iss {printable(asked.jwt.issuer)} kid {printable(asked.jwt.kid)}")
     fits = "fits more than one sender" if found else "fits no sender"
     known = [
         f"{sender.name} ({f'iss {sender.issuer}' if sender.issuer else 'by its keys'})"
@@ -247,14 +268,14 @@ def _may_issue(sender: TrustedSender) -> bool:
     return sender.profile is not SenderProfile.STANDARD or Scheme.JWT not in sender.signing
 
 
-def _with_key(held: Sequence[HeldKeys], says: Claimed) -> list[HeldKeys]:
+def _with_key(held: Sequence[HeldKeys], asked: KeysOf) -> list[HeldKeys]:
     """Return the senders that have a key of a name that is claimed.
 
     Raises:
         KeysUnavailableError: None has, but not all could be asked. One whose keys are out of reach
             does not stand in the way of another.
     """
-    named = [(entry, says.kids(entry.sender)) for entry in held]
+    named = [(entry, asked.kids(entry.sender)) for entry in held]
     found = [entry for entry, kids in named if any(kid in entry.keys for kid in kids)]
     unavailable = [entry.missing for entry, kids in named if kids and entry.missing is not None]
     if not found and unavailable:

@@ -18,33 +18,57 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
 from pushkit.net.posting import closing
 from pushkit.net.transport import Transport
-from pushkit.record import record
 from pushkit.signing.scheme import Scheme
-from receiver.selection import Claimed, HeldKeys, KeysOf, TrustSnapshot, base_url
+from receiver.selection import (
+    Entry,
+    HeldKeys,
+    KeysOf,
+    Place,
+    base_url,
+    places_of,
+)
 from receiver.trust import TrustedSender, check_senders
 
 _log = logging.getLogger("receiver")
 
 
-@record(frozen=True, slots=True)
-class _Entry:
-    sender: TrustedSender
-    keys: VerificationKeys
+class TrustSnapshot:
+    """The trusted senders with their keys at one moment: what `verify_notification` needs.
+
+    Immutable. Keys change: take a new one every few minutes (`fetch_trust`), or when a key file
+    has changed.
+
+    Args:
+        url: The base URL at which agents reach this receiver, without the senders' paths.
+        held: The senders with their keys.
+    """
+
+    def __init__(self, url: str, held: Iterable[HeldKeys]) -> None:
+        self.held: tuple[HeldKeys, ...] = tuple(held)
+        entries = [Entry(each.sender, StaticKeys(each.keys.values()), each) for each in self.held]
+        self._places = places_of(base_url(url), entries)
+
+    def at(self, path: str) -> Place:
+        """Return a path, as it is configured, with its senders: perhaps none."""
+        return self._places.get(path) or Place(path, "")
 
 
 class Trust:
-    """The trusted senders, each with where its keys are found. Replaced whole, never changed."""
+    """The trusted senders, each with where its keys are found. Replaced whole, never changed.
+
+    Attributes:
+        url: The base URL, in one spelling.
+        places: Where notifications arrive, by path, decoded as a request's is compared.
+    """
 
     def __init__(self, url: str, senders: Iterable[tuple[TrustedSender, VerificationKeys]]) -> None:
         self.url: str = base_url(url)
-        self._entries = [_Entry(sender, keys) for sender, keys in senders]
-        check_senders(self.senders())
-        self._paths = {unquote(sender.path): sender.path for sender in self.senders()}
-        self._at: dict[str, list[TrustedSender]] = {}
-        for entry in self._entries:
-            self._at.setdefault(entry.sender.path, []).append(entry.sender)
+        self._entries = [_entry(sender, keys) for sender, keys in senders]
+        self._places = places_of(self.url, self._entries)
+        self.places: Mapping[str, Place] = {
+            unquote(path): place for path, place in self._places.items()
+        }
         self._by_name = {entry.sender.name: entry for entry in self._entries}
-        self._sorted_paths = sorted(self._at)
 
     @classmethod
     def build(
@@ -83,20 +107,16 @@ class Trust:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def path(self, decoded: str) -> str | None:
-        """Return the configured path that a request's path is, once that is decoded."""
-        return self._paths.get(decoded)
-
-    def paths(self) -> list[str]:
-        """Return every path at which notifications arrive, in order."""
-        return self._sorted_paths
+    def at(self, path: str) -> Place:
+        """Return a path, as it is configured, with its senders: perhaps none."""
+        return self._places.get(path) or Place(path, "")
 
     async def close(self, *, but: Trust | None = None) -> None:
         """Stop the fetching of keys, except where another trust goes on with it."""
-        kept = {id(entry.keys) for entry in but._entries} if but else set()
+        kept = {id(entry.source) for entry in but._entries} if but else set()
         for entry in self._entries:
-            if id(entry.keys) not in kept:
-                await entry.keys.close()
+            if id(entry.source) not in kept:
+                await entry.source.close()
 
     async def snapshot(self) -> TrustSnapshot:
         """Return all keys as they are now, fetched where that is due."""
@@ -106,47 +126,37 @@ class Trust:
     def load(self) -> None:
         """Begin to fetch every sender's keys, all at once, without waiting for any."""
         for entry in self._entries:
-            if isinstance(entry.keys, JwksClient):
-                entry.keys.load()
+            if isinstance(entry.source, JwksClient):
+                entry.source.load()
 
     def missing(self) -> dict[str, str]:
         """Return whose keys may not be used at this moment, by the sender's name, and why."""
-        found = {entry.sender.name: entry.keys.missing() for entry in self._entries}
+        found = {entry.sender.name: entry.source.missing() for entry in self._entries}
         return {name: reason for name, reason in found.items() if reason is not None}
-
-    def at(self, path: str) -> Sequence[TrustedSender]:
-        """Return the senders at a path."""
-        return self._at.get(path, ())
-
-    def at_hand(self, asked: KeysOf) -> list[HeldKeys] | None:
-        """Return the keys that are asked for; None if some may have to be fetched."""
-        senders, says = asked
-        found = []
-        for sender in senders:
-            keys = self._by_name[sender.name].keys.at_hand(says.kids(sender))
-            if keys is None:
-                return None
-            found.append(HeldKeys(sender, keys))
-        return found
-
-    async def keys_of(self, asked: KeysOf) -> list[HeldKeys]:
-        """Return the same, fetched where that is due."""
-        says = asked.says
-        if len(asked.senders) == 1:
-            return [await _named_keys(self._by_name[asked.senders[0].name], says)]
-        entries = [self._by_name[sender.name] for sender in asked.senders]
-        # Whose keys have to be fetched does not hold up one whose keys are at hand.
-        at_hand = [await _all_keys(entry, fetched=False) for entry in entries]
-        if any(kid in held.keys for held in at_hand for kid in says.kids(held.sender)):
-            return at_hand
-        return list(await asyncio.gather(*(_named_keys(entry, says) for entry in entries)))
 
     def _fetched(self) -> Mapping[Hashable, VerificationKeys]:
         return {
-            _source(entry.sender): entry.keys
+            _source(entry.sender): entry.source
             for entry in self._entries
-            if isinstance(entry.keys, JwksClient)
+            if isinstance(entry.source, JwksClient)
         }
+
+
+def _entry(sender: TrustedSender, keys: VerificationKeys) -> Entry:
+    held = HeldKeys(sender, keys.at_hand(())) if isinstance(keys, StaticKeys) else None
+    return Entry(sender, keys, held)
+
+
+async def keys_of(asked: KeysOf) -> list[HeldKeys]:
+    """Return the keys that are asked for, fetched where that is due."""
+    entries = asked.entries
+    if len(entries) == 1:
+        return [await _named_keys(entries[0], asked)]
+    # Whose keys have to be fetched does not hold up one whose keys are at hand.
+    held = [await _all_keys(entry, fetched=False) for entry in entries]
+    if any(kid in each.keys for each in held for kid in asked.kids(each.sender)):
+        return held
+    return list(await asyncio.gather(*(_named_keys(entry, asked) for entry in entries)))
 
 
 def _source(sender: TrustedSender) -> Hashable:
@@ -174,23 +184,23 @@ def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
             )
 
 
-async def _all_keys(entry: _Entry, *, fetched: bool = True) -> HeldKeys:
+async def _all_keys(entry: Entry, *, fetched: bool = True) -> HeldKeys:
     """Return all keys of a sender, fetched where that is due; or those at hand, without a wait."""
-    missing = None if fetched else entry.keys.missing()
+    missing = None if fetched else entry.source.missing()
     try:
         if missing is None:
-            return HeldKeys(sender=entry.sender, keys=await entry.keys.keys())
+            return HeldKeys(sender=entry.sender, keys=await entry.source.keys())
     except KeysUnavailableError as exc:
         missing = str(exc)
     return HeldKeys(sender=entry.sender, missing=missing)
 
 
-async def _named_keys(entry: _Entry, says: Claimed) -> HeldKeys:
+async def _named_keys(entry: Entry, asked: KeysOf) -> HeldKeys:
     """Return the keys that a request names, fetched where that is due."""
     keys = {}
     try:
-        for kid in dict.fromkeys(says.kids(entry.sender)):
-            if (key := await entry.keys.find(kid)) is not None:
+        for kid in dict.fromkeys(asked.kids(entry.sender)):
+            if (key := await entry.source.find(kid)) is not None:
                 keys[kid] = key
     except KeysUnavailableError as exc:
         return HeldKeys(sender=entry.sender, missing=str(exc))

@@ -24,7 +24,6 @@ its row in `receiver.refusals`.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
@@ -36,7 +35,6 @@ from pushkit.a2a import TaskUpdate, UpdateKind, decode_update
 from pushkit.bounded_json import JsonValue, read_json
 from pushkit.errors import (
     ClaimError,
-    DigestMismatchError,
     InboundError,
     InvalidSignatureError,
     MalformedJsonError,
@@ -65,14 +63,14 @@ from pushkit.signing.standard_webhooks import (
 )
 from pushkit.signing.times import check_times, check_timestamp
 from pushkit.signing.token import hash_credentials, hash_token, read_token
-from pushkit.url import audience_of, audience_with_query, masked_url
+from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.house import House, body_too_large
-from receiver.selection import KeysOf, Selected, TrustSnapshot, keys_to_ask_for, select
+from receiver.selection import KeysOf, Place, Selected, at_hand, keys_to_ask_for, select
 from receiver.trust import SenderProfile, TrustedSender
 
 if TYPE_CHECKING:
-    from receiver.trusted_keys import Trust
+    from receiver.trusted_keys import TrustSnapshot
 
 _MAX_ID_CHARS = 256
 _MAX_ID_BYTES = 512
@@ -98,8 +96,7 @@ class Head:
     body: bytes | None = field(default=None, repr=False)
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Presented:
+class Presented(NamedTuple):
     """The secrets of a request, by their hashes. Nothing here is proven."""
 
     token: str | None  # of the token, None without one
@@ -107,11 +104,6 @@ class Presented:
     # Of `Authorization` and `X-Api-Key`, as far as they are not static ones.
     credentials: tuple[str, ...]
     static_credentials: bool  # one of them is what the sender was given out of band
-
-    @property
-    def settled(self) -> bool:
-        """Whether what was handed out need not be looked up: nothing here can be of it."""
-        return (self.token is None or self.static_token) and not self.credentials
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -168,27 +160,6 @@ class VerifiedHead:
     # sender the id that its headers state, if any.
     delivery_id: str | None
 
-    @property
-    def task_id(self) -> str | None:
-        """The signed `taskId`."""
-        return self.claims.task_id if self.claims else None
-
-    @property
-    def kid(self) -> str | None:
-        """The key that signed, of the JWT if there is one."""
-        if self.claims is not None:
-            return self.claims.kid
-        return self.signature.keyid if self.signature else None
-
-    @property
-    def issued_at(self) -> datetime | None:
-        """When it was signed, by the JWT if there is one."""
-        if self.claims is not None:
-            return self.claims.issued_at
-        if self.signature is not None:
-            return self.signature.issued_at
-        return self.webhook.timestamp if self.webhook else None
-
 
 @record(frozen=True, slots=True, kw_only=True)
 class VerifiedNotification:
@@ -224,6 +195,7 @@ class Repetition(NamedTuple):
 
     sender: TrustedSender
     delivery_id: str | None
+    body_sha256: str
     task_in_body: str | None
     task_id: str | None
     kind: UpdateKind
@@ -244,7 +216,13 @@ class Verified:
         said = self.notification
         update = said.update
         return Repetition(
-            self.sender, said.delivery_id, update.task_id, said.task_id, update.kind, said.seq
+            self.sender,
+            said.delivery_id,
+            said.body_sha256,
+            update.task_id,
+            said.task_id,
+            update.kind,
+            said.seq,
         )
 
 
@@ -253,9 +231,8 @@ class Verified:
 
 def verify(
     head: Head,
-    trust: Trust | TrustSnapshot,  # the trusted senders, with their keys as far as they are known
+    place: Place,  # where it arrived: the senders there, with their keys as far as they are known
     *,
-    path: str,  # the senders' path at which it arrived
     now: datetime,
     # The limits and the memory of the service; None for who has seen to step 1, and has none.
     house: House | None = None,
@@ -275,21 +252,19 @@ def verify(
         house.check_head(head)  # 1
     if head.method != "POST":
         raise MethodNotAllowedError(f"method {printable(head.method)}, expected POST")
-    among = trust.at(path)
-    keys = keys_to_ask_for(among, headers)  # 2
-    held = trust.at_hand(keys)
+    keys = keys_to_ask_for(place, headers)  # 2
+    held = at_hand(keys)
     if held is None:
         held = yield keys
-    selected = select(among, keys.says, held)
+    selected = select(place, keys, held)
     sender = selected.sender
-    proven = verify_head(selected, head, own_url=f"{trust.url}{path}", now=now)  # 3, 4
+    proven = verify_head(selected, head, own_url=place.url, now=now)  # 3, 4
     facts["sender"] = sender.name
     secret = presented(headers, sender, selected.jwt)  # 5
     handed_out: Sequence[HandedOut] = ()
-    if not secret.settled:
-        asked = HandedOutTo(sender, secret)
-        known = None if house is None else house.handed_out(asked)
-        handed_out = (yield asked) if known is None else known
+    if secret.credentials or (secret.token is not None and not secret.static_token):
+        known = None if house is None else house.handed_out(sender, secret)
+        handed_out = (yield HandedOutTo(sender, secret)) if known is None else known
     stands_on = check_presented(sender, secret, handed_out)
     limit = 0 if house is None else house.max_body_bytes(sender)
     body = head.body  # 1, the body's part
@@ -344,7 +319,7 @@ def verify_notification(
         headers=request.headers,
         body=request.body,
     )
-    steps = verify(head, trust, path=path, now=now, facts={})
+    steps = verify(head, trust.at(path), now=now, facts={})
     try:
         next(steps)  # keys and body are at hand: it asks for what was handed out, if for anything
         steps.send([HandedOut(token=hash_token(one)) for one in tokens])
@@ -356,10 +331,11 @@ def verify_notification(
 
 def _is_retry(head: VerifiedHead, before: Repetition) -> bool:
     """Say whether reading its body again would change nothing."""
-    claims, signed = head.claims, head.task_id
-    if claims is not None:
-        _check_ids(claims.config_id, signed)
-    return not (signed and before.task_in_body and signed != before.task_in_body)
+    claims = head.claims
+    if claims is None:
+        return True
+    _check_ids(claims.config_id, claims.task_id)
+    return not before.task_in_body or claims.task_id in (None, before.task_in_body)
 
 
 # --- 3 and 4 -------------------------------------------------------------------------------------
@@ -369,7 +345,7 @@ def verify_head(selected: Selected, head: Head, *, own_url: str, now: datetime) 
     """Do steps 3 and 4, as far as they need no body, by every scheme that the sender must use.
 
     Args:
-        own_url: The URL of this webhook, from the configuration.
+        own_url: The URL of this webhook, from the configuration, as an audience names it.
 
     Raises:
         InvalidSignatureError: A signature is missing or does not hold.
@@ -377,8 +353,8 @@ def verify_head(selected: Selected, head: Head, *, own_url: str, now: datetime) 
         MalformedRequestError: The ids disagree, or the headers of a signature cannot be read.
     """
     sender, headers = selected.sender, head.headers
-    audiences = sender.audiences or (_audience(own_url),)
-    claims = _verified_jwt(selected, headers, head.target, audiences, now)
+    audiences = sender.audiences or (own_url,)
+    claims = _verified_jwt(selected, head, audiences, now)
     signature = webhook = None
     if selected.signatures:
         signature = _verified_signature(selected, head, audiences, now)
@@ -406,8 +382,11 @@ def verify_body(head: VerifiedHead, body: bytes, sha256: str) -> None:
         DigestMismatchError: The signature is over another body.
         InvalidSignatureError: No Standard Webhooks signature holds.
     """
-    if head.claims is not None:
-        _check_hash(head.claims, head.sender, body, sha256)
+    claims = head.claims
+    if claims is not None:
+        if head.sender.profile is SenderProfile.A2A_SAMPLES and claims.body_sha256 != sha256:
+            sha256 = body_sha256(_reserialised(body))
+        check_body(claims, sha256)
     if head.signature is not None:
         check_content_digest(head.signature.digests, body)
     if head.webhook is not None:
@@ -422,19 +401,27 @@ def read_notification(head: VerifiedHead, body: bytes, sha256: str) -> VerifiedN
         UnrecognisedBodyError: JSON of no A2A version.
         MalformedRequestError: The body speaks of another task than the signature.
     """
-    update, claims, signed = decode_update(body), head.claims, head.task_id
-    if update.task_id and signed and update.task_id != signed:
+    update, claims = decode_update(body), head.claims
+    task_id = config_id = seq = kid = issued_at = None
+    if claims is not None:
+        task_id, config_id, seq = claims.task_id, claims.config_id, claims.seq
+        kid, issued_at = claims.kid, claims.issued_at
+    elif head.signature is not None:
+        kid, issued_at = head.signature.keyid, head.signature.issued_at
+    elif head.webhook is not None:
+        issued_at = head.webhook.timestamp
+    if update.task_id and task_id and update.task_id != task_id:
         raise MalformedRequestError("the signed `taskId` is another task than the body's")
     return VerifiedNotification(
         sender=head.sender.name,
         delivery_id=head.delivery_id or _id_in_body(body, head.sender),
         body_sha256=sha256,
         update=update,
-        task_id=update.task_id or signed,
-        config_id=claims.config_id if claims else None,
-        seq=claims.seq if claims else None,
-        kid=head.kid,
-        issued_at=head.issued_at,
+        task_id=update.task_id or task_id,
+        config_id=config_id,
+        seq=seq,
+        kid=kid,
+        issued_at=issued_at,
     )
 
 
@@ -463,12 +450,7 @@ def presented(headers: Headers, sender: TrustedSender, jwt: UnverifiedJwt | None
                 are_static = True
             else:
                 new.append(hashed)
-    return Presented(
-        token=token,
-        static_token=token in sender.token_hashes,
-        credentials=tuple(new),
-        static_credentials=are_static,
-    )
+    return Presented(token, token in sender.token_hashes, tuple(new), are_static)
 
 
 def check_presented(
@@ -489,13 +471,13 @@ def check_presented(
     Raises:
         TokenError: A secret is missing or wrong.
     """
-    by_token, by_credentials, lacks_credentials = [], [], False
+    by_token, by_credentials, lacks_credentials = False, None, False
     for one in handed_out:
         is_stated = one.credentials in secret.credentials
         if is_stated:
-            by_credentials.append(one)
+            by_credentials = by_credentials or one.credentials
         if secret.token and one.token == secret.token:
-            by_token.append(one)
+            by_token = True
             lacks_credentials |= bool(one.credentials) and not is_stated
     if secret.token and not secret.static_token and not by_token:
         raise TokenError(f"the token is none that was handed to sender {sender.name}")
@@ -506,9 +488,8 @@ def check_presented(
     if secret.token is None and not by_credentials:
         _check_optional_token(sender, secret)
     if secret.token is not None:
-        return ProvenSecret(sha256=secret.token, static=not by_token)
-    sha256 = by_credentials[0].credentials if by_credentials else None
-    return None if sha256 is None else ProvenSecret(sha256=sha256, static=False)
+        return ProvenSecret(secret.token, static=not by_token)
+    return ProvenSecret(by_credentials, static=False) if by_credentials else None
 
 
 def _check_optional_token(sender: TrustedSender, secret: Presented) -> None:
@@ -522,22 +503,23 @@ def _check_optional_token(sender: TrustedSender, secret: Presented) -> None:
 
 
 def _verified_jwt(
-    selected: Selected, headers: Headers, target: str, audiences: Sequence[str], now: datetime
+    selected: Selected, head: Head, audiences: Sequence[str], now: datetime
 ) -> VerifiedJwt | None:
-    sender, jwt, key = selected.sender, selected.jwt, selected.key
+    sender, jwt, key, _ = selected
     if jwt is None or key is None:
         return None
     claims = verify_signature(jwt, key, algorithms=sender.algorithms)
     check_times(claims, now, tolerance=sender.tolerance)
     if sender.profile is SenderProfile.STANDARD:
-        _check_standard_claims(claims, sender, target, audiences)
-    check_webhook_id(claims, headers)
+        if claims.delivery_id is None or claims.expires_at is None:
+            raise ClaimError("the JWT must state `jti` and `exp`")
+        if "." in claims.delivery_id:
+            raise ClaimError("`jti` has a `.`, which Standard Webhooks forbids")
+        if sender.issuer is not None:
+            check_issuer(claims, sender.issuer)
+        check_audience(claims, audiences, head.target)
+    check_webhook_id(claims, head.headers)
     return claims
-
-
-@functools.lru_cache(maxsize=256)  # there are as many as senders
-def _audience(own_url: str) -> str:
-    return audience_of(own_url)
 
 
 def _verified_signature(
@@ -565,15 +547,6 @@ def _verified_signature(
     raise InvalidSignatureError(f"{refusal} (its @target-uri must be {own})") from refusal
 
 
-def _check_hash(claims: VerifiedJwt, sender: TrustedSender, body: bytes, sha256: str) -> None:
-    try:
-        check_body(claims, sha256)
-    except DigestMismatchError:
-        if sender.profile is not SenderProfile.A2A_SAMPLES:
-            raise
-        check_body(claims, body_sha256(_reserialised(body)))
-
-
 def _id_of_signed(token: UnverifiedJwt) -> str:
     """Return an id for a sender without ids: the hash of what it signed.
 
@@ -581,18 +554,6 @@ def _id_of_signed(token: UnverifiedJwt) -> str:
     """
     signing_input = token.token.rpartition(".")[0]
     return f"jws_{hashlib.sha256(signing_input.encode()).hexdigest()}"
-
-
-def _check_standard_claims(
-    claims: VerifiedJwt, sender: TrustedSender, target: str, audiences: Sequence[str]
-) -> None:
-    if claims.delivery_id is None or claims.expires_at is None:
-        raise ClaimError("the JWT must state `jti` and `exp`")
-    if "." in claims.delivery_id:
-        raise ClaimError("`jti` has a `.`, which Standard Webhooks forbids")
-    if sender.issuer is not None:
-        check_issuer(claims, sender.issuer)
-    check_audience(claims, audiences, target)
 
 
 def _reserialised(body: bytes) -> bytes:

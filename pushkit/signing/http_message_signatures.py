@@ -219,8 +219,8 @@ def _read_one(
         raise InvalidSignatureError("Signature: expected a byte sequence for each signature input")
     if not isinstance(covered, list):
         raise InvalidSignatureError("Signature-Input: expected a list of components")
-    created = read_moment(parameters.get("created"), "parameter created")
-    expires = read_moment(parameters.get("expires"), "parameter expires")
+    created = read_moment(parameters.get("created"), "parameter", "created")
+    expires = read_moment(parameters.get("expires"), "parameter", "expires")
     keyid = _text(parameters, "keyid")
     if created is None or expires is None or keyid is None:
         raise InvalidSignatureError("Signature-Input: expected created, expires and keyid")

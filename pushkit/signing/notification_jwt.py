@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TypeVar
+from functools import lru_cache
+from itertools import compress
+from typing import Any, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import (
@@ -30,7 +32,7 @@ from pushkit.keys.primitives import signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.logs import printable
 from pushkit.record import field, record
-from pushkit.signing.jose import CompactJws, read_compact, read_object, sign_jwt
+from pushkit.signing.jose import CompactJws, protected_header, read_compact, read_object, sign_jwt
 from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers
@@ -41,6 +43,7 @@ _MAX_SEQ = 2**63 - 1  # what a database column holds
 _MAX_LIFETIME = int(TOKEN_LIFETIME.total_seconds())
 _SHOWN_URLS = 3
 _TEXTS = ("iss", "jti", "taskId", "configId", "request_body_sha256")
+_STATED_OR_NOT = frozenset({str, type(None)})
 
 
 # --- signing ------------------------------------------------------------------------------------
@@ -155,22 +158,29 @@ def read_unverified(token: str) -> UnverifiedJwt:
         InvalidSignatureError: Not a compact JWS, or with header members that are not understood.
     """
     jws = read_compact(token)
-    header = jws.header
-    if str(header.get("typ", "JWT")).upper() != "JWT":
-        raise InvalidSignatureError("the JWS header's `typ` is not JWT")
-    algorithm, kid = header.get("alg"), header.get("kid")
-    if not isinstance(algorithm, str) or ("kid" in header and not isinstance(kid, str)):
-        raise InvalidSignatureError("the JWS header's `alg` and `kid` must be strings")
+    kid, algorithm = _named_in(token.partition(".")[0])
     claims = read_object(jws.payload, "payload")
     issuer = claims.get("iss")
     return UnverifiedJwt(
         token=token,
-        kid=kid if isinstance(kid, str) else None,
+        kid=kid,
         algorithm=algorithm,
         issuer=issuer if isinstance(issuer, str) else None,
         jws=jws,
         claims=claims,
     )
+
+
+@lru_cache(maxsize=256)  # as of the header itself
+def _named_in(segment: str) -> tuple[str | None, str]:
+    """Return the `kid` and the `alg` that a protected header names."""
+    header = protected_header(segment)
+    if str(header.get("typ", "JWT")).upper() != "JWT":
+        raise InvalidSignatureError("the JWS header's `typ` is not JWT")
+    algorithm, kid = header.get("alg"), header.get("kid")
+    if not isinstance(algorithm, str) or ("kid" in header and not isinstance(kid, str)):
+        raise InvalidSignatureError("the JWS header's `alg` and `kid` must be strings")
+    return kid if isinstance(kid, str) else None, algorithm
 
 
 def verify_signature(
@@ -204,17 +214,16 @@ def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
 
 
 def _names_algorithm(unverified: UnverifiedJwt, key: VerificationKey) -> bool:
-    return Algorithm.parse(unverified.algorithm) is key.algorithm
+    named, own = unverified.algorithm, key.algorithm
+    return named == own or Algorithm.parse(named) is own
 
 
 def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
-    said: dict[str, str | None] = {}
-    for name in _TEXTS:
-        value = claims.get(name)
-        if value is not None and not (isinstance(value, str) and value):
-            raise InvalidSignatureError(f"claim `{name}`: expected a non-empty string")
-        said[name] = value
-    issued_at, digest = _moment(claims, "iat"), said["request_body_sha256"]
+    texts: Any = tuple(map(claims.get, _TEXTS))
+    if "" in texts or not _STATED_OR_NOT.issuperset(map(type, texts)):
+        raise InvalidSignatureError(f"claim `{_no_text(texts)}`: expected a non-empty string")
+    issuer, delivery_id, task_id, config_id, digest = texts
+    issued_at, expires_at = _moment(claims, "iat"), _moment(claims, "exp")
     if issued_at is None or digest is None:
         raise InvalidSignatureError("the JWT must state `iat` and `request_body_sha256`")
     seq = claims.get("seq")
@@ -224,22 +233,29 @@ def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
         raise InvalidSignatureError("claim `seq`: expected a positive integer of 64 bits")
     return kind(
         kid=kid,
-        issuer=said["iss"],
+        issuer=issuer,
         audience=_audience(claims.get("aud")),
         issued_at=issued_at,
-        expires_at=_moment(claims, "exp"),
-        delivery_id=said["jti"],
-        task_id=said["taskId"],
-        config_id=said["configId"],
+        expires_at=expires_at,
+        delivery_id=delivery_id,
+        task_id=task_id,
+        config_id=config_id,
         seq=seq,
         body_sha256=digest,
     )
 
 
+def _no_text(texts: Sequence[object]) -> str:
+    """Return the first claim that should be a text, and is none."""
+    wrong = (value is not None and not (isinstance(value, str) and value) for value in texts)
+    return next(compress(_TEXTS, wrong))
+
+
 def _moment(claims: JsonObject, name: str) -> datetime | None:
-    if name in claims and claims[name] is None:  # not stated is another thing
+    value = claims.get(name)
+    if value is None and name in claims:  # not stated is another thing
         raise InvalidSignatureError(f"claim `{name}`: expected seconds since the epoch, found null")
-    return read_moment(claims.get(name), f"claim `{name}`")
+    return read_moment(value, "claim", name)
 
 
 def _audience(value: JsonValue) -> tuple[str, ...]:

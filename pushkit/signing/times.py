@@ -17,8 +17,11 @@ EXPIRY_LEEWAY: Final = timedelta(seconds=60)
 LARGEST_EPOCH: Final = 253402300799  # 9999-12-31: beyond it, no datetime
 
 
-def read_moment(value: object, what: str) -> datetime | None:
+def read_moment(value: object, of: str, name: str) -> datetime | None:
     """Read seconds since the epoch; None where nothing is stated.
+
+    Args:
+        of: What has that name: "claim", for who reads the error.
 
     Raises:
         InvalidSignatureError: No number, or outside the calendar.
@@ -26,9 +29,9 @@ def read_moment(value: object, what: str) -> datetime | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidSignatureError(f"{what}: expected seconds since the epoch")
+        raise InvalidSignatureError(f"{of} `{name}`: expected seconds since the epoch")
     if not 0 <= value <= LARGEST_EPOCH:
-        raise InvalidSignatureError(f"{what}: outside the calendar")
+        raise InvalidSignatureError(f"{of} `{name}`: outside the calendar")
     return datetime.fromtimestamp(value, UTC)
 
 

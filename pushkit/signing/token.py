@@ -33,11 +33,14 @@ def read_token(headers: Headers) -> str | None:
     Raises:
         TokenError: Two headers carry different tokens.
     """
-    fields = headers.values()
-    values = {value.strip(" \t") for name in _IN_LOWER_CASE for value in fields.get(name, ())}
-    if len(values) > 1:
-        raise TokenError("the token headers carry different tokens, expected one token")
-    return values.pop() if values else None
+    fields, token = headers.values(), None
+    for name in _IN_LOWER_CASE:
+        for value in fields.get(name, ()):
+            stated = value.strip(" \t")
+            if token is not None and stated != token:
+                raise TokenError("the token headers carry different tokens, expected one token")
+            token = stated
+    return token
 
 
 def hash_token(token: str) -> str:

@@ -108,6 +108,11 @@ class Dispatcher:
             look=self.pump.wake,
             fault=self.pump.leave_to_lease,
         )
+        # As `Hands` has it.
+        self.lease: Callable[[datetime, float], Lease] = self._leases.lease
+        self.reserve: Callable[[Iterable[str]], list[bool]] = self._turns.reserve
+        self.cancel: Callable[[Iterable[str]], None] = self._turns.cancel
+        self.settle: Callable[[], None] = self._settler.settle
 
     @property
     def name(self) -> str:
@@ -124,18 +129,6 @@ class Dispatcher:
         finally:
             self._is_running = self._turns.is_open = False
 
-    def lease(self, now: datetime, taken: float) -> Lease:
-        """Return the lease of what is in hand."""
-        return self._leases.lease(now, taken)
-
-    def reserve(self, senders: Iterable[str]) -> list[bool]:
-        """Take notifications into hand that are being stored; False if one waits for a claim."""
-        return self._turns.reserve(senders)
-
-    def cancel(self, senders: Iterable[str]) -> None:
-        """Let go of what was not stored after all."""
-        self._turns.cancel(senders)
-
     def begin(self, claimed: ClaimedNotification) -> None:
         """Call back what was stored in hand; after the end, `retire` gives it back."""
         if not self._is_finished:
@@ -147,10 +140,6 @@ class Dispatcher:
             if len(self._kept) >= _MOST_KEPT:  # the oldest, if they were called back elsewhere
                 del self._kept[next(iter(self._kept))]
             self._kept[notification.id] = notification
-
-    def settle(self) -> None:
-        """Write down what is done: in one transaction with what is asked for next."""
-        self._settler.settle()
 
     def wake(self) -> None:
         """Look for what was stored a moment ago, and waits to be claimed."""
@@ -344,8 +333,13 @@ class Dispatcher:
                 if not is_ours:
                     return None  # somebody else has it, and calls the rest
                 call = None
+            state = claimed.callbacks.get(callback.name)
             try:
-                place = await self._place_for(callback, claimed)
+                place = await self._caller.take_place(
+                    callback,
+                    alone=self.registry.has_one,
+                    hung_before=state is not None and state.last_error == TIMED_OUT,
+                )
             except CrowdedError as exc:  # what holds one up must not hold up the others
                 pause = max(pause or exc.pause, exc.pause)
                 continue
@@ -398,13 +392,6 @@ class Dispatcher:
             return False
         await self._database.write(self._inbox.put_off(claimed, self.name, again_at))
         return True
-
-    async def _place_for(self, callback: Callback, claimed: ClaimedNotification) -> Place:
-        state = claimed.callbacks.get(callback.name)
-        hung_before = state is not None and state.last_error == TIMED_OUT
-        return await self._caller.take_place(
-            callback, alone=self.registry.has_one, hung_before=hung_before
-        )
 
     async def _call(self, callback: Callback, notification: Notification, place: Place) -> Call:
         """Call a callback within the notification's trace, and tell how that ended."""

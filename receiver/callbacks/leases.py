@@ -17,6 +17,7 @@ from receiver.inbox.model import ClaimedNotification, Lease
 from receiver.inbox.store import Inbox
 
 _LEASE = timedelta(seconds=60)
+_SURE_FOR = _LEASE / 2
 
 
 class Leases:
@@ -47,7 +48,7 @@ class Leases:
     @property
     def patience(self) -> timedelta:
         """For how long what is surely in hand will be so."""
-        return _LEASE / 2
+        return _SURE_FOR
 
     def lease(self, now: datetime, taken: float) -> Lease:
         """Return the lease of what is taken now."""
@@ -67,7 +68,7 @@ class Leases:
     def is_sure(self, claimed: ClaimedNotification) -> bool:
         """Say whether nobody else can have it: if this process stood still, somebody may."""
         since = self._since(claimed)
-        return since is not None and (time.perf_counter() - since <= self.patience.total_seconds())
+        return since is not None and (time.perf_counter() - since <= _SURE_FOR.total_seconds())
 
     def _since(self, claimed: ClaimedNotification) -> float | None:
         holder, since = self._held.get(claimed.stored.id, (None, None))

@@ -41,18 +41,18 @@ class Ended:
         claimed: The notification.
         call: The last call, which is not written down yet; None if no callback wants it.
         has_next: Whether the next of its task was taken into hand.
+        task: Its task, by sender and id, if it has one.
     """
 
     claimed: ClaimedNotification
     call: Call | None
     is_unmatched: bool = False
     has_next: bool = False
+    task: tuple[str, str] | None = field(init=False)
 
-    @property
-    def task(self) -> tuple[str, str] | None:
-        """Its task, by sender and id."""
+    def __post_init__(self) -> None:
         stored = self.claimed.stored
-        return None if stored.task_id is None else (stored.sender, stored.task_id)
+        self.task = None if stored.task_id is None else (stored.sender, stored.task_id)
 
 
 @dataclass(slots=True, eq=False)

@@ -44,6 +44,8 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._peer = ""
+        # When it was made, or answered last, by a clock that nobody sets.
+        self.used_at: float = time.monotonic()
         self._wire: asyncio.Transport | None = None
         self._is_made = False
         self._early = b""
@@ -219,7 +221,7 @@ class HttpConnection(asyncio.Protocol):
         ):
             self._is_last = True
         self._write(answer, head)
-        self._server.open.used(self)
+        self.used_at = time.monotonic()
         if not self._is_last:
             if self._is_paused:
                 self._resume()
@@ -283,7 +285,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse(self, verdict: Verdict, reason: str) -> None:
         """Answer what is no request yet, and close; after the answer in work, if there is one."""
-        self._server.refusals.note(verdict.status, verdict.code, peer=self._peer, reason=reason)
+        self._server.refusals.note(verdict, peer=self._peer, reason=reason)
         self._is_last = True
         if self._answering is None:
             self._write(problem(verdict))

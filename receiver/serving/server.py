@@ -30,7 +30,7 @@ _LAST_WORDS = 1.0  # seconds in which the last answers are sent
 
 
 class Connections:
-    """The open connections, the oldest first.
+    """The open connections. What was not used for longest makes room, unless it is in work.
 
     Args:
         limits: How many.
@@ -63,7 +63,8 @@ class Connections:
         if self._per_peer[key] >= limit and not self._is_proxy(peer):
             return f"more than {limit} connections of one address"
         if len(self._open) >= self._limits.max_connections:
-            oldest = next((other for other in self._open if not other.busy), None)
+            idle = (other for other in self._open if not other.busy)
+            oldest = min(idle, key=lambda other: other.used_at, default=None)
             if oldest is None:
                 return f"{len(self._open)} connections, each with a request in work"
             self.forget(oldest)
@@ -71,12 +72,6 @@ class Connections:
         self._open[connection] = key
         self._per_peer[key] += 1
         return None
-
-    def used(self, connection: HttpConnection) -> None:
-        """Note that a connection was good for something: others make room before it."""
-        key = self._open.pop(connection, None)
-        if key is not None:
-            self._open[connection] = key
 
     def forget(self, connection: HttpConnection) -> None:
         """Count a connection no longer."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pushkit.webhook import Headers
-from receiver.selection import Selected, TrustSnapshot, keys_to_ask_for, select
-from receiver.trusted_keys import Trust
+from receiver.selection import Selected, at_hand, keys_to_ask_for, select
+from receiver.trusted_keys import Trust, TrustSnapshot, keys_of
 
 
 def selected_of(trust: TrustSnapshot, path: str, headers: Headers) -> Selected:
     asked = keys_to_ask_for(trust.at(path), headers)
-    return select(trust.at(path), asked.says, trust.at_hand(asked))
+    held = at_hand(asked)
+    assert held is not None
+    return select(trust.at(path), asked, held)
 
 
 async def selected_by(trust: Trust, path: str, headers: Headers) -> Selected:
     """Do the same with keys that are fetched where that is due."""
     asked = keys_to_ask_for(trust.at(path), headers)
-    return select(trust.at(path), asked.says, await trust.keys_of(asked))
+    return select(trust.at(path), asked, await keys_of(asked))

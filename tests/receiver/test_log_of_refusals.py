@@ -11,7 +11,7 @@ import pytest
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.scheme import Scheme
 from receiver import InboundError, Limits, RateLimit, SenderProfile, load_trust, verify_notification
-from receiver.refusals import Refusals
+from receiver.refusals import Refusals, Verdict
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
@@ -220,7 +220,7 @@ def test_a_flood_from_many_networks_is_a_few_lines(caplog: pytest.LogCaptureFixt
     refusals = Refusals()
     for network in range(2_000):
         peer = f"2001:db8:0:{network:x}::1"
-        refusals.note(404, "not_found", peer=peer, reason="no sender posts to /")
+        refusals.note(Verdict.of("not_found"), peer=peer, reason="no sender posts to /")
     # Ten a second: of more than one if this machine is slow.
     assert 10 <= len(said(caplog)) <= 100
 
@@ -229,7 +229,7 @@ def test_a_flood_of_one_sender_hides_no_other(caplog: pytest.LogCaptureFixture) 
     refusals = Refusals()
     for sender in (*["mallory"] * 2_000, "alice"):
         known = {"sender": sender, "task": "task-1", "delivery_id": "dlv_1"}
-        refusals.note(401, "invalid_token", peer="192.0.2.1", reason="", proven=known)
+        refusals.note(Verdict.of("invalid_token"), peer="192.0.2.1", reason="", proven=known)
     lines = said(caplog)
     assert "alice" in lines[-1]
     assert 101 <= len(lines) <= 1_001

@@ -483,7 +483,7 @@ CUTS = (
             ),
             Edit(
                 "receiver.house",
-                "        if found is None or found.body_sha256 != body_sha256:\n",
+                "        if found is None or found[1].body_sha256 != body_sha256:\n",
                 "        if True:\n",
             ),
             Edit(_DISPATCHER, "if not claimed.had_by(callback.name)]", "]"),
@@ -531,7 +531,7 @@ CUTS = (
         "audience",
         "What was signed for another webhook is refused.",
         _VERIFY,
-        ("    check_audience(claims, audiences, target)\n", ""),
+        ("        check_audience(claims, audiences, head.target)\n", ""),
     ),
     _cut(
         "revoked keys",

@@ -112,13 +112,13 @@ def by_any_padding(key: Any, data: bytes, signature: bytes) -> bool:
     return any(signature_holds(one, data, signature) for one in keys)
 
 
-def everybodys_keys(_: object, asked: KeysOf) -> list[HeldKeys]:
+def everybodys_keys(asked: KeysOf) -> list[HeldKeys]:
     keys = {key.kid: key.to_verification_key() for party in parties() for key in party.keys}
-    return [HeldKeys(sender, keys) for sender in asked.senders]
+    return [HeldKeys(entry.sender, keys) for entry in asked.entries]
 
 
-def whatever_its_issuer(senders: Any, _: object) -> Any:
-    return senders
+def whatever_its_issuer(place: Any, _: object) -> Any:
+    return place.entries
 
 
 def lenient_base64(segment: str, _: str) -> bytes:
@@ -131,7 +131,7 @@ def the_first_token(headers: Any) -> str | None:
 
 def every_token_is_known(headers: Any, *rest: Any) -> object:
     secret = presented(headers, *rest)
-    return replace(secret, static_token=secret.token is not None)
+    return secret._replace(static_token=secret.token is not None)
 
 
 def any_secret(sender: Any, secret: Any, handed_out: Any) -> object:
@@ -207,8 +207,8 @@ WEAKENED = [
     row("signature", "receiver.verification.verify_signature", any_claims, JWT),
     row("signature", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
     row("signature", "receiver.verification.check_webhook_signature", passes, HOOKS),
-    row("own_key", "receiver.trusted_keys.Trust.at_hand", everybodys_keys, JWT),
-    row("own_key", "receiver.trusted_keys.Trust.at_hand", everybodys_keys, HTTP),
+    row("own_key", "receiver.verification.at_hand", everybodys_keys, JWT),
+    row("own_key", "receiver.verification.at_hand", everybodys_keys, HTTP),
     row(
         "algorithm",
         f"{SIGNING}.notification_jwt._names_algorithm",
