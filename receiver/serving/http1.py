@@ -18,8 +18,8 @@ from receiver.house import HeadersTooLargeError
 __all__ = ["MalformedHttpError", "Messages", "RequestHead"]
 
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105  # RFC 9110 §5.6.2
-# With the end of the line before it; its value without white space around.
-_FIELD: Final = re.compile(rf"\r\n({_TOKEN}):[ \t]*+((?:[^\r\n]*[^\r\n \t])?)")
+# Between the ends of two lines; its value without white space around. A `\r` within is a control.
+_FIELD: Final = re.compile(rf"\n({_TOKEN}):[ \t]*+((?:.*[^\r \t])?)[ \t]*\r(?=\n)")
 _LINE: Final = re.compile(rf"({_TOKEN}) ([!-~\x80-\xff]+) HTTP/1\.([01])")
 _BEGINNING: Final = re.compile(
     rf"(?:\r(?:\n\r?)?)?(?:{_TOKEN}(?: (?:[!-~\x80-\xff]+(?: [HTP/.0-9]{{0,8}}\r?)?)?)?)?"
@@ -100,7 +100,7 @@ class Messages:
         if end < 0:
             self._check_beginning()
             return None
-        head = self._read_head(self._taken(size)[:end])
+        head = self._read_head(self._taken(size)[: end + 2])
         self.body.clear()
         self.is_whole = False
         self._read_body()
@@ -126,12 +126,13 @@ class Messages:
             raise MalformedHttpError("no request line")
 
     def _read_head(self, data: bytearray) -> RequestHead:
+        """Read the lines of a head, each with its end."""
         text = _text(data)
-        first = text.partition("\r\n")[0]
-        line = _LINE.fullmatch(first)
+        end = text.index("\r\n")
+        line = _LINE.fullmatch(text, 0, end)
         if line is None:
             raise MalformedHttpError("no request line")
-        fields = _fields(text[len(first) :])
+        fields = _fields(text, end)
         if len(fields) > _MAX_FIELDS:
             raise MalformedHttpError(f"more than {_MAX_FIELDS} header fields")
         method, target, minor = line.groups()
@@ -208,23 +209,25 @@ class Messages:
             self._in_trailers = int(self._length == 2)
         elif line:
             self._in_trailers += len(line) + 2
-            _fields(f"\r\n{line}")
+            _fields(f"\r\n{line}\r\n", 0)
         else:
             self._in_trailers, self.is_whole = 0, True
         return True
 
 
 def _text(data: bytearray) -> str:
-    """Return lines as text; in none of them stands a control character but the tab."""
-    text = data.decode("latin-1")
-    if len(data.translate(None, _CONTROLS)) != len(data) - 2 * text.count("\r\n"):
+    """Return lines as text: of control characters there are tabs, and two for each line's end."""
+    if len(data.translate(None, _CONTROLS)) != len(data) - 2 * data.count(b"\n"):
         raise MalformedHttpError("a control character, or half of a line's end")
-    return text
+    return data.decode("latin-1")
 
 
-def _fields(text: str) -> list[tuple[str, str]]:
-    """Read header fields, each after the end of the line before it."""
-    fields = _FIELD.findall(text)
-    if len(fields) != text.count("\r\n"):
+def _fields(text: str, since: int) -> list[tuple[str, str]]:
+    """Read header fields, from the end of the line before them to that of the last.
+
+    Each is between two ends: so none of these is half of one, or one of two halves.
+    """
+    fields: list[tuple[str, str]] = _FIELD.findall(text, since)
+    if len(fields) != text.count("\n", since) - 1:
         raise MalformedHttpError("a header field is malformed")
     return fields
