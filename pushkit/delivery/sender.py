@@ -167,6 +167,7 @@ class PushSender:
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
         self._opening = asyncio.Lock()
+        self._closing = asyncio.Lock()
         self._closed = False
         self._is_open = False
         self._running: asyncio.Task[None] | None = None
@@ -249,10 +250,10 @@ class PushSender:
     async def open(self) -> None:
         """Open the outbox without a worker, for a process that only enqueues."""
         async with self._opening:
-            if self._is_open:
-                return
             if self._closed:
                 raise ConfigError("the sender is closed: make a new one")
+            if self._is_open:
+                return
             self._keys.ring()  # a bad key file is reported now, not at the first delivery
             await self._database.open()
             self._is_open = True
@@ -268,8 +269,13 @@ class PushSender:
         """Stop claiming, give running attempts their time, and close the outbox.
 
         What is not delivered stays in the outbox for the next start. A closed sender stays closed.
+        Who calls it while another call is at it waits for the end, too.
         """
         self._closed = True
+        async with self._closing:
+            await self._close()
+
+    async def _close(self) -> None:
         background = (self._running, self._housekeeping)
         self._running = self._housekeeping = None
         for task in background:

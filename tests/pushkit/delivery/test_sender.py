@@ -676,3 +676,29 @@ async def test_two_senders_that_name_one_file_differently_leave_each_other_their
     await under_way
     [delivery] = await first.deliveries("task-1")
     assert (delivery.state, delivery.claims) == (DeliveryState.DELIVERED, 1)
+
+
+async def test_who_closes_twice_breaks_no_attempt_off(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    answered = asyncio.Event()
+
+    async def slowly() -> web.Response:
+        await answered.wait()
+        return web.Response()
+
+    webhook.replies_with(slowly)
+    sender = await senders.open()
+    await sender.start()
+    await sender.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    await webhook.until(lambda: len(webhook.received) == 1)
+    closings = [asyncio.create_task(sender.close()) for _ in range(2)]
+    await asyncio.wait(closings, timeout=0.05)
+    with pytest.raises(ConfigError, match="closed"):
+        await sender.start()
+    answered.set()
+    await asyncio.gather(*closings)
+
+    [delivery] = await (await senders.open()).deliveries("task-1")
+    assert (delivery.state, delivery.attempts) == (DeliveryState.DELIVERED, 1)
