@@ -87,6 +87,7 @@ class Dispatcher:
         self._turns = Turns(concurrency, senders)
         self._kept: dict[int, Notification] = {}
         self._is_finished = False
+        self._claimed_at: datetime | None = None
         self._unmatched_kinds: set[UpdateKind] = set()
         self._is_running = False
         self._leases = Leases(database)
@@ -231,6 +232,9 @@ class Dispatcher:
             yield from self._take_over()
             taken = time.perf_counter()
             now = yield from self._database.now()
+            if self._claimed_at is None or now < self._claimed_at:
+                yield from self._inbox.after_setback(now)
+            self._claimed_at = now
             found = yield from self._inbox.claim(
                 self.name,
                 limit=free,

@@ -182,6 +182,26 @@ class Inbox:
                     due.remove(sender)
         return rows
 
+    def after_setback(self, now: datetime) -> Script[None]:
+        """Let what no schedule put off wait no longer, where the clock was set back since it came.
+
+        What is stored or redriven waits until the moment at which it was.
+        """
+        moment = to_micros(now)
+        due = (
+            "status = 'received' AND not_before > $1"
+            " AND not_before <= COALESCE(redriven_at, received_at)"
+        )
+        heads = yield Statement(
+            f"SELECT 1 FROM pushkit_inbox WHERE head = 1 AND {due} LIMIT 1", (moment,)
+        )
+        if heads:
+            yield Statement(
+                "UPDATE pushkit_inbox SET not_before = $1 WHERE id IN"
+                f" (SELECT id FROM pushkit_inbox WHERE {due} FOR UPDATE SKIP LOCKED)",
+                (moment,),
+            )
+
     def next_due(self, *, but: Collection[str] = ()) -> Script[datetime | None]:
         """Return when the next claim may find something; None if nothing is unfinished.
 

@@ -665,3 +665,31 @@ async def test_what_fails_before_its_callbacks_ends_as_a_dead_letter(house: Hous
         house.now += LEASE + timedelta(seconds=1)
     assert await house.counts() == {"dead": 1}
     assert house.called == []
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["under-way", "at-the-next-start"])
+async def test_what_was_accepted_does_not_wait_for_a_clock_that_was_set_back(
+    house: House, is_restarted: bool
+) -> None:
+    house.record("other")
+    await house.run_once()
+    for number in (1, 2):
+        await house.store(number)
+    house.now -= 3 * timedelta(hours=1)
+
+    dispatcher = house.another_dispatcher() if is_restarted else house.dispatcher
+    while await dispatcher.run_once():
+        pass
+
+    assert house.called == ["other:task-1#1", "other:task-1#2"]
+
+
+async def test_a_retry_waits_for_its_time_also_where_the_clock_was_set_back(house: House) -> None:
+    house.record("other", failures=1)
+    await house.store()
+    await house.run_once()
+    house.now -= timedelta(seconds=1)
+
+    assert await house.run_once() == 0
+    house.now += timedelta(seconds=12)
+    assert await house.run_once() == 1
