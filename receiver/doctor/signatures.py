@@ -11,6 +11,7 @@ from pushkit.keys.jwk import VerificationKey
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.second_opinion import ask_pyjwt
+from pushkit.signing.token import read_token
 from receiver.doctor.sink import Visit
 from receiver.options import Schemes
 from receiver.trust import TaskPolicy, TrustedSender
@@ -39,7 +40,10 @@ class Signatures:
         for number, visit in enumerate(visits, 1):
             now = opened + timedelta(seconds=visit.at)
             try:
-                verify_notification(visit.request, load_trust(url, [self._sender(visit)]), now=now)
+                trust = load_trust(url, [self._sender(visit)])
+                token = read_token(visit.request.headers)
+                tokens = [token] if token else []
+                verify_notification(visit.request, trust, now=now, tokens=tokens)
                 self._ask_pyjwt(visit)
             except InboundError as exc:
                 return f"a receiver would refuse request {number} ({exc.code}): {exc}"
@@ -55,7 +59,7 @@ class Signatures:
             ask_pyjwt(compact, key)
 
     def _sender(self, visit: Visit) -> TrustedSender:
-        """Return whom a receiver would trust that expects just this token and issuer."""
+        """Return whom a receiver would trust that expects just this issuer."""
         by_jwt = Scheme.JWT in self.schemes.names
         return TrustedSender(
             name="sender",
@@ -64,7 +68,6 @@ class Signatures:
             path=visit.request.target.partition("?")[0],
             schemes=self.schemes.names,
             webhook_secrets=self.schemes.webhook_secrets,
-            tokens=[each for each in visit.request.headers.all("X-A2A-Token") if each.strip()],
             token_required=False,
             tasks=TaskPolicy.ANY,
         )

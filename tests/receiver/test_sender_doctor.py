@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from pushkit.clock import utc_now
 from pushkit.keys.jwks import jwks_response, parse_jwks
 from pushkit.net.jwks_client import load_jwks
 from pushkit.signing.standard_webhooks import generate_webhook_secret
+from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.doctor.report import Outcome, Result
 from receiver.doctor.scenarios import LANDED, SCENARIOS
@@ -35,6 +37,7 @@ from receiver.doctor.sender import examine_sender
 from receiver.doctor.signatures import Signatures
 from receiver.doctor.sink import Sink, Visit
 from receiver.options import Schemes
+from receiver.testing import SigningAgent
 from tests.ports import free_port
 
 SOON = RetryPolicy(wait=wait_fixed(1), stop=stop_after_attempt(5))
@@ -148,6 +151,31 @@ async def test_what_another_library_refuses_is_told(
         results = await examined(push, "accepted", patience=patience, signatures=signatures)
     [detail] = results["accepted"].details
     assert detail.endswith("PyJWT refuses it: another reading")
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        *[pytest.param([(name, "abc")], "", id=name) for name in TOKEN_HEADERS],
+        pytest.param([("X-A2A-Token", "a\u00e9")], "", id="not-ascii"),
+        pytest.param([], "", id="none"),
+        pytest.param([("X-A2A-Token", "")], "invalid_token", id="empty"),
+        pytest.param([(name, name) for name in TOKEN_HEADERS], "invalid_token", id="different"),
+    ],
+)
+def test_a_token_may_come_in_any_of_its_headers(headers: list[tuple[str, str]], told: str) -> None:
+    agent = SigningAgent(webhook_url="http://127.0.0.1:9000/x")
+    genuine = agent.draft("task-1").request()
+    fields = [field for field in genuine.headers if field[0] not in TOKEN_HEADERS]
+    request = replace(genuine, target="/x", headers=Headers([*fields, *headers]))
+    keys = {agent.key.kid: agent.key.to_verification_key()}
+
+    fault = Signatures(keys=keys, schemes=Schemes()).fault(
+        [Visit(at=0, request=request)], url="http://127.0.0.1:9000", opened=utc_now()
+    )
+
+    assert told in fault
+    assert bool(told) is bool(fault)
 
 
 def visit(at: float = 0.0, *, jti: str = "dlv_1", body: bytes = b"{}", **changes: object) -> Visit:
