@@ -89,15 +89,16 @@ def _ourselves() -> str:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock `<path>.lock`, waiting for another process that holds it.
+    """Hold the lock `<path>.lock`, where links lead to, waiting for another process that holds it.
 
     Raises:
         KeyFileError: In place of an `OSError`, also of what is done under the lock.
     """
     if not path.name:  # as of an empty string, from a variable that is not set
         raise KeyFileError(f"{path}: a folder, expected a file")
-    lock = path.with_name(path.name + ".lock")
     with _os_errors_of(path):
+        target = path.resolve()
+        lock = target.with_name(target.name + ".lock")
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
         try:
             _keep_owner(descriptor, path)

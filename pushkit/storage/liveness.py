@@ -72,6 +72,8 @@ class WorkerLocks:
             descriptor = os.open(self._path(worker), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return True
+        except PermissionError:  # another user's: its leases say whether it is alive
+            return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

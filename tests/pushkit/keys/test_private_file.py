@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
 from pushkit.errors import KeyFileError
-from pushkit.keys.private_file import read_private, replace_private
+from pushkit.keys.private_file import locked, read_private, replace_private
 from pushkit.keys.source import FileKeySource
 
 MADE_BY = "pushkit keys init"
@@ -80,3 +81,15 @@ def test_a_path_with_a_zero_in_it_is_refused() -> None:
         read_private(Path("a\0b"), made_by=MADE_BY)
     with pytest.raises(KeyFileError, match="not a path"):
         FileKeySource("a\0b")
+
+
+def test_whoever_comes_by_a_link_takes_the_same_lock(path: Path) -> None:
+    link = path.parent / "app" / "link"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    with (
+        locked(link),
+        (path.parent / "secret.lock").open() as other,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +88,24 @@ def test_a_worker_is_alive_to_one_who_comes_by_a_symbolic_link(database: Path) -
 
     assert WorkerLocks(link).dead(["worker"]) == []
     worker.release("worker")
+
+
+def test_another_users_worker_is_left_to_its_leases(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_file = os.open
+    database.with_name("outbox.db-roots.lock").touch(mode=0o600)
+
+    def refused(path: Path, flags: int, mode: int = 0o777) -> int:
+        if path.name == "outbox.db-roots.lock":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_file(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refused)
+    locks = WorkerLocks(database)
+    locks.sweep()
+
+    assert locks.dead(["roots", "gone"]) == ["gone"]
 
 
 def test_what_is_no_lock_of_this_database_stays(database: Path) -> None:
