@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.webhook import WebhookRequest
 from receiver.edge import Answer, Edge, Reply
-from receiver.intake import ReadBody, Rest, replied
+from receiver.intake import BrokenBodyError, ReadBody, Rest, replied
 from receiver.listening.steps import Step, steps_of
 from receiver.listening.trusting import Trusting
 from receiver.receiver import Receiver
@@ -70,7 +71,7 @@ class ListeningEdge(Edge):
     async def _listen(self, head: Head, read: ReadBody, reply: Reply) -> None:
         self._came += 1
         number, now = self._came, utc_now()
-        whole = await read(_MAX_BODY_BYTES)  # also of who will be refused: it is shown
+        whole, broken = await self._whole(read)  # also of who will be refused: it is shown
         request = WebhookRequest(
             method=head.method, target=head.target, headers=head.headers, body=whole or b""
         )
@@ -78,6 +79,8 @@ class ListeningEdge(Edge):
         found = await self._verified(replace(request, headers=seen.headers), head.path, now)
 
         async def again(_limit: int) -> bytes | None:
+            if broken is not None:
+                raise broken
             return whole
 
         answer = await replied(functools.partial(super().begin, seen, again))
@@ -97,6 +100,15 @@ class ListeningEdge(Edge):
             )
         )
         reply(answer)
+
+    async def _whole(self, read: ReadBody) -> tuple[bytes | None, Exception | None]:
+        """Return a body; None of one that is too long, or of which the rest did not come."""
+        limits = self._listened_to.intake.limits
+        try:
+            async with asyncio.timeout(limits.request_timeout.total_seconds()):
+                return await read(_MAX_BODY_BYTES), None
+        except (TimeoutError, BrokenBodyError) as exc:
+            return None, exc
 
     async def _verified(
         self, request: WebhookRequest, path: str, now: datetime

@@ -34,6 +34,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
 from pushkit.signing.standard_webhooks import generate_webhook_secret
+from pushkit.url import Url
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.listening.listener import Listening, listening
 from receiver.listening.steps import steps_of
@@ -43,6 +44,7 @@ from receiver.refusals import REFUSALS
 from receiver.testing import Draft, SigningAgent
 from receiver.trust import SenderProfile
 from tests.eventually import eventually
+from tests.receiver.serving.sockets import Client
 
 TRIAL_KEY = generate_key(Algorithm.ES256)
 
@@ -261,6 +263,23 @@ async def test_an_sdk_that_signs_nothing_is_taken_by_its_token(terminal: Open) -
     accepted, refused = listener.arrivals()
     assert (accepted["code"], refused["code"]) == ("accepted", "invalid_token")
     assert results(accepted)["signature"] is None
+
+
+async def test_a_body_that_is_broken_is_answered_and_shown(terminal: Open) -> None:
+    async with terminal(any_key=True) as run:
+        request = run.agent.draft("task-1").request()
+        fields = [*request.headers, ("Host", "x"), ("Transfer-Encoding", "chunked")]
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields)
+        url = Url.parse(run.agent.webhook_url)
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        client = Client(reader, writer)
+        await client.send(f"POST {url.target} HTTP/1.1\r\n{head}\r\nno size\r\n".encode())
+        answer = await client.answer()
+        writer.close()
+        [arrival] = run.arrivals()
+
+    assert (answer.status, answer.code) == (400, "incomplete_body")
+    assert (arrival["status"], arrival["code"]) == (400, "incomplete_body")
 
 
 async def test_what_is_saved_is_what_came_and_what_it_was_held_against(
