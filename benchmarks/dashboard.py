@@ -48,7 +48,6 @@ from pushkit.delivery.database import open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.events.receiver import NotificationRefused
 from pushkit.keys.jwk import VerificationKey
-from pushkit.keys.source import StaticKeySource
 from pushkit.net.timing import Timing
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.leases import Leases
@@ -203,7 +202,7 @@ async def sender_side(location: str, rows: int) -> AsyncIterator[tuple[Site, Pag
             outbox,
             SubscriptionAdmin(database),
             access=DashboardAccess(),
-            keys=StaticKeySource(KeyRing.create(NOW)),
+            keys=KeyRing.create(NOW),
         )
         yield site, sender_pages(*await _some(outbox), rows)
 

@@ -35,22 +35,18 @@ else:
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def read_json(data: bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
-    """Read one JSON text.
-
-    Args:
-        data: UTF-8 bytes, already bounded in length by the caller.
-        max_depth: How deep arrays and objects may nest.
+def read_json(data: bytes) -> JsonValue:
+    """Read one JSON text: UTF-8, already bounded in length by the caller.
 
     Raises:
         MalformedJsonError: Not UTF-8, not JSON, a duplicate member, a number that is not finite or
             too long, a lone surrogate, or nested too deeply.
     """
     # Fewer brackets than levels allowed: the common case needs no scan.
-    if data.count(b"[") + data.count(b"{") > max_depth and _is_deeper(data, max_depth):
-        raise MalformedJsonError(f"nested deeper than {max_depth} levels")
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_deeper(data, MAX_DEPTH):
+        raise MalformedJsonError(f"nested deeper than {MAX_DEPTH} levels")
     canonical, value = _read_canonical(data)
-    return value if canonical else _read_strictly(data, max_depth)
+    return value if canonical else _read_strictly(data)
 
 
 def _read_canonical(data: bytes) -> tuple[bool, JsonValue]:
@@ -68,7 +64,7 @@ def _read_canonical(data: bytes) -> tuple[bool, JsonValue]:
         return False, None  # the strict reader says why
 
 
-def _read_strictly(data: bytes, max_depth: int) -> JsonValue:
+def _read_strictly(data: bytes) -> JsonValue:
     try:
         value: JsonValue = json.loads(
             data.decode("utf-8"),
@@ -83,7 +79,7 @@ def _read_strictly(data: bytes, max_depth: int) -> JsonValue:
     except json.JSONDecodeError as exc:
         raise MalformedJsonError(f"not JSON: {exc.msg} at character {exc.pos}") from exc
     except RecursionError as exc:
-        raise MalformedJsonError(f"nested deeper than {max_depth} levels") from exc
+        raise MalformedJsonError(f"nested deeper than {MAX_DEPTH} levels") from exc
     except ValueError as exc:  # an integer longer than the interpreter converts
         raise MalformedJsonError("a number has too many digits") from exc
     if _SURROGATE_ESCAPE.search(data):
@@ -94,9 +90,9 @@ def _read_strictly(data: bytes, max_depth: int) -> JsonValue:
     return value
 
 
-def read_json_object(data: bytes, *, max_depth: int = MAX_DEPTH) -> JsonObject:
+def read_json_object(data: bytes) -> JsonObject:
     """Read one JSON text that must be an object; see `read_json`."""
-    value = read_json(data, max_depth=max_depth)
+    value = read_json(data)
     if not isinstance(value, dict):
         raise MalformedJsonError(f"expected a JSON object, found {_json_type(value)}")
     return value
@@ -156,12 +152,10 @@ _MAX_WRITTEN_DEPTH = 256
 
 
 def write_json(value: object, *, foreign: bool = True) -> bytes:
-    """Write one value as compact UTF-8 JSON.
+    """Write one value, of dicts, lists, str, int, float, bool and None, as compact UTF-8 JSON.
 
-    Args:
-        value: Of dicts, lists, str, int, float, bool and None.
-        foreign: Whether somebody else made a part of it. A fast writer takes much for JSON that is
-            none (NaN, tuples, names that are numbers), so what it has written must read the same.
+    `foreign` says that somebody else made a part of it. A fast writer takes much for JSON that is
+    none (NaN, tuples, names that are numbers), so what it has written must read the same.
 
     Raises:
         ValueError: It holds what JSON cannot say, or nests too deeply; the message says where.

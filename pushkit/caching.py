@@ -21,11 +21,8 @@ def document_response(
 ) -> DocumentResponse:
     """Answer a GET for a document (RFC 9110 §13.1.2, RFC 9111 §5.2.2).
 
-    Args:
-        media_type: What it is.
-        tag: Its entity tag: quoted, with `W/` if it is a weak one.
-        max_age: How long the answer may be cached.
-        if_none_match: The request's `If-None-Match`, several joined with commas.
+    Its entity tag is quoted, with `W/` if it is a weak one; several `If-None-Match` of the request
+    are joined with commas.
     """
     headers = {"Cache-Control": f"public, max-age={int(max_age.total_seconds())}", "ETag": tag}
     # RFC 9110 §13.1.2 compares weakly (§8.8.3.2): the prefix W/ makes no difference. No tag has a

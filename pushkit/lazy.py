@@ -12,8 +12,7 @@ def names_on_demand(
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return the `__all__`, the `__getattr__` and the `__dir__` (PEP 562) of a package.
 
-    Args:
-        homes: The names that each module defines, by module, parted by blanks.
+    `homes` are the names that each module defines, by module, parted by blanks.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 

@@ -50,10 +50,7 @@ _WITHOUT_IDS = (WireVersion.V0_1, WireVersion.AGENTVAULT_0_2)
 
 
 def decode_update(body: bytes) -> TaskUpdate:
-    """Decode the body of a notification, of any version.
-
-    Args:
-        body: The raw bytes, already bounded in length by the caller.
+    """Decode the body of a notification, of any version; its length is bounded by the caller.
 
     Raises:
         MalformedBodyError: Not JSON within the limits.
@@ -74,11 +71,9 @@ def decode_update(body: bytes) -> TaskUpdate:
 def parse_update(
     document: Mapping[str, JsonValue], version: WireVersion | None = None
 ) -> TaskUpdate:
-    """Read a notification that is parsed already.
+    """Read a notification that is parsed already; it is copied, not kept.
 
-    Args:
-        document: The JSON object. It is copied, not kept.
-        version: The version to read it as; by default told by its shape.
+    Without a version to read it as, that is told by its shape.
 
     Raises:
         UnrecognisedBodyError: No notification of that version, or of any; or no JSON.
@@ -93,10 +88,7 @@ def encode_update(
 ) -> bytes:
     """Encode an update as compact UTF-8 JSON.
 
-    Args:
-        update: The update.
-        version: The version.
-        now: The time that AgentVault's events get which have none.
+    `now` is the time that AgentVault's events get which have none.
 
     Raises:
         InvalidUpdateError: A member that the version requires is missing, or a value is not JSON.

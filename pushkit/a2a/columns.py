@@ -28,26 +28,18 @@ class Elsewhere(str):
 
 
 class Row:
-    """A member, and what each version calls it.
-
-    Args:
-        neutral: What the neutral form calls it; empty if it has no place for it.
-        kind: What it holds; a kind for each version, where they differ.
-        *names: What each version calls it, in the order of `COLUMNS`: two names if it is said under
-            both; None if the version cannot say it.
-        need: Who needs it.
-        needed_in: The one version whose writer needs it, where that is not all of them.
-        written: As of `Member`.
-    """
+    """A member, and what each version calls it."""
 
     def __init__(
         self,
-        neutral: str,
-        kind: Kind | Mapping[WireVersion, Kind],
+        neutral: str,  # what the neutral form calls it; empty if it has no place for it
+        kind: Kind | Mapping[WireVersion, Kind],  # what it holds; by version where they differ
+        # In the order of `COLUMNS`: two names if it is said under both; None if the version cannot
+        # say it.
         *names: str | tuple[str, str] | None,
-        need: Need = Need.NOBODY,
-        needed_in: WireVersion | None = None,
-        written: str = "",
+        need: Need = Need.NOBODY,  # who needs it
+        needed_in: WireVersion | None = None,  # the one version whose writer needs it, if not all
+        written: str = "",  # as of `Member`
     ) -> None:
         self.neutral = neutral
         self.kind = kind

@@ -37,14 +37,6 @@ def _integer(value: object) -> int:
     return value
 
 
-def _read_texts(value: object) -> tuple[str, ...]:
-    return tuple(_each(_text, _list(value)))
-
-
-def _write_texts(value: Sequence[str], _: Writing) -> list[str]:
-    return _each(_text, value)
-
-
 TEXT = Kind(read=lambda value: _text(value) or None, write=_text, absent="", as_it_is=str)
 """Text; an empty one says nothing."""
 EXACT_TEXT = Kind(read=_text, write=_text, empty_says=True, as_it_is=str)
@@ -65,7 +57,11 @@ INDEX = Kind(
     empty_says=True,
 )
 """An id that is a number; another one is written as the first."""
-TEXTS = Kind(read=_read_texts, write=_write_texts, absent=())
+TEXTS = Kind(
+    read=lambda value: tuple(_each(_text, _list(value))),
+    write=lambda value, _: _each(_text, value),
+    absent=(),
+)
 
 
 # --- JSON that is the agent's own --------------------------------------------------------------
@@ -101,15 +97,12 @@ METADATA = Kind(read=_read_object, write=_write_object)
 
 
 def names(
-    written: Mapping[Name, str], *, absent: Name, read: Mapping[JsonValue, Name] | None = None
+    written: Mapping[Name, str],  # one that does not stand here cannot be said
+    *,
+    absent: Name,  # what is read where there is no name, or one that is not known
+    read: Mapping[JsonValue, Name] | None = None,  # what else is read as which
 ) -> Kind:
-    """Names as a version spells them.
-
-    Args:
-        written: How each is written; one that does not stand here cannot be said.
-        absent: What is read where there is no name, or one that is not known.
-        read: What else is read as which.
-    """
+    """Names as a version spells them."""
     known: dict[JsonValue, Name] = {}
     for name, text in written.items():
         known.setdefault(text, name)
@@ -234,11 +227,9 @@ def many(table: Table) -> Kind:
 
 
 def parts(told: Callable[[dict[str, JsonValue]], object], tables: Mapping[str, Table]) -> Kind:
-    """A list of parts, of which each kind has a table.
+    """A list of parts, of which each kind has a table; `told` says which kind an object is.
 
-    Args:
-        told: Says which kind an object is.
-        tables: Each kind's; that of "" holds nothing but what its own version said.
+    The table of "" holds nothing but what its own version said.
     """
     unknown = tables[""].node
     by_class = {node: table for table in tables.values() for node in table.nodes}

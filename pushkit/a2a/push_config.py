@@ -17,16 +17,7 @@ from typing import Any
 
 from pushkit.a2a.columns import COLUMNS, Elsewhere, Row, columns, one_of
 from pushkit.a2a.kinds import CONTENT, DATA_OBJECT, EXACT_TEXT, TEXT, TEXTS, one
-from pushkit.a2a.table import (
-    Build,
-    Kind,
-    Member,
-    Need,
-    Table,
-    Writing,
-    json_copy,
-    reading,
-)
+from pushkit.a2a.table import Build, Kind, Member, Need, Table, Writing, json_copy, reading
 from pushkit.a2a.updates import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import InvalidPushConfigError

@@ -24,15 +24,11 @@ from pushkit.record import field, record
 
 
 class MismatchError(Exception):
-    """What was found is not what its table says.
-
-    Args:
-        *path: Where, from the inside out.
-    """
+    """What was found is not what its table says."""
 
     def __init__(self, expected: str, *path: object) -> None:
         super().__init__(expected)
-        self.path: list[object] = list(path)
+        self.path: list[object] = list(path)  # where, from the inside out
 
     def inside(self, step: object) -> MismatchError:
         """Return it with one more step around its path."""
@@ -122,26 +118,18 @@ Build: TypeAlias = Callable[[dict[str, Any], JsonObject], Any]
 
 
 class Table:
-    """An object as a version has it.
-
-    Args:
-        node: The neutral class, or several.
-        rows: Its members, in the order in which they are written.
-        build: Makes the neutral object, where `node` does not.
-        take: Returns the values of an object in the order of the rows that are written, where they
-            are not its attributes.
-        extra: Which attribute keeps the rest; empty if the rest is dropped.
-        origin: The version, for a class that says where it was read.
-    """
+    """An object as a version has it."""
 
     def __init__(
         self,
-        node: Any,
-        *rows: Member | Lost | Fixed,
-        build: Build | None = None,
+        node: Any,  # the neutral class, or several
+        *rows: Member | Lost | Fixed,  # in the order in which they are written
+        build: Build | None = None,  # makes the neutral object, where `node` does not
+        # Returns the values of an object in the order of the rows that are written, where they are
+        # not its attributes.
         take: Callable[[Any], Sequence[Any]] | None = None,
-        extra: str = "extra",
-        origin: WireVersion | None = None,
+        extra: str = "extra",  # which attribute keeps the rest; empty if the rest is dropped
+        origin: WireVersion | None = None,  # for a class that says where it was read
     ) -> None:
         self.node = node
         self.nodes: tuple[type, ...] = get_args(node) or (node,)

@@ -77,30 +77,9 @@ class CardPublisher:
             ConfigError: No form, or an unknown one.
             NoSigningKeyError: No key is active.
         """
-        return await self._with(self._keys.ring(), now)
-
-    async def response(self, now: datetime, if_none_match: str | None = None) -> DocumentResponse:
-        """Answer a GET for the card.
-
-        Args:
-            now: The present.
-            if_none_match: The request's `If-None-Match`, several joined with commas.
-
-        Raises:
-            PushkitError: See `signed`.
-        """
-        ring = self._keys.ring()
-        signed = await self._with(ring, now)
-        # Weak (RFC 9110 §8.8.1), over what is signed by whom: processes of one agent agree on it,
-        # although their signatures are different bytes.
-        parts = json.dumps((self._card, signed.kids, signed.forms, self._jku), sort_keys=True)
-        tag = f'W/"{hashlib.sha256(parts.encode()).hexdigest()[:32]}"'
-        max_age = min(self._max_age, ring.grace)
-        return document_response(signed.content, "application/json", tag, max_age, if_none_match)
-
-    async def _with(self, ring: KeyRing, now: datetime) -> SignedCard:
         # An ECDSA signature differs every time: signed once per key, or no cache would ever match.
         async with self._signing:
+            ring = self._keys.ring()
             if self._signed is not None and self._signed.kids == (ring.active_key(now).kid,):
                 return self._signed
             try:
@@ -111,6 +90,20 @@ class CardPublisher:
                     raise
                 _logger.warning("the card is served as the key before signed it: %s", exc)
             return self._signed
+
+    async def response(self, now: datetime, if_none_match: str | None = None) -> DocumentResponse:
+        """Answer a GET for the card, whose several `If-None-Match` are joined with commas.
+
+        Raises:
+            PushkitError: See `signed`.
+        """
+        signed = await self.signed(now)
+        # Weak (RFC 9110 §8.8.1), over what is signed by whom: processes of one agent agree on it,
+        # although their signatures are different bytes.
+        parts = json.dumps((self._card, signed.kids, signed.forms, self._jku), sort_keys=True)
+        tag = f'W/"{hashlib.sha256(parts.encode()).hexdigest()[:32]}"'
+        max_age = min(self._max_age, self._keys.ring().grace)
+        return document_response(signed.content, "application/json", tag, max_age, if_none_match)
 
     async def _anew(self, ring: KeyRing, now: datetime) -> SignedCard:
         try:

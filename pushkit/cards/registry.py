@@ -24,20 +24,13 @@ _AT_ONCE: Final = 16
 
 
 class CardOutcome(StrEnum):
-    """What became of one card of a list.
+    """What became of one card of a list."""
 
-    * `verified`: a signature counts.
-    * `refused`: it is signed, and no signature counts.
-    * `unsigned`: it is not signed.
-    * `untrusted`: nothing is trusted for its origin, so nothing can be said.
-    * `failed`: it could not be fetched or read, or the keys for it could not be had.
-    """
-
-    VERIFIED = "verified"
-    REFUSED = "refused"
+    VERIFIED = "verified"  # a signature counts
+    REFUSED = "refused"  # it is signed, and no signature counts
     UNSIGNED = "unsigned"
-    UNTRUSTED = "untrusted"
-    FAILED = "failed"
+    UNTRUSTED = "untrusted"  # nothing is trusted for its origin, so nothing can be said
+    FAILED = "failed"  # it could not be fetched or read, or the keys for it could not be had
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -113,16 +106,10 @@ async def verify_cards(
     now: datetime,
     policy: CardPolicy = FULL_COVERAGE,
 ) -> CardSummary:
-    """Fetch and verify the cards of many agents, several at a time.
+    """Fetch and verify the cards of many agents, several at a time, under a destination policy.
 
-    What goes wrong with one of them is that one's outcome, and stops no other.
-
-    Args:
-        urls: Of the cards, or of their agents; what stands there twice is checked once.
-        trust: The operator's keys by origin.
-        transport: Fetches the cards, under its destination policy.
-        now: The present, aware.
-        policy: Which signatures count.
+    What goes wrong with one of them is that one's outcome, and stops no other. The URLs are those
+    of cards, or of agents; what stands there twice is checked once.
     """
     slots = asyncio.Semaphore(_AT_ONCE)
 

@@ -58,10 +58,8 @@ def load_public_keys(
 ) -> list[VerificationKey]:
     """Read the public keys in a file: PEM, or a JWK Set.
 
-    Args:
-        path: The file.
-        kid: The name of a PEM key; its thumbprint if None.
-        algorithm: What a PEM key verifies; what follows from its type if None.
+    `kid` and `algorithm` are of a key in PEM: its thumbprint, and what follows from its type, if
+    None.
 
     Raises:
         KeyFileError: It cannot be read, or holds no public key.

@@ -19,6 +19,7 @@ from pushkit.cards.verdict import CardVerdict, Decision, SignatureVerdict, cover
 from pushkit.cards.walks import Gap
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
 from pushkit.keys.jwk import VerificationKey
+from pushkit.record import field, record
 from pushkit.signing.jose import holding_key
 
 _MAX_TRIES: Final = 64
@@ -56,13 +57,9 @@ def verify_card(
     now: datetime,
     policy: CardPolicy = FULL_COVERAGE,
 ) -> CardVerdict:
-    """Verify a card against the keys that are trusted for its origin.
+    """Verify a card against the keys that are trusted for its origin, see `CardTrust.keys_for`.
 
-    Args:
-        card: The card as served; bytes, so that duplicate members are seen.
-        trust: The operator's keys for the card's origin; see `CardTrust.keys_for`.
-        now: The present, aware.
-        policy: Which signatures count.
+    The card is as it was served: bytes, so that duplicate members are seen.
 
     Raises:
         MalformedCardError: The card is not JSON within the limits, or its signatures are no list.
@@ -85,26 +82,19 @@ def verify_card(
 
 
 class _RefusedError(Exception):
-    """A signature does not pass a step."""
-
-    def __init__(self, decision: Decision, detail: str = "") -> None:
-        super().__init__(decision)
-        self.decision = decision
-        self.detail = detail
+    """A signature does not pass a step: the decision, and what that is about."""
 
 
+@record(frozen=False, slots=True)
 class _Verifier:
     """One card; each canonical form is made once, and only when a signature needs it."""
 
-    def __init__(
-        self, card: JsonObject, trust: TrustedKeys, now: datetime, policy: CardPolicy
-    ) -> None:
-        self._card = card
-        self._trust = trust
-        self._now = now
-        self._policy = policy
-        self._tries = 0
-        self._made: dict[CardForm, Canonical | None] = {}
+    _card: JsonObject
+    _trust: TrustedKeys
+    _now: datetime
+    _policy: CardPolicy
+    _tries: int = 0
+    _made: dict[CardForm, Canonical | None] = field(default_factory=dict)
 
     def verdict(self, signature: CardSignature | InvalidSignatureError) -> SignatureVerdict:
         # 3. The header is understood (RFC 7515 §4.1.11), and says how it was signed.
@@ -116,7 +106,8 @@ class _Verifier:
         try:
             found = self._held(signature, self._usable_keys(signature))
         except _RefusedError as refusal:
-            return verdict(decision=refusal.decision, detail=refusal.detail, notes=signature.notes)
+            decision, detail = refusal.args
+            return verdict(decision=decision, detail=detail, notes=signature.notes)
         except InvalidSignatureError as exc:
             return verdict(decision=Decision.MALFORMED, detail=str(exc), notes=signature.notes)
         # 8. The form is admitted, or leaves out nothing that matters.
@@ -142,11 +133,11 @@ class _Verifier:
         # 4. It is by a key that the operator trusts; `kid` and `jku` are hints.
         candidates = self._trust.candidates(signature.kid, signature.jku)
         if not candidates:
-            raise _RefusedError(Decision.NO_TRUSTED_KEY)
+            raise _RefusedError(Decision.NO_TRUSTED_KEY, "")
         # 5. It names the key's own algorithm (RFC 8725 §3.1): the header only may agree.
         fitting = [entry for entry in candidates if entry.key.algorithm is signature.algorithm]
         if not fitting:
-            raise _RefusedError(Decision.OTHER_ALGORITHM)
+            raise _RefusedError(Decision.OTHER_ALGORITHM, "")
         # 6. The key is neither expired nor revoked.
         objections = [entry.objection(self._now) for entry in fitting]
         usable = [e for e, objection in zip(fitting, objections, strict=True) if objection is None]
@@ -155,7 +146,7 @@ class _Verifier:
         # Signatures that name no known key, times keys, times forms: hostile cards make it a lot.
         self._tries += len(usable) if len(usable) > 1 else 0
         if self._tries > _MAX_TRIES and len(usable) > 1:
-            raise _RefusedError(Decision.TOO_MANY_KEYS)
+            raise _RefusedError(Decision.TOO_MANY_KEYS, "")
         return usable
 
     def _held(

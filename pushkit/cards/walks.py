@@ -20,18 +20,12 @@ _LARGEST_SAFE_INTEGER: Final = 2**53 - 1
 
 
 class Gap(StrEnum):
-    """What it means that something of a card is not signed.
+    """What it means that something of a card is not signed."""
 
-    * `empty`: a field of the schema that is null, empty or has its default: the same as absent.
-    * `absent`: a required field that is not there, and that was signed as its default.
-    * `unknown`: a member that no version of A2A defines. Clients ignore it.
-    * `content`: anything else. Whoever can change the card on its way can change this.
-    """
-
-    EMPTY = "empty"
-    ABSENT = "absent"
-    UNKNOWN = "unknown"
-    CONTENT = "content"
+    EMPTY = "empty"  # a field that is null, empty or has its default: the same as absent
+    ABSENT = "absent"  # a required field that is not there, and that was signed as its default
+    UNKNOWN = "unknown"  # a member that no version of A2A defines: clients ignore it
+    CONTENT = "content"  # anything else: whoever can change the card on its way can change this
 
 
 class Omission(Enum):

@@ -39,7 +39,7 @@ from pushkit.signing.standard_webhooks import (
     check_webhook_signature,
     read_unverified_webhook,
 )
-from pushkit.signing.times import EXPIRY_LEEWAY, check_expiry, check_timestamp
+from pushkit.signing.times import check_expiry, check_timestamp
 from pushkit.url import audience_with_query
 from pushkit.webhook import WebhookRequest
 
@@ -283,7 +283,7 @@ def _expiry(expires_at: datetime | None, expected: Expected) -> Check:
     return checked(
         "expiry",
         f"{expires_at:%Y-%m-%dT%H:%M:%SZ}",
-        lambda: check_expiry(expires_at, expected.now, EXPIRY_LEEWAY),
+        lambda: check_expiry(expires_at, expected.now),
         found=_moment(expires_at, expected.now),
     )
 

@@ -24,13 +24,10 @@ _MEDIA_TYPE: Final = "application/jwk-set+json"  # RFC 7517 §8.5.2
 
 
 class KeySet(NamedTuple):
-    """The keys of a JWK Set that may verify.
-
-    Args:
-        refused: What was left out: the kid or the position, and the reason.
-    """
+    """The keys of a JWK Set that may verify."""
 
     keys: Mapping[str, VerificationKey]
+    # What was left out: the kid or the position, and the reason.
     refused: tuple[tuple[str, str], ...] = ()
 
 

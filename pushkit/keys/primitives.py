@@ -6,7 +6,7 @@ The algorithm is the key's (RFC 8725 §3.1): nothing in a message chooses it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -15,8 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
-
-_Key = TypeVar("_Key")
 
 
 class Method(NamedTuple):
@@ -92,18 +90,15 @@ def _to_der(signature: bytes) -> bytes:
     return b"\x30%c%b" % (len(written), written)
 
 
-def ecdsa_from_der(signature: bytes, key_size: int) -> bytes:
+def ecdsa_from_der(signature: bytes, curve_bits: int) -> bytes:
     """Return r and s side by side (RFC 7518 §3.4, RFC 9421 §3.3.4), not in ASN.1.
-
-    Args:
-        key_size: Bits of the curve.
 
     Raises:
         ValueError: No DER.
         OverflowError: A number beyond the curve, or a negative one.
     """
     r, s = decode_dss_signature(signature)
-    return r.to_bytes(key_size // 8, "big") + s.to_bytes(key_size // 8, "big")
+    return r.to_bytes(curve_bits // 8, "big") + s.to_bytes(curve_bits // 8, "big")
 
 
 def ed25519_signing_key(seed: bytes) -> SigningKey:
@@ -112,7 +107,10 @@ def ed25519_signing_key(seed: bytes) -> SigningKey:
     Raises:
         ConfigError: Not 32 bytes.
     """
-    return SigningKey.of(_ed25519(ed25519.Ed25519PrivateKey.from_private_bytes, seed))
+    try:
+        return SigningKey.of(ed25519.Ed25519PrivateKey.from_private_bytes(seed))
+    except ValueError as exc:
+        raise ConfigError(f"an Ed25519 key of {len(seed)} bytes, expected 32") from exc
 
 
 def ed25519_verification_key(point: bytes) -> VerificationKey:
@@ -121,14 +119,10 @@ def ed25519_verification_key(point: bytes) -> VerificationKey:
     Raises:
         ConfigError: Not 32 bytes.
     """
-    return VerificationKey.of(_ed25519(ed25519.Ed25519PublicKey.from_public_bytes, point))
-
-
-def _ed25519(read: Callable[[bytes], _Key], raw: bytes) -> _Key:
     try:
-        return read(raw)
+        return VerificationKey.of(ed25519.Ed25519PublicKey.from_public_bytes(point))
     except ValueError as exc:
-        raise ConfigError(f"an Ed25519 key of {len(raw)} bytes, expected 32") from exc
+        raise ConfigError(f"an Ed25519 key of {len(point)} bytes, expected 32") from exc
 
 
 def ed25519_public_bytes(key: SigningKey | VerificationKey) -> bytes:

@@ -34,8 +34,7 @@ def _os_errors_of(path: Path) -> Iterator[None]:
 def read_private(path: Path, *, made_by: str) -> bytes:
     """Read a file that only its owner may read, or a group of this process.
 
-    Args:
-        made_by: The command that makes one.
+    `made_by` is the command that makes one.
 
     Raises:
         KeyFileError: It cannot be read, is not a regular file, may be read or written by others,

@@ -44,18 +44,12 @@ _PUBLISHED: Final = frozenset({KeyState.PENDING, KeyState.ACTIVE, KeyState.RETIR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingKey:
-    """A key with its timestamps, all aware and in UTC.
-
-    Args:
-        key: The key.
-        published_at: Since when it stands in the JWK Set.
-        activates_at: From when it signs; None while that is not decided.
-        revoked_at: From when it is neither published nor used, whatever else is planned.
-    """
+    """A key with its timestamps, all aware and in UTC."""
 
     key: SigningKey | RemoteKey
-    published_at: datetime
-    activates_at: datetime | None = None
+    published_at: datetime  # since when it stands in the JWK Set
+    activates_at: datetime | None = None  # from when it signs; None while that is not decided
+    # From when it is neither published nor used, whatever else is planned.
     revoked_at: datetime | None = None
 
     def __post_init__(self) -> None:
@@ -141,6 +135,10 @@ class KeyRing:
             activation_lead=max_age + _FETCH_MARGIN if activation_lead is None else activation_lead,
             grace=grace,
         )
+
+    def ring(self) -> KeyRing:
+        """Return itself: a ring that changes with the time alone is its own source."""
+        return self
 
     def add(
         self,

@@ -24,17 +24,6 @@ class KeySource(Protocol):
         ...
 
 
-class StaticKeySource:
-    """A ring that does not change, except with the time."""
-
-    def __init__(self, ring: KeyRing) -> None:
-        self._ring = ring
-
-    def ring(self) -> KeyRing:
-        """Return the ring."""
-        return self._ring
-
-
 class FileKeySource:
     """A key file, read again whenever it has changed.
 
@@ -83,11 +72,11 @@ _ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def key_source(
-    keys: KeyRing | KeySource | RemoteSigner | str | Path,
+    keys: KeySource | RemoteSigner | str | Path,
     passphrase: bytes | None = None,
     changed: Callable[[KeyRing, KeyRing], None] = lambda _before, _now: None,
 ) -> KeySource:
-    """Return the source that `keys` stands for: itself, a ring, a key file, one signer's key.
+    """Return the source that `keys` stands for: itself (as of a ring), a key file, a signer's key.
 
     Raises:
         KeyFileError: `keys` is a path, and the file cannot be read.
@@ -95,10 +84,8 @@ def key_source(
     """
     if isinstance(keys, str | Path):
         return FileKeySource(keys, passphrase, changed)
-    if isinstance(keys, KeyRing):
-        return StaticKeySource(keys)
     if isinstance(keys, RemoteSigner):
-        return StaticKeySource(KeyRing.create(_ALWAYS, key=RemoteKey.of(keys)))
+        return KeyRing.create(_ALWAYS, key=RemoteKey.of(keys))
     return keys
 
 

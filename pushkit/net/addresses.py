@@ -18,60 +18,41 @@ _log = logging.getLogger(__name__)
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+
+def _networks(*texts: str) -> tuple[Network, ...]:
+    return tuple(map(ipaddress.ip_network, texts))
+
+
+# fmt: off
 # RFC 6890 and the IANA IPv4 special-purpose registry, and what else strangers have no business at.
-_IPV4_REFUSED: Final = tuple(
-    ipaddress.IPv4Network(network)
-    for network in (
-        "0.0.0.0/8",  # this network; 0.0.0.0 is loopback on Linux
-        "10.0.0.0/8",
-        "100.64.0.0/10",  # carrier-grade NAT, and a cloud's metadata
-        "127.0.0.0/8",
-        "168.63.129.16/32",  # a cloud's wire server
-        "169.254.0.0/16",  # link-local, and most clouds' metadata
-        "172.16.0.0/12",
-        "192.0.0.0/24",
-        "192.0.2.0/24",
-        "192.31.196.0/24",
-        "192.52.193.0/24",
-        "192.88.99.0/24",  # 6to4 relays
-        "192.168.0.0/16",
-        "192.175.48.0/24",
-        "198.18.0.0/15",
-        "198.51.100.0/24",
-        "203.0.113.0/24",
-        "224.0.0.0/4",
-        "240.0.0.0/4",
-    )
+_IPV4_REFUSED: Final = _networks(
+    "0.0.0.0/8",  # this network; 0.0.0.0 is loopback on Linux
+    "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8",
+    "100.64.0.0/10",  # carrier-grade NAT, and a cloud's metadata
+    "168.63.129.16/32",  # a cloud's wire server
+    "169.254.0.0/16",  # link-local, and most clouds' metadata
+    "192.88.99.0/24",  # 6to4 relays
+    "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.175.48.0/24",
+    "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
 )
+# fmt: on
 
 # Only this is routed (IANA IPv6 address space). It leaves out every form that embeds an IPv4
 # address below it: mapped ::ffff:0:0/96, compatible ::/96, translated ::ffff:0:0:0/96, NAT64
 # 64:ff9b::/96 and 64:ff9b:1::/48.
 _IPV6_ROUTED: Final = ipaddress.IPv6Network("2000::/3")
-_IPV6_REFUSED: Final = tuple(
-    ipaddress.IPv6Network(network)
-    for network in (
-        "2001::/23",  # protocol assignments: Teredo (embeds an IPv4 address), ORCHID, benchmarking
-        "2001:db8::/32",
-        "2002::/16",  # 6to4: embeds an IPv4 address
-        "2620:4f:8000::/48",
-        "3fff::/20",
-    )
+_IPV6_REFUSED: Final = _networks(
+    "2001::/23",  # protocol assignments: Teredo (embeds an IPv4 address), ORCHID, benchmarking
+    "2001:db8::/32",
+    "2002::/16",  # 6to4: embeds an IPv4 address
+    "2620:4f:8000::/48",
+    "3fff::/20",
 )
 # What an intranet may open: RFC 1918 and RFC 4193.
-_PRIVATE: Final = (
-    ipaddress.IPv4Network("10.0.0.0/8"),
-    ipaddress.IPv4Network("172.16.0.0/12"),
-    ipaddress.IPv4Network("192.168.0.0/16"),
-    ipaddress.IPv6Network("fc00::/7"),
-)
-# But never where clouds answer their own machines: metadata with credentials in it.
-_CLOUDS_OWN: Final = (
-    ipaddress.IPv6Network("fd00:42::/32"),  # Scaleway
-    ipaddress.IPv6Network("fd00:c1::/32"),  # Oracle
-    ipaddress.IPv6Network("fd00:ec2::/32"),  # Amazon
-    ipaddress.IPv6Network("fd20:ce::/32"),  # Google
-)
+_PRIVATE: Final = _networks("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+# But never where clouds answer their own machines: metadata with credentials in it. Scaleway's,
+# Oracle's, Amazon's and Google's.
+_CLOUDS_OWN: Final = _networks("fd00:42::/32", "fd00:c1::/32", "fd00:ec2::/32", "fd20:ce::/32")
 # RFC 5214 §6.1: the interface identifier of ISATAP, under any prefix, before an IPv4 address.
 _ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
 

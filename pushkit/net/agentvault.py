@@ -23,19 +23,12 @@ _KNOWN = frozenset({"none", "oauth2", *_AUTHORIZATION_SCHEMES})
 
 @record(frozen=True, slots=True, kw_only=True)
 class AuthScheme:
-    """One way to authenticate.
+    """One way to authenticate."""
 
-    Attributes:
-        scheme: `none`, `apiKey`, `bearer` or `oauth2`.
-        token_url: Of `oauth2`: where client credentials become an access token.
-        scopes: Of `oauth2`.
-        service_identifier: Under which name the caller keeps its secret.
-    """
-
-    scheme: str
-    token_url: str | None = None
-    scopes: tuple[str, ...] = ()
-    service_identifier: str | None = None
+    scheme: str  # `none`, `apiKey`, `bearer` or `oauth2`
+    token_url: str | None = None  # of `oauth2`: where client credentials become an access token
+    scopes: tuple[str, ...] = ()  # of `oauth2`
+    service_identifier: str | None = None  # under which name the caller keeps its secret
 
 
 _AUTH_SCHEME = Table(
@@ -76,20 +69,11 @@ def agentvault_credentials(
 ) -> DestinationCredentials | None:
     """Return the credentials for the first of a card's schemes that what is given satisfies.
 
+    That is an `api_key` for `apiKey`, sent as `X-Api-Key`, a `token` for `bearer`, `client_id` and
+    `client_secret` for `oauth2`, and nothing for `none`, which gives None. They are for a
+    destination (`origin`), and with an `owner` for that one's subscriptions alone.
+
     Believe no card that is not verified: `tokenUrl` is where the client's secret is sent.
-
-    Args:
-        origin: The destination that the credentials are for.
-        card: The card, for its `authSchemes`.
-        owner: For this owner's subscriptions alone.
-        tenant: The owner's tenant.
-        api_key: For `apiKey`, sent as `X-Api-Key`.
-        token: For `bearer`.
-        client_id: For `oauth2`, with `client_secret`.
-        client_secret: For `oauth2`.
-
-    Returns:
-        None if the scheme is `none`.
 
     Raises:
         ConfigError: None of the schemes is satisfied, or one is malformed.

@@ -105,10 +105,16 @@ class Credentials:
             key = (_origin(each.origin, transport.policy), owner)
             if key in self._by_key:
                 raise ConfigError(f"credentials: {each.origin} comes twice for the same owner")
+            tokens = None
+            if each.oauth is not None:  # a wrong URL is reported now, not at the first delivery
+                transport.policy.check(each.oauth.token_url)
+                known = self._tokens.get(each.oauth)
+                tokens = known or OAuthTokens(each.oauth, transport, clock)
+                self._tokens[each.oauth] = tokens
             self._by_key[key] = Access(
                 tls=_tls(each, transport.options.ca_file),
                 static=credential_header(each.authentication),
-                tokens=self._tokens_of(each.oauth, transport, clock),
+                tokens=tokens,
             )
 
     def of(
@@ -136,14 +142,6 @@ class Credentials:
     async def close(self) -> None:
         """End fetches that are under way."""
         await asyncio.gather(*(tokens.close() for tokens in self._tokens.values()))
-
-    def _tokens_of(
-        self, client: OAuthClient | None, transport: Transport, clock: Callable[[], datetime]
-    ) -> OAuthTokens | None:
-        if client is None:
-            return None
-        transport.policy.check(client.token_url)  # reported at the start, not at the first delivery
-        return self._tokens.setdefault(client, OAuthTokens(client, transport, clock))
 
 
 def _tls(each: DestinationCredentials, ca_file: Path | None) -> ssl.SSLContext | None:

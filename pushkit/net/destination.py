@@ -29,24 +29,12 @@ _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _ENDS_IN_NUMBER = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$")
 
 # RFC 6761 and its successors, and the names that container networks and clouds answer to.
+# fmt: off
 _SPECIAL_SUFFIXES = (
-    "localhost",
-    "local",
-    "localdomain",
-    "internal",
-    "intranet",
-    "lan",
-    "home",
-    "corp",
-    "home.arpa",
-    "arpa",
-    "onion",
-    "invalid",
-    "test",
-    "example",
-    "alt",
-    "svc",
+    "localhost", "local", "localdomain", "internal", "intranet", "lan", "home", "corp",
+    "home.arpa", "arpa", "onion", "invalid", "test", "example", "alt", "svc",
 )
+# fmt: on
 
 
 class Decision(StrEnum):

@@ -59,7 +59,10 @@ class Dialler:
             await _open(lane, await _connected(addresses, way.port, dialling_socket), way)
             return
         if is_name or self._proxy is not None:  # else the socket alone has a say
-            self._guard.check_all(addresses, way.port, way.host)
+            # All, not any: a name with a public and a private address is an attack that needs two
+            # attempts.
+            for address in addresses:
+                self._guard.check(address, way.port, way.host)
         if self._proxy is None:
             sock = await _connected(addresses, way.port, self._guard.open_socket)
             await _open(lane, sock, way)

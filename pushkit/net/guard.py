@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -46,10 +46,12 @@ class SystemResolver:
     """
 
     def __init__(self) -> None:
-        self._asked = aiodns.DNSResolver(timeout=2.0, tries=2)
+        self._asked: aiodns.DNSResolver | None = None
 
     async def resolve(self, host: str) -> list[str]:
         """Return a name's addresses, of the families that this machine has."""
+        if self._asked is None:  # needs a running loop
+            self._asked = aiodns.DNSResolver(timeout=2.0, tries=2)
         try:
             found = await self._asked.getaddrinfo(
                 host, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
@@ -60,23 +62,23 @@ class SystemResolver:
 
     async def close(self) -> None:
         """Give up what is under way."""
-        await self._asked.close()
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            await asked.close()
 
 
 class Names:
-    """Looks names up, within bounds of time and number.
-
-    Args:
-        resolver: Who is asked; the system's name servers if None.
-        timeout: After which a lookup has failed.
-    """
+    """Looks names up, within bounds of time and number."""
 
     def __init__(
-        self, resolver: Resolver | None = None, *, timeout: timedelta = _LOOKUP_TIMEOUT
+        self,
+        resolver: Resolver | None = None,  # the system's name servers if None
+        *,
+        timeout: timedelta = _LOOKUP_TIMEOUT,
     ) -> None:
-        self._resolver = resolver
+        self._own = SystemResolver()
+        self._resolver = resolver or self._own
         self._timeout = timeout
-        self._own: SystemResolver | None = None
 
     async def look_up(self, host: str) -> list[str]:
         """Return a name's addresses, and take down how long that took.
@@ -88,7 +90,7 @@ class Names:
         probe.enter("resolve")
         try:
             async with asyncio.timeout(self._timeout.total_seconds()):
-                addresses = await self._asked().resolve(host)
+                addresses = await self._resolver.resolve(host)
         except TimeoutError as exc:
             late = "the name could not be looked up in time"
             raise LookupFailedError(errno.ETIMEDOUT, late) from exc
@@ -103,16 +105,7 @@ class Names:
 
     async def close(self) -> None:
         """Let go of the name servers; a resolver that was given is the caller's."""
-        own, self._own = self._own, None
-        if own is not None:
-            await own.close()
-
-    def _asked(self) -> Resolver:
-        if self._resolver is not None:
-            return self._resolver
-        if self._own is None:  # needs a running loop
-            self._own = SystemResolver()
-        return self._own
+        await self._own.close()
 
 
 class Guard:
@@ -123,18 +116,6 @@ class Guard:
     ) -> None:
         self._policy = policy
         self._is_own = is_own
-
-    def check_all(self, addresses: Iterable[str], port: int, host: str) -> None:
-        """Judge all of a name's addresses.
-
-        All, not any: a name with a public and a private address is an attack that needs two
-        attempts.
-
-        Raises:
-            OSError: One of them is refused.
-        """
-        for address in addresses:
-            self.check(address, port, host)
 
     def open_socket(self, address: AddrInfoType) -> socket.socket:
         """Open the socket that is about to dial an address; the last word on where it goes.

@@ -143,11 +143,7 @@ class JwksClient:
         self._last_refetch: datetime | None = None
 
     async def find(self, kid: str) -> VerificationKey | None:
-        """Return the key of that name; None if the sender has none.
-
-        Raises:
-            KeysUnavailableError: No set was ever loaded, or the last one is too old to be trusted.
-        """
+        """Return the key of that name; an unknown one is looked for in the set of the moment."""
         fetches = self._set.fetches
         keys = await self.keys()
         if kid not in keys and self._set.fetches == fetches and self._may_refetch():
@@ -156,11 +152,7 @@ class JwksClient:
         return keys.get(kid)
 
     async def keys(self) -> Mapping[str, VerificationKey]:
-        """Return all keys by kid.
-
-        Raises:
-            KeysUnavailableError: No set was ever loaded, or the last one is too old to be trusted.
-        """
+        """Return all keys by kid, unless no set was ever loaded, or the last one is too old."""
         found = await self._set.get()
         if found is None:
             raise KeysUnavailableError(self._reason())
@@ -179,16 +171,6 @@ class JwksClient:
         """Begin to fetch, without waiting, if there are no keys that may be used."""
         if self._set.usable() is None and not self._set.backs_off():
             self._set.begin()
-
-    async def refresh(self) -> None:
-        """Fetch now, however fresh the set is.
-
-        Raises:
-            PushkitError: What the fetch failed with; the set that is held stays in use.
-        """
-        await self._set.renew()
-        if self._set.failure is not None:
-            raise self._set.failure
 
     async def close(self) -> None:
         """End a fetch that is under way. The HTTP session is the caller's."""
@@ -273,8 +255,7 @@ async def load_jwks(
 ) -> Mapping[str, VerificationKey]:
     """Return the keys of a JWK Set that the operator names, by a URL or a file.
 
-    Args:
-        allow: Hosts named for development; None if the URL names its own.
+    `allow` are hosts named for development; None if the URL names its own.
 
     Raises:
         ConfigError: It cannot be had.

@@ -30,17 +30,12 @@ _UNUSED_BEFORE: Final = timedelta(seconds=5)
 # RFC 6749 appendix A: VSCHAR without the space, as it has to fit into a header (RFC 6750 §2.1).
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 # RFC 6749 §5.2. Only these words are repeated: what else a server writes may be anything.
-_KNOWN_ERRORS: Final = frozenset(
-    {
-        "invalid_client",
-        "invalid_grant",
-        "invalid_request",
-        "invalid_scope",
-        "invalid_target",
-        "unauthorized_client",
-        "unsupported_grant_type",
-    }
-)
+# fmt: off
+_KNOWN_ERRORS: Final = frozenset({
+    "invalid_client", "invalid_grant", "invalid_request", "invalid_scope", "invalid_target",
+    "unauthorized_client", "unsupported_grant_type",
+})
+# fmt: on
 
 
 class ClientAuthentication(StrEnum):
@@ -125,11 +120,7 @@ class OAuthTokens:
         await self._token.close()
 
     async def _fetch(self, _held: Held[str] | None) -> Held[str]:
-        started = self._clock()
-        return _read(await self._ask(), started)
-
-    async def _ask(self) -> Answer:
-        client = self._client
+        started, client = self._clock(), self._client
         wanted = {
             "grant_type": "client_credentials",
             "scope": client.scope,
@@ -148,14 +139,22 @@ class OAuthTokens:
             headers.append(("Authorization", _basic(client)))
         body = urlencode({name: value for name, value in wanted.items() if value}).encode("ascii")
         destination = self._transport.policy.check(client.token_url)
-        return await self._transport.post(destination, headers, body, timeout=_FETCH_TIMEOUT)
+        answer = await self._transport.post(destination, headers, body, timeout=_FETCH_TIMEOUT)
+        return _read(answer, started)
 
     def _error(self, reason: str) -> OAuthError:
         return OAuthError(f"no token for {self._client.client_id}: {reason}")
 
 
 def _read(answer: Answer, started: datetime) -> Held[str]:
-    document = _document(answer)
+    if not answer.complete:
+        raise OAuthError("the answer broke off, or is too long")
+    try:
+        document = read_json_object(answer.body)
+    except MalformedJsonError as exc:
+        if answer.status == 200:
+            raise OAuthError("the answer is not a JSON object") from exc
+        document = {}
     if answer.status != 200:
         error = document.get("error")
         said = f" ({error})" if error in _KNOWN_ERRORS else ""
@@ -172,17 +171,6 @@ def _read(answer: Answer, started: datetime) -> Held[str]:
         fresh_until=started + life - min(_RENEWED_BEFORE, life / 5),
         good_until=started + life - min(_UNUSED_BEFORE, life / 10),
     )
-
-
-def _document(answer: Answer) -> JsonObject:
-    if not answer.complete:
-        raise OAuthError("the answer broke off, or is too long")
-    try:
-        return read_json_object(answer.body)
-    except MalformedJsonError as exc:
-        if answer.status != 200:
-            return {}
-        raise OAuthError("the answer is not a JSON object") from exc
 
 
 def _basic(client: OAuthClient) -> str:

@@ -21,20 +21,13 @@ MAX_ANSWER_BYTES: Final = 64 * 1024
 
 @record(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a destination answered.
-
-    Attributes:
-        status: The status code.
-        headers: The header fields.
-        body: The body, up to 64 KiB or what was asked for.
-        complete: False if the body was longer, or broke off, or did not end within the timeout.
-            The status stands all the same: a 2xx was an acknowledgement when its head arrived.
-        timing: Where the time went, and which address was dialled.
-    """
+    """What a destination answered."""
 
     status: int
     headers: Headers
-    body: bytes = field(repr=False)
+    body: bytes = field(repr=False)  # up to 64 KiB, or what was asked for
+    # False if the body was longer, or broke off, or did not end within the timeout. The status
+    # stands all the same: a 2xx was an acknowledgement when its head arrived.
     complete: bool = True
     timing: Timing = field(default_factory=Timing)
 

@@ -29,17 +29,13 @@ class Timing:
 
 
 class Probe:
-    """Adds up the phases of one request, one after another.
-
-    Attributes:
-        address: The address that was dialled, as `host:port`.
-        refused: Why an address that the request led to may not be dialled; None if all may.
-    """
+    """Adds up the phases of one request, one after another."""
 
     __slots__ = ("_phase", "_since", "_spent", "address", "refused")
 
     def __init__(self) -> None:
-        self.address: str | None = None
+        self.address: str | None = None  # the one that was dialled, as `host:port`
+        # Why an address that the request led to may not be dialled; None if all may.
         self.refused: Decision | None = None
         self._spent: dict[str, float] = {}
         self._phase: str | None = None

@@ -72,14 +72,12 @@ class BoundedSchema:
         self,
         document: JsonValue,
         *,
-        # How many keywords of its dialect may be applied to the schema, more or less.
-        max_steps: int = _MAX_STEPS_OF_SCHEMA,
         max_seconds: float = MAX_SECONDS,  # how much computing that may take
     ) -> None:
         require_extra()
         if not isinstance(document, dict | bool):
             raise InvalidSchemaError("expected an object or a boolean")
-        steps = Steps(max_steps, max_seconds)
+        steps = Steps(_MAX_STEPS_OF_SCHEMA, max_seconds)
         _check_size(document)
         dialect = document.get("$schema", _DRAFT_2020_12) if isinstance(document, dict) else ""
         base = _validator_class(dialect or _DRAFT_2020_12)
@@ -92,10 +90,7 @@ class BoundedSchema:
         self._base = base
 
     def check(self, data: JsonValue, steps: Steps | None = None) -> Complaint | None:
-        """Return what is wrong with data, or None.
-
-        Args:
-            steps: What may be spent, where several checks share it; by default `MAX_STEPS`.
+        """Return what is wrong with data, or None; several checks may share what may be spent.
 
         Raises:
             UndecidedError: It cannot be decided within the limits, or not with this schema at all.

@@ -72,10 +72,7 @@ class SecretKey:
 
 
 class SecretKeys:
-    """The keys that secrets are sealed with: the first one seals, all of them open.
-
-    Args:
-        keys: At least one.
+    """The keys that secrets are sealed with, at least one: the first one seals, all of them open.
 
     Raises:
         ConfigError: None, or the same one twice.
@@ -122,8 +119,7 @@ class SecretKeys:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> SecretKeys | None:
         """Read keys from `PUSHKIT_SECRET_KEYS`, or the file that `PUSHKIT_SECRET_KEYS_FILE` names.
 
-        Returns:
-            None if neither is set.
+        None if neither is set.
 
         Raises:
             ConfigError: Both are set, or what they hold are no keys.
@@ -149,12 +145,7 @@ class SecretKeys:
         return SEALED + bytes.fromhex(self._first.id)
 
     def seal(self, secret: bytes, context: bytes) -> bytes:
-        """Seal a value with the first key.
-
-        Args:
-            secret: The value.
-            context: What it belongs to: it can be opened with the same context only.
-        """
+        """Seal a value with the first key: it can be opened with the same context only."""
         salt, nonce = secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_NONCE_BYTES)
         sealed = _cipher(self._first, salt).encrypt(nonce, secret, context)
         return self.head + salt + nonce + sealed

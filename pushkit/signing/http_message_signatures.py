@@ -146,12 +146,14 @@ def read_unverified_signatures(headers: Headers) -> list[UnverifiedHttpSignature
     """
     inputs = read_dictionary(headers, SIGNATURE_INPUT_HEADER)
     signatures = read_dictionary(headers, SIGNATURE_HEADER)
-    ours = [(label, member) for label, member in inputs.items() if _is_ours(member[1].get("tag"))]
+    # A token of that name would be equal, too, and is no string.
+    tags = {label: member[1].get("tag") for label, member in inputs.items()}
+    ours = [label for label, tag in tags.items() if isinstance(tag, str) and tag == TAG]
     if len(ours) > _MAX_CANDIDATES:
         raise InvalidSignatureError(
             f"{len(ours)} signatures with tag {TAG}, expected at most {_MAX_CANDIDATES}"
         )
-    return [_read_one(label, member, signatures.get(label)) for label, member in ours]
+    return [_read_one(label, inputs[label], signatures.get(label)) for label in ours]
 
 
 def verify_http_signature(
@@ -205,10 +207,6 @@ def verify_http_signature(
 
 
 # --- parsing ------------------------------------------------------------------------------------
-
-
-def _is_ours(tag: object) -> bool:
-    return isinstance(tag, str) and tag == TAG  # a token of that name is equal, too, and is none
 
 
 def _read_one(

@@ -190,11 +190,9 @@ def _jwt_header(algorithm: Algorithm, kid: str) -> str:
 async def sign_detached(
     payload: bytes, header: Mapping[str, JsonValue], key: SigningKey | RemoteKey
 ) -> DetachedJws:
-    """Sign a payload that travels elsewhere.
+    """Sign a payload that travels elsewhere: the verifier has to come by the very same bytes.
 
-    Args:
-        payload: The bytes; the verifier has to come by the very same.
-        header: The protected header, besides `alg` and `kid`, which are the key's.
+    `header` is the protected one, besides `alg` and `kid`, which are the key's.
 
     Raises:
         SigningError: The remote key did not sign, or not this.

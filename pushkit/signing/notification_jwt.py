@@ -67,7 +67,7 @@ def static_claims(
 
 
 async def sign_notification(
-    static: Mapping[str, JsonValue],
+    static: Mapping[str, JsonValue],  # see `static_claims`
     key: SigningKey | RemoteKey,
     *,
     issued_at: int,  # `iat`: this attempt, in seconds since the epoch
@@ -77,9 +77,6 @@ async def sign_notification(
     lifetime: int = _MAX_LIFETIME,  # seconds until the token expires; at most 300
 ) -> str:
     """Return the compact JWS of one attempt; see `jose.at_once` for a key of this process.
-
-    Args:
-        static: What every notification of its subscription states, see `static_claims`.
 
     Raises:
         SigningError: The remote key did not sign, or not this.

@@ -167,10 +167,7 @@ def sign_webhook(
 ) -> list[tuple[str, str]]:
     """Return the three header fields of one attempt.
 
-    Args:
-        body: The raw bytes that are sent.
-        delivery_id: The same on every retry; without `.`.
-        signers: What to sign with: several while one is being replaced.
+    The id is the same on every retry; there are several signers while one is being replaced.
 
     Raises:
         ConfigError: Nothing to sign with, an id that cannot be signed, or a time without a zone.

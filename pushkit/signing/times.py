@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TOKEN_LIFETIME: Final = timedelta(seconds=300)
 TOLERANCE: Final = timedelta(seconds=300)
-EXPIRY_LEEWAY: Final = timedelta(seconds=60)
+_EXPIRY_LEEWAY: Final = timedelta(seconds=60)
 LARGEST_EPOCH: Final = 253402300799  # 9999-12-31: beyond it, no datetime
 
 
@@ -38,18 +38,16 @@ def read_moment(value: object, of: str, name: str) -> datetime | None:
 def check_times(
     stated: JwtClaims | VerifiedHttpSignature,
     now: datetime,
-    *,
     tolerance: timedelta = TOLERANCE,
-    leeway: timedelta = EXPIRY_LEEWAY,
 ) -> None:
     """Hold the times that a signature states against the clock.
 
     Raises:
-        TimestampError: Issued more than `tolerance` ago or ahead, or expired by over `leeway`.
+        TimestampError: Issued more than `tolerance` ago or ahead, or expired by over a minute.
     """
     check_timestamp(stated.issued_at, now, tolerance)
     if stated.expires_at is not None:
-        check_expiry(stated.expires_at, now, leeway)
+        check_expiry(stated.expires_at, now)
 
 
 def check_timestamp(moment: datetime, now: datetime, tolerance: timedelta) -> None:
@@ -61,8 +59,8 @@ def check_timestamp(moment: datetime, now: datetime, tolerance: timedelta) -> No
         raise TimestampError(f"issued {found}, expected within {seconds} s: check the clocks")
 
 
-def check_expiry(moment: datetime, now: datetime, leeway: timedelta) -> None:
-    """Refuse what expired more than `leeway` ago."""
+def check_expiry(moment: datetime, now: datetime) -> None:
+    """Refuse what expired more than a minute ago."""
     # The leeway goes to the clock's side: at the end of the calendar there is none to add.
-    if now - leeway > moment:
+    if now - _EXPIRY_LEEWAY > moment:
         raise TimestampError("the signature has expired")

@@ -26,16 +26,13 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class LazyGroup(click.Group):
-    """A group of commands that are imported when they are asked for.
-
-    Args:
-        modules: The module of each, by its name; there it has the name with `_` for `-`.
-    """
+    """A group of commands that are imported when they are asked for."""
 
     def __init__(
         self, *args: Any, modules: Mapping[str, str] | None = None, **options: Any
     ) -> None:
         super().__init__(*args, **options)
+        # The module of each, by its name; there it has the name with `_` for `-`.
         self._modules = modules or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -78,17 +79,13 @@ class Supervisor:
             numbers = set(os.read(came, 4096)) if came in ready else set()
             if numbers & set(STOP_SIGNALS):
                 return True
-            for number in numbers:
-                self._hand_on(number)
+            for child, number in itertools.product(self._children, numbers):
+                if child.process.pid is not None and not child.dead:
+                    os.kill(child.process.pid, number)
             self._bury(ready)
             if self._restart_after is None and any(child.dead for child in self._children):
                 return False
             self._restart_due()
-
-    def _hand_on(self, number: int) -> None:
-        for child in self._children:
-            if child.process.pid is not None and not child.dead:
-                os.kill(child.process.pid, number)
 
     def _bury(self, ready: Sequence[object]) -> None:
         """Note and report the processes whose end was seen."""

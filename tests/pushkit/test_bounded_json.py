@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
 from pushkit import bounded_json
-from pushkit.bounded_json import MAX_DEPTH, JsonValue, read_json, read_json_object, write_json
+from pushkit.bounded_json import JsonValue, read_json, read_json_object, write_json
 from pushkit.errors import MalformedJsonError
 
 json_values: st.SearchStrategy[JsonValue] = st.recursive(
@@ -47,7 +47,7 @@ def test_reads_what_it_writes_itself(value: JsonValue) -> None:
 def test_the_fast_reader_takes_nothing_that_the_strict_one_refuses(text: str) -> None:
     canonical, value = bounded_json._read_canonical(text.encode())
     if canonical:
-        strictly = bounded_json._read_strictly(text.encode(), MAX_DEPTH)
+        strictly = bounded_json._read_strictly(text.encode())
         assert json.dumps(value) == json.dumps(strictly)
 
 
@@ -141,11 +141,13 @@ def test_depth_is_told_by_the_bytes_as_by_a_walk(
     value: JsonValue, escaped: bool, limit: int
 ) -> None:
     data = json.dumps(value, ensure_ascii=escaped).encode()
-    if depth(value) <= limit:
-        assert read_json(data, max_depth=limit) == value
-    else:
-        with pytest.raises(MalformedJsonError, match=f"nested deeper than {limit} levels"):
-            read_json(data, max_depth=limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounded_json, "MAX_DEPTH", limit)
+        if depth(value) <= limit:
+            assert read_json(data) == value
+        else:
+            with pytest.raises(MalformedJsonError, match=f"nested deeper than {limit} levels"):
+                read_json(data)
 
 
 # --- writing -------------------------------------------------------------------------------------

@@ -326,9 +326,9 @@ CUTS = (
             "_KNOWN: dict[str, Sequence[str]] = {}\n_LOOKUP_TIMEOUT: Final =",
         ),
         (
-            "                addresses = await self._asked().resolve(host)\n",
+            "                addresses = await self._resolver.resolve(host)\n",
             "                if host not in _KNOWN:\n"
-            "                    _KNOWN[host] = await self._asked().resolve(host)\n"
+            "                    _KNOWN[host] = await self._resolver.resolve(host)\n"
             "                addresses = _KNOWN[host]\n",
         ),
     ),

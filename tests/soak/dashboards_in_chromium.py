@@ -46,7 +46,6 @@ from pushkit import (
 from pushkit.clock import utc_now
 from pushkit.dashboard.app import dashboard_app
 from pushkit.keys.jwks import jwks_document
-from pushkit.keys.source import StaticKeySource
 from pushkit.webui.access import DashboardAccess
 from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
@@ -244,7 +243,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
             sender.outbox,
             sender.subscription_admin,
             access=access,
-            keys=StaticKeySource(ring),
+            keys=ring,
             issuer=ISSUER,
         )
         shown = await stack.enter_async_context(_served(outbox.app()))

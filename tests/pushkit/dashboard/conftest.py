@@ -26,7 +26,6 @@ from pushkit import (
 )
 from pushkit.clock import utc_now
 from pushkit.dashboard.app import dashboard_app
-from pushkit.keys.source import StaticKeySource
 from pushkit.webui.access import DashboardAccess
 from tests.databases import MadeSchemas
 
@@ -169,7 +168,7 @@ def open_dashboard(house: House, aiohttp_client: AiohttpClient) -> Open:
             house.sender.outbox,
             house.sender.subscription_admin,
             access=access or DashboardAccess(),
-            keys=StaticKeySource(key_ring()),
+            keys=key_ring(),
             issuer=ISSUER,
         )
         # A jar that keeps cookies of an address, as browsers do.

@@ -17,7 +17,6 @@ from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState,
 from pushkit.clock import utc_now
 from pushkit.dashboard.app import dashboard_app
 from pushkit.dashboard.openapi import openapi_document
-from pushkit.keys.source import StaticKeySource
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.site import Site
 from tests.pushkit.dashboard.conftest import ISSUER, TOKEN, Browser, House
@@ -72,7 +71,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             sender.outbox,
             sender.subscription_admin,
             access=DashboardAccess(token=TOKEN, allow_actions=True),
-            keys=StaticKeySource(ring),
+            keys=ring,
         )
         await sender.close()
 

@@ -8,7 +8,7 @@ import pytest
 from pushkit.errors import KeyFileError
 from pushkit.keys.files import save_key_ring, update_key_ring
 from pushkit.keys.ring import KeyRing
-from pushkit.keys.source import FileKeySource, StaticKeySource, key_source
+from pushkit.keys.source import FileKeySource, key_source
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -29,8 +29,9 @@ def test_a_ring_is_its_own_source() -> None:
     assert key_source(ring).ring() is ring
 
 
-def test_a_source_is_taken_as_it_is() -> None:
-    source = StaticKeySource(KeyRing.create(START))
+def test_a_source_is_taken_as_it_is(path: Path) -> None:
+    save_key_ring(path, KeyRing.create(START))
+    source = FileKeySource(path)
     assert key_source(source) is source
 
 

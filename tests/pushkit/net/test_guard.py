@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 import pytest
+from aiohappyeyeballs import SocketFactoryType
 from aiohttp import web
 from yarl import URL
 
 from pushkit.errors import DestinationRefusedError, TransportError
+from pushkit.net import dialling
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import (
     Decision,
@@ -178,10 +181,20 @@ async def test_the_addresses_alone_are_reason_enough(
     assert "mixed.attacker.example.com" in network.names.asked
 
 
+CHECKED = Guard.check
+
+
+def at_the_socket_alone(
+    guard: Guard, address: str, port: int | str, host: str | None = None
+) -> None:
+    if host is None:
+        CHECKED(guard, address, port)
+
+
 @pytest.mark.parametrize(
     ("removed", "put"),
     [
-        pytest.param("check_all", lambda *_: None, id="without the check of a name's answers"),
+        pytest.param("check", at_the_socket_alone, id="without the check of a name's answers"),
         pytest.param(
             "open_socket",
             lambda _, address: dialling_socket(address),
@@ -212,13 +225,12 @@ async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_che
     network: Network, canary: Canary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Rebinding between check and connect: what was checked is not what comes to the socket.
-    checked = Guard.check_all
+    dial = dialling._connected
 
-    def then_another(guard: Guard, addresses: list[str], port: int, host: str) -> None:
-        checked(guard, addresses, port, host)
-        addresses[:] = ["127.0.0.1"]
+    async def another(_: object, port: int, factory: SocketFactoryType) -> socket.socket:
+        return await dial(["127.0.0.1"], port, factory)
 
-    monkeypatch.setattr(Guard, "check_all", then_another)
+    monkeypatch.setattr(dialling, "_connected", another)
     network.names.says("rebind.example.com", [PUBLIC])
     transport = Transport(Relaxed(), ConnectionOptions(resolver=network.names))
     outcome = await tried(transport, f"http://rebind.example.com:{canary.port}/")

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import pytest
+from aiohappyeyeballs import SocketFactoryType
 from aiohttp import web
 
 from pushkit import DestinationRules
@@ -18,6 +20,7 @@ from pushkit.errors import (
     DestinationRefusedError,
     TransportError,
 )
+from pushkit.net import dialling
 from pushkit.net.destination import Decision, DestinationPolicy, Judged
 from pushkit.net.guard import Guard
 from pushkit.net.posting import ConnectionOptions
@@ -238,13 +241,12 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_not_followed(
         await transport.post(destination, [], b"{}", timeout=PATIENT)
 
     # And between the check and the socket.
-    checked = Guard.check_all
+    dial = dialling._connected
 
-    def then_another(guard: Guard, addresses: list[str], port: int, host: str) -> None:
-        checked(guard, addresses, port, host)
-        addresses[:] = [then]
+    async def another(_: object, port: int, factory: SocketFactoryType) -> socket.socket:
+        return await dial([then], port, factory)
 
-    monkeypatch.setattr(Guard, "check_all", then_another)
+    monkeypatch.setattr(dialling, "_connected", another)
     network.names.says(HOOKS, ["10.1.0.5"])
     with pytest.raises(AddressRefusedError):
         await transport.post(destination, [], b"{}", timeout=PATIENT)

@@ -521,17 +521,6 @@ async def test_not_modified_without_a_set_is_a_failure(
         await client.keys()
 
 
-async def test_refresh_fetches_a_fresh_set_and_says_what_failed(
-    client: JwksClient, publisher: Publisher
-) -> None:
-    await client.refresh()
-    await client.refresh()
-    assert publisher.hits == 2
-    publisher.answer = fetched(404)
-    with pytest.raises(JwksError, match="found 404"):
-        await client.refresh()
-
-
 async def test_a_defect_of_the_fetch_is_not_hidden(
     client: JwksClient, publisher: Publisher
 ) -> None:
@@ -603,9 +592,10 @@ async def test_a_key_ring_is_served_fetched_and_revalidated(
 
 async def _refusal(url: str, transport: Transport) -> PushkitError:
     client = JwksClient(url, fetch=partial(fetch_jwks, transport))
-    with pytest.raises(PushkitError) as caught:
-        await client.refresh()
-    return caught.value
+    with pytest.raises(KeysUnavailableError):
+        await client.keys()
+    assert client._set.failure is not None
+    return client._set.failure
 
 
 async def test_a_redirect_is_not_followed(serve: Serve, transport: Transport) -> None:
@@ -729,6 +719,6 @@ async def test_cookies_are_not_kept(serve: Serve, transport: Transport) -> None:
         return web.Response(body=jwks(), headers={"Set-Cookie": "a=b"})
 
     client = JwksClient(await serve(handler), fetch=partial(fetch_jwks, transport))
-    await client.refresh()
-    await client.refresh()
+    for _ in range(2):
+        await client._set.renew()
     assert cookies == [None, None]

@@ -109,7 +109,7 @@ async def test_the_one_deadline_is_over_the_lookup_too(proxy: str | None) -> Non
 
 async def test_by_default_the_systems_name_servers_are_asked_without_threads() -> None:
     names = Names()
-    assert isinstance(names._asked(), SystemResolver)
+    assert isinstance(names._resolver, SystemResolver)
     await names.close()
     await names.close()
 
