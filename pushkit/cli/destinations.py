@@ -5,16 +5,15 @@ Secrets stand in the environment (`client_secret_env`) or in their own files (`c
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import ErrorDetails
 
 from pushkit.a2a import Authentication
@@ -30,7 +29,19 @@ from pushkit.url import masked_url
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
-class _Table(BaseModel, extra="forbid", hide_input_in_errors=True): ...
+class _Table(BaseModel, extra="forbid", hide_input_in_errors=True):
+    @model_validator(mode="after")
+    def _can_be_built(self, info: ValidationInfo) -> Self:
+        """See here, where the place in the file is known, whether its parts go together."""
+        try:
+            self.build(info.context or Path())
+        except ConfigError as exc:
+            raise ValueError(str(exc)) from exc
+        return self
+
+    def build(self, base: Path) -> object:
+        """Return what it describes; paths in it are relative to a folder. Raises ConfigError."""
+        raise NotImplementedError
 
 
 class _Rules(_Table):
@@ -40,6 +51,11 @@ class _Rules(_Table):
     refused_networks: tuple[str, ...] = ()
     allow_domains: tuple[str, ...] = ()
     allow_networks: tuple[str, ...] = ()
+
+    def build(self, base: Path) -> DestinationRules:  # noqa: ARG002  # it names no path
+        rules = DestinationRules(**self.model_dump())
+        DestinationPolicy(rules=rules)
+        return rules
 
 
 class _OAuth(_Table):
@@ -51,6 +67,13 @@ class _OAuth(_Table):
     audience: str = ""
     resource: str = ""
     authentication: ClientAuthentication = ClientAuthentication.BASIC
+
+    def build(self, base: Path) -> OAuthClient:
+        secret = _secret(base, "client_secret", self.client_secret_env, self.client_secret_file)
+        if secret is None:
+            raise ConfigError("expected client_secret_env or client_secret_file")
+        told = self.model_dump(exclude={"client_secret_env", "client_secret_file"})
+        return OAuthClient(client_secret=secret, **told)
 
 
 class _Credentials(_Table):
@@ -67,6 +90,38 @@ class _Credentials(_Table):
     client_key_password_file: Path | None = None
     ca_file: Path | None = None
 
+    def build(self, base: Path) -> DestinationCredentials:
+        return DestinationCredentials(
+            origin=self.origin,
+            owner=self.owner,
+            tenant=self.tenant,
+            authentication=self._authentication(base),
+            oauth=self.oauth.build(base) if self.oauth else None,
+            client_certificate=self._certificate(base),
+            ca_file=_path(base, self.ca_file),
+        )
+
+    def _authentication(self, base: Path) -> Authentication | None:
+        secret = _secret(base, "credentials", self.credentials_env, self.credentials_file)
+        if self.scheme is None and secret is None:
+            return None
+        if self.scheme is None or secret is None:
+            raise ConfigError(
+                f"{masked_url(self.origin)}: expected scheme, and credentials_env or"
+                " credentials_file, together"
+            )
+        return Authentication(schemes=(self.scheme,), credentials=secret)
+
+    def _certificate(self, base: Path) -> ClientCertificate | None:
+        if self.client_certificate is None:
+            return None
+        variable, file = self.client_key_password_env, self.client_key_password_file
+        return ClientCertificate(
+            certificate=base / self.client_certificate,
+            key=_path(base, self.client_key),
+            password=_secret(base, "client_key_password", variable, file),
+        )
+
 
 class _File(_Table):
     proxy: str | None = None
@@ -74,8 +129,29 @@ class _File(_Table):
     ca_file: Path | None = None
     verify_ownership: bool = False
     rate_per_origin: Annotated[float, Field(gt=0)] | None = None
-    rules: _Rules = _Rules()
+    rules: _Rules = Field(default_factory=_Rules.model_construct)
     credentials: list[_Credentials] = []
+
+    def build(self, base: Path) -> dict[str, Any]:
+        if self.proxy is not None and self.proxy_env is not None:
+            raise ConfigError("proxy_env: expected either proxy or proxy_env")
+        proxy = self.proxy or _secret(base, "proxy", self.proxy_env, None)
+        if proxy is not None:
+            EgressProxy.parse(proxy)
+        rate = {} if self.rate_per_origin is None else {"rate_per_origin": self.rate_per_origin}
+        return {
+            "destinations": self.rules.build(base),
+            "proxy": proxy,
+            "ca_file": _path(base, self.ca_file),
+            "verify_ownership": self.verify_ownership,
+            "credentials": tuple(each.build(base) for each in self.credentials),
+            **rate,
+        }
+
+
+_KNOWN = frozenset(
+    name for model in (_File, _Rules, _Credentials, _OAuth) for name in model.model_fields
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,157 +171,53 @@ def load_destinations(path: Path) -> DestinationsFile:
     """
     try:
         text = path.read_text("utf-8")
-        read = _File.model_validate(tomllib.loads(text))
-        return DestinationsFile(options=_Reader(path.parent).options(read))
+        read = _File.model_validate(tomllib.loads(text), context=path.parent)
+        return DestinationsFile(options=read.build(path.parent))
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
     except ValidationError as exc:
-        mistakes = map(_mistake, exc.errors(include_input=False, include_url=False))
-        raise ConfigError("\n".join(_placed(path, text, *each) for each in mistakes)) from exc
-    except _MistakeError as exc:
-        raise ConfigError(_placed(path, text, exc.where, str(exc))) from exc
+        found = exc.errors(include_input=False, include_url=False, include_context=False)
+        raise ConfigError("\n".join(_placed(path, text, each) for each in found)) from exc
     except (ValueError, RecursionError) as exc:
-        raise ConfigError(f"{path}: not TOML: {_without_input(exc)}") from exc
+        says = "expected UTF-8" if isinstance(exc, UnicodeDecodeError) else str(exc)
+        raise ConfigError(f"{path}: not TOML: {says}") from exc
 
 
-class _MistakeError(ConfigError):
-    """What only shows when the parts of the file are put together, and where it stands."""
-
-    def __init__(self, where: Location, says: str) -> None:
-        super().__init__(says)
-        self.where = where
-
-
-@contextlib.contextmanager
-def _at(where: Location) -> Iterator[None]:
-    """Give what goes wrong inside its place in the file."""
-    try:
-        yield
-    except _MistakeError:
-        raise
-    except ConfigError as exc:
-        says = str(exc)
-        member, _, rest = says.partition(": ")
-        while rest and member in _KNOWN:
-            where, says = (where if where[-1:] == (member,) else (*where, member)), rest
-            member, _, rest = says.partition(": ")
-        raise _MistakeError(where, says) from exc
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    base: Path
-
-    def options(self, read: _File) -> dict[str, Any]:
-        if read.proxy is not None and read.proxy_env is not None:
-            raise _MistakeError(("proxy_env",), "expected either proxy or proxy_env")
-        rules = DestinationRules(**read.rules.model_dump())
-        with _at(("rules",)):
-            DestinationPolicy(rules=rules)
-        with _at(()):
-            proxy = read.proxy or self._secret("proxy", read.proxy_env, None)
-            if proxy is not None:
-                EgressProxy.parse(proxy)
-        credentials = []
-        for number, each in enumerate(read.credentials):
-            where = ("credentials", number)
-            with _at(where):
-                credentials.append(self._credentials(each, where))
-        options: dict[str, Any] = {
-            "destinations": rules,
-            "proxy": proxy,
-            "ca_file": self._path(read.ca_file),
-            "verify_ownership": read.verify_ownership,
-            "credentials": tuple(credentials),
-        }
-        if read.rate_per_origin is not None:
-            options["rate_per_origin"] = read.rate_per_origin
-        return options
-
-    def _credentials(self, read: _Credentials, where: Location) -> DestinationCredentials:
-        with _at((*where, "oauth")):
-            oauth = None if read.oauth is None else self._oauth(read.oauth)
-        return DestinationCredentials(
-            origin=read.origin,
-            owner=read.owner,
-            tenant=read.tenant,
-            authentication=self._authentication(read),
-            oauth=oauth,
-            client_certificate=self._certificate(read),
-            ca_file=self._path(read.ca_file),
-        )
-
-    def _authentication(self, read: _Credentials) -> Authentication | None:
-        secret = self._secret("credentials", read.credentials_env, read.credentials_file)
-        if read.scheme is None and secret is None:
-            return None
-        if read.scheme is None or secret is None:
-            raise ConfigError(
-                f"{masked_url(read.origin)}: expected scheme, and credentials_env or"
-                " credentials_file, together"
-            )
-        return Authentication(schemes=(read.scheme,), credentials=secret)
-
-    def _oauth(self, read: _OAuth) -> OAuthClient:
-        secret = self._secret("client_secret", read.client_secret_env, read.client_secret_file)
-        if secret is None:
-            raise ConfigError("oauth: expected client_secret_env or client_secret_file")
-        told = read.model_dump(exclude={"client_secret_env", "client_secret_file"})
-        return OAuthClient(client_secret=secret, **told)
-
-    def _certificate(self, read: _Credentials) -> ClientCertificate | None:
-        if read.client_certificate is None:
-            return None
-        return ClientCertificate(
-            certificate=self.base / read.client_certificate,
-            key=self._path(read.client_key),
-            password=self._secret(
-                "client_key_password", read.client_key_password_env, read.client_key_password_file
-            ),
-        )
-
-    def _path(self, path: Path | None) -> Path | None:
-        return None if path is None else self.base / path
-
-    def _secret(self, name: str, variable: str | None, file: Path | None) -> str | None:
-        if variable is not None and file is not None:
-            raise ConfigError(f"expected either {name}_env or {name}_file")
-        if variable is not None:
-            secret = os.environ.get(variable)
-            if not secret:
-                # What is no name may be the secret itself, in the wrong place.
-                named = f" {variable}" if _VARIABLE.fullmatch(variable) else " of that name"
-                raise ConfigError(f"{name}_env: the variable{named} is not set")
-            return secret
-        return None if file is None else self._read(name, file)
-
-    def _read(self, name: str, file: Path) -> str:
-        try:
-            secret = (self.base / file).read_text("utf-8").strip()
-        except OSError as exc:
-            raise ConfigError(f"{name}_file: {file}: {exc.strerror}") from exc
-        except UnicodeDecodeError as exc:
-            raise ConfigError(f"{name}_file: {file}: not UTF-8") from exc
-        if not secret:
-            raise ConfigError(f"{name}_file: {file}: empty")
-        return secret
-
-
-_MODELS = (_File, _Rules, _Credentials, _OAuth)
-_KNOWN = frozenset(name for model in _MODELS for name in model.model_fields)
-
-
-def _mistake(found: ErrorDetails) -> tuple[Location, str]:
-    where = found["loc"]
+def _placed(path: Path, text: str, found: ErrorDetails) -> str:
+    where: Location = found["loc"]
+    says = found["msg"].removeprefix("Value error, ")
     if found["type"] == "extra_forbidden":
-        return where, f"there is no such setting{did_you_mean(str(where[-1]), _KNOWN)}"
-    return where, found["msg"]
-
-
-def _placed(path: Path, text: str, where: Location, says: str) -> str:
+        says = f"there is no such setting{did_you_mean(str(where[-1]), _KNOWN)}"
+    member, _, rest = says.partition(": ")
+    while rest and member in _KNOWN:  # what is built says which member is wrong
+        where, says = (where if where[-1:] == (member,) else (*where, member)), rest
+        member, _, rest = says.partition(": ")
     named = f"{name_of(where)}: {says}" if where else says
     return f"{path}:{line_of(text, where)}: {named}"
 
 
-def _without_input(exc: Exception) -> str:
-    return "expected UTF-8" if isinstance(exc, UnicodeDecodeError) else str(exc)
+def _path(base: Path, path: Path | None) -> Path | None:
+    return None if path is None else base / path
+
+
+def _secret(base: Path, name: str, variable: str | None, file: Path | None) -> str | None:
+    if variable is not None and file is not None:
+        raise ConfigError(f"expected either {name}_env or {name}_file")
+    if variable is not None:
+        secret = os.environ.get(variable)
+        if not secret:
+            # What is no name may be the secret itself, in the wrong place.
+            named = f" {variable}" if _VARIABLE.fullmatch(variable) else " of that name"
+            raise ConfigError(f"{name}_env: the variable{named} is not set")
+        return secret
+    if file is None:
+        return None
+    try:
+        secret = (base / file).read_text("utf-8").strip()
+    except OSError as exc:
+        raise ConfigError(f"{name}_file: {file}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{name}_file: {file}: not UTF-8") from exc
+    if not secret:
+        raise ConfigError(f"{name}_file: {file}: empty")
+    return secret
