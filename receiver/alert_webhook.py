@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.alerts.rule import Alert, AlertCode
+from pushkit.alerts.sinks import AlertSink
 from pushkit.errors import AlertFailedError, ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
@@ -23,7 +24,7 @@ _TIMEOUT: Final = timedelta(seconds=15)
 _WITHIN: Final = timedelta(minutes=1)
 
 
-class AlertWebhook:
+class AlertWebhook(AlertSink):
     """Posts alerts as JSON to a URL that the operator names: addresses of the inside are allowed.
 
     Args:

@@ -15,15 +15,14 @@ from pushkit.keys.jwk import SigningKey
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets
 from pushkit.storage.location import is_file
-from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered
+from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered, variable_option
 from receiver.settings import load_settings
 
-config_option = click.option(
+config_option = variable_option(
     "--config",
     type=PATH,
     default=Path("receiver.toml"),
     envvar="RECEIVER_CONFIG",
-    show_envvar=True,
     help="The configuration file.",
 )
 

@@ -38,23 +38,15 @@ class AlertCode(StrEnum):
 
 @record(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something that somebody should look at.
+    """Something that somebody should look at."""
 
-    Attributes:
-        code: What it is about.
-        at: When it was found.
-        about: What makes two of them the same: an origin, a sender, a key, a part.
-        says: A sentence.
-        facts: What the event says.
-        more: How many like it were found since the last one, and not sent.
-    """
-
-    code: AlertCode
-    at: datetime
-    about: str
-    says: str
+    code: AlertCode  # what it is about
+    at: datetime  # when it was found
+    about: str  # what makes two of them the same: an origin, a sender, a key, a part
+    says: str  # a sentence
+    # What the event says.
     facts: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
-    more: int = 0
+    more: int = 0  # how many like it were found since the last one, and not sent
 
     def document(self) -> dict[str, object]:
         """Return it as JSON has it: what a command reads and a webhook gets."""

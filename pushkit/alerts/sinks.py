@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import ClassVar, Final
 
 from pushkit.alerts.rule import Alert
 from pushkit.errors import AlertFailedError
@@ -19,25 +20,21 @@ _COMMAND_WITHIN: Final = timedelta(seconds=30)
 _OURS: Final = ("PUSHKIT_", "RECEIVER_")  # variables that may hold secrets
 
 
-class AlertSink(Protocol):
+class AlertSink(ABC):
     """Somewhere that alerts go."""
 
-    @property
-    def name(self) -> str:
-        """For the log."""
-        ...
+    name: ClassVar[str]  # for the log
 
-    def takes(self, alert: Alert) -> bool:
+    def takes(self, alert: Alert) -> bool:  # noqa: ARG002  # most take all
         """Say whether an alert may go there: not by what may be at fault itself."""
-        ...
+        return True
 
+    @abstractmethod
     async def send(self, alert: Alert) -> None:
         """Send one; what it raises is logged, with the alert."""
-        ...
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027  # most have nothing open
         """Let go of connections."""
-        ...
 
 
 def log_alert(alert: Alert) -> None:
@@ -47,24 +44,17 @@ def log_alert(alert: Alert) -> None:
     _log.error("alert %s: %s%s", alert.code.value, alert.says, more, extra=extra)
 
 
-class AlertLog:
+class AlertLog(AlertSink):
     """Writes alerts to the log, as errors of `pushkit.alerts`."""
 
     name = "log"
-
-    def takes(self, alert: Alert) -> bool:  # noqa: ARG002  # all of them
-        """Take every alert."""
-        return True
 
     async def send(self, alert: Alert) -> None:
         """Write a line."""
         log_alert(alert)
 
-    async def close(self) -> None:
-        """Hold nothing open."""
 
-
-class AlertCommand:
+class AlertCommand(AlertSink):
     """Runs a program for each alert, which it gets as JSON on its standard input.
 
     There is no shell, and none of the variables that may hold secrets of ours.
@@ -80,10 +70,6 @@ class AlertCommand:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = find_program(command, setting="alerts: command")
-
-    def takes(self, alert: Alert) -> bool:  # noqa: ARG002  # all of them
-        """Take every alert."""
-        return True
 
     async def send(self, alert: Alert) -> None:
         """Run it once.
@@ -104,6 +90,3 @@ class AlertCommand:
             raise AlertFailedError(f"command: {exc.strerror}") from exc
         if status != 0:
             raise AlertFailedError(f"command: ended with status {status}, expected 0")
-
-    async def close(self) -> None:
-        """Hold nothing open."""

@@ -20,6 +20,7 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.database import opened
 from pushkit.storage.migrations import Access
 from pushkit.terminal.dashboard_options import DashboardOptions, dashboard_options
+from pushkit.terminal.options import variable_option
 from pushkit.terminal.output import example
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
 @database_option
 @dashboard_options(listen="127.0.0.1:8090", variable="PUSHKIT_DASHBOARD_TOKEN")
 @key_file_options("The key file, to show the states of its keys.", default=None)
-@click.option(
-    "--issuer", envvar="PUSHKIT_ISSUER", show_envvar=True, help="`iss`, to show requests whole."
-)
+@variable_option("--issuer", envvar="PUSHKIT_ISSUER", help="`iss`, to show requests whole.")
 def dashboard(
     *, database: str, options: DashboardOptions, key_file: KeyFile | None, issuer: str | None
 ) -> None:

@@ -7,26 +7,23 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-import click
-
 from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
 from pushkit.storage.database import Database
 from pushkit.storage.location import is_file
 from pushkit.terminal.databases import OperatedDatabase
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
-from pushkit.terminal.options import Given, gathered
+from pushkit.terminal.options import Given, gathered, variable_option
 
 A = TypeVar("A")
 R = TypeVar("R")
 
 _LOG_FORMAT_VARIABLE: Final = "PUSHKIT_LOG_FORMAT"
 
-database_option = click.option(
+database_option = variable_option(
     "--database",
     required=True,
     envvar="PUSHKIT_DATABASE",
-    show_envvar=True,
     help="The outbox: the path of a SQLite file, or a PostgreSQL DSN.",
 )
 

@@ -19,7 +19,15 @@ from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.ring import KeyRing
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets
-from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered, read_by
+from pushkit.terminal.options import (
+    FILE,
+    PATH,
+    Given,
+    choice_option,
+    gathered,
+    read_by,
+    variable_option,
+)
 from pushkit.terminal.toml_places import did_you_mean
 from pushkit.url import Url
 
@@ -86,9 +94,7 @@ def key_file_options(
     says: str = "The key file.", default: Path | None = Path("keys.json")
 ) -> Given:
     """`--keys` and `--passphrase-file`: a `key_file`, None if none is named by default either."""
-    keys = click.option(
-        "--keys", type=PATH, default=default, envvar="PUSHKIT_KEYS", show_envvar=True, help=says
-    )
+    keys = variable_option("--keys", type=PATH, default=default, envvar="PUSHKIT_KEYS", help=says)
     return gathered("key_file", _key_file, keys=keys, passphrase_file=_passphrase_option)
 
 
@@ -141,12 +147,11 @@ signing_options = gathered(
     "signing",
     _signing,
     schemes=scheme_option("A signature that notifications carry; may stand several times."),
-    secrets_file=click.option(
+    secrets_file=variable_option(
         "--webhook-secrets-file",
         "secrets_file",
         type=FILE,
         envvar="PUSHKIT_WEBHOOK_SECRETS_FILE",
-        show_envvar=True,
         help="For standard-webhooks: a file with a whsec_… or whsk_… per line, several while one"
         " is being replaced. These signatures name no audience.",
     ),

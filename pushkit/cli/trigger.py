@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Final
 
 import click
@@ -36,18 +35,16 @@ from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
 from pushkit.terminal.output import example
 
-_SAID: Final[Mapping[TaskState, str | None]] = MappingProxyType(
-    {
-        TaskState.SUBMITTED: None,
-        TaskState.WORKING: "Reading the quarter's invoices: 120 of 480.",
-        TaskState.INPUT_REQUIRED: "Two invoices have no date. Should I leave them out?",
-        TaskState.AUTH_REQUIRED: "I need to be let into the archive of last year.",
-        TaskState.COMPLETED: "The summary is done: 478 invoices, 2 left out.",
-        TaskState.CANCELED: "Cancelled, as you asked.",
-        TaskState.FAILED: "The archive did not answer in an hour; nothing was changed.",
-        TaskState.REJECTED: "I may not read these invoices.",
-    }
-)
+_SAID: Final[Mapping[TaskState, str | None]] = {
+    TaskState.SUBMITTED: None,
+    TaskState.WORKING: "Reading the quarter's invoices: 120 of 480.",
+    TaskState.INPUT_REQUIRED: "Two invoices have no date. Should I leave them out?",
+    TaskState.AUTH_REQUIRED: "I need to be let into the archive of last year.",
+    TaskState.COMPLETED: "The summary is done: 478 invoices, 2 left out.",
+    TaskState.CANCELED: "Cancelled, as you asked.",
+    TaskState.FAILED: "The archive did not answer in an hour; nothing was changed.",
+    TaskState.REJECTED: "I may not read these invoices.",
+}
 _KINDS: Final = (*(state.value for state in _SAID), "artifact", "message", "task")
 
 

@@ -33,6 +33,7 @@ from pushkit.terminal.options import (
     gathered,
     read_by,
     seconds_option,
+    variable_option,
 )
 from pushkit.work import stop_after_attempt, stop_after_delay
 from pushkit.work.retry import RetryPolicy, wait_schedule
@@ -113,48 +114,45 @@ delivery_options = gathered(
 
 def _alerts(
     *,
-    log: bool,
-    command: str | None,
-    webhook: str | None,
-    token: str | None,
+    alert_log: bool,
+    alert_command: str | None,
+    alert_webhook: str | None,
+    alert_token: str | None,
     alert_every: timedelta,
 ) -> AlertOptions | None:
     """Return where alerts go; None where nobody wants any."""
-    if not (log or command or webhook):
+    if not (alert_log or alert_command or alert_webhook):
         return None
     try:
-        words = tuple(shlex.split(command or ""))
+        command = tuple(shlex.split(alert_command or ""))
     except ValueError as exc:
         raise click.UsageError("--alert-command: a quote is not closed") from exc
     return AlertOptions(
-        log=log, command=words, webhook=webhook, webhook_token=token, every=alert_every
+        log=alert_log,
+        command=command,
+        webhook=alert_webhook,
+        webhook_token=alert_token,
+        every=alert_every,
     )
 
 
 _alert_options = gathered(
     "alerts",
     _alerts,
-    log=click.option("--alert-log", "log", is_flag=True, help="Write alerts to the log."),
-    command=click.option(
+    alert_log=click.option("--alert-log", is_flag=True, help="Write alerts to the log."),
+    alert_command=click.option(
         "--alert-command",
-        "command",
         metavar="COMMAND",
         help="Run this for each alert, which it gets as JSON on standard input; without a shell.",
     ),
-    webhook=click.option(
+    alert_webhook=variable_option(
         "--alert-webhook",
-        "webhook",
         metavar="URL",
         envvar="PUSHKIT_ALERT_WEBHOOK",
-        show_envvar=True,
         help="Send alerts there: signed, through the same outbox.",
     ),
-    token=click.option(
-        "--alert-token",
-        "token",
-        envvar="PUSHKIT_ALERT_TOKEN",
-        show_envvar=True,
-        help="The token that this webhook expects.",
+    alert_token=variable_option(
+        "--alert-token", envvar="PUSHKIT_ALERT_TOKEN", help="The token that this webhook expects."
     ),
     alert_every=_age_option("--alert-every", "1h", "The same alert once in this time."),
 )
@@ -184,21 +182,16 @@ worker_options = gathered(
     "settings",
     WorkerSettings,
     database=database_option,
-    issuer=click.option(
-        "--issuer",
-        required=True,
-        envvar="PUSHKIT_ISSUER",
-        show_envvar=True,
-        help="`iss`: who this is from.",
+    issuer=variable_option(
+        "--issuer", required=True, envvar="PUSHKIT_ISSUER", help="`iss`: who this is from."
     ),
     key_file=key_file_options(),
     signing=signing_options,
     allow=allow_option,
-    destinations=click.option(
+    destinations=variable_option(
         "--destinations",
         type=PATH,
         envvar="PUSHKIT_DESTINATIONS",
-        show_envvar=True,
         help="A TOML file: rules, proxy, credentials.",
     ),
     concurrency=click.option(

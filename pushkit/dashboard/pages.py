@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from pushkit.bounded_json import JsonObject, JsonValue
@@ -27,6 +27,7 @@ from pushkit.subscriptions.model import SubscriptionState
 from pushkit.terminal.output import document
 from pushkit.webui.documents import (
     buckets,
+    choice_of,
     limit_of,
     page_document,
     percentile,
@@ -37,8 +38,6 @@ from pushkit.webui.documents import (
 from pushkit.webui.exchange import PageRequest, Refused
 from pushkit.webui.findings import verdict_document
 from pushkit.webui.site import id_of
-
-_S = TypeVar("_S", DeliveryState, SubscriptionState)
 
 _DELIVERED: Final = DeliveryState.DELIVERED
 _SPARK_ATTEMPTS: Final = 40
@@ -147,7 +146,9 @@ class Pages:
     async def subscriptions(self, request: PageRequest) -> JsonObject:
         """Return a page of subscriptions, newest first."""
         query = request.query
-        wanted = SubscriptionFilter(state=_state(SubscriptionState, query), **_of(query))
+        wanted = SubscriptionFilter(
+            state=choice_of(query, "state", SubscriptionState), **_of(query)
+        )
         page = await self._subscriptions.browse(
             wanted, before=text_of(query, "before"), limit=limit_of(query)
         )
@@ -243,7 +244,7 @@ def delivery_filter(query: Mapping[str, str]) -> DeliveryFilter:
         ConfigError: A state that there is not, or a value that cannot stand in a database.
     """
     return DeliveryFilter(
-        state=_state(DeliveryState, query),
+        state=choice_of(query, "state", DeliveryState),
         subscription_id=text_of(query, "subscription"),
         error=text_of(query, "error"),
         **_of(query),
@@ -254,16 +255,6 @@ def _of(query: Mapping[str, str]) -> dict[str, Any]:
     """Return what filters of deliveries and of subscriptions both have."""
     names = {"tenant": "tenant", "owner": "owner", "task_id": "task", "origin": "origin"}
     return {member: text_of(query, name) for member, name in names.items()}
-
-
-def _state(states: type[_S], query: Mapping[str, str]) -> _S | None:
-    found = query.get("state") or None
-    if found is None:
-        return None
-    try:
-        return states(found)
-    except ValueError as exc:
-        raise ConfigError(f"state: expected one of {', '.join(states)}") from exc
 
 
 def _destination_key(after: str | None) -> DestinationKey | None:

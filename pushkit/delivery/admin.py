@@ -61,28 +61,20 @@ class OutboxAdmin:
     """The outbox for operators. Everything here is safe beside running workers.
 
     What is changed is changed in small transactions, one after another: traffic goes on.
-
-    Args:
-        database: Where outbox and subscriptions live, open (see `open_outbox`).
-        wake: Called when there is work again, for a worker in this process.
-        vault: Opens bodies that are sealed.
-        breaker: When a destination gets one delivery at a time: what the workers go by.
-        events: Who hears of what is changed: once of each call, however much that was.
-        clock: Returns now, aware, in UTC: for events.
-
-    Attributes:
-        breaker: The same.
     """
 
     def __init__(
         self,
-        database: Database,
+        database: Database,  # where outbox and subscriptions live, open (see `open_outbox`)
         *,
+        # Called when there is work again, for a worker in this process.
         wake: Callable[[], None] = lambda: None,
-        vault: Vault | None = None,
+        vault: Vault | None = None,  # opens bodies that are sealed
+        # When a destination gets one delivery at a time: what the workers go by.
         breaker: BreakerPolicy = _BREAKER,
+        # Who hears of what is changed: once of each call, however much that was.
         events: Listeners | None = None,
-        clock: Callable[[], datetime] = utc_now,
+        clock: Callable[[], datetime] = utc_now,  # for events
     ) -> None:
         self._events = events or Listeners(_log)
         self._clock = clock

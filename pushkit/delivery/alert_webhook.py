@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pushkit.a2a import DataPart, Message, MessageUpdate, PushConfig, Role, TextPart, WireVersion
 from pushkit.alerts.rule import Alert, AlertCode
+from pushkit.alerts.sinks import AlertSink
 from pushkit.errors import AlertFailedError
 from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK
 from pushkit.outbox.idempotency import IdempotencyKey
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pushkit.delivery.sender import PushSender
 
 
-class AlertWebhook:
+class AlertWebhook(AlertSink):
     """Sends alerts as messages of a task of their own: a text, and the alert as data.
 
     Args:
@@ -64,9 +65,6 @@ class AlertWebhook:
         if result.for_nobody:
             revive = f"pushkit subscriptions enable --task {ALERTS_TASK}"
             raise AlertFailedError(f"its subscription is disabled: `{revive}`")
-
-    async def close(self) -> None:
-        """Leave everything to the sender, which closes it."""
 
 
 def _message(alert: Alert, name: str) -> MessageUpdate:

@@ -67,23 +67,18 @@ class SubscriptionAdmin:
     """All subscriptions, whoever owns them. Everything here is safe beside running workers.
 
     What is changed is chosen by id or by filter, and changed in small transactions.
-
-    Args:
-        database: Where outbox and subscriptions live, open (see `open_outbox`).
-        wake: Called when there is work again, for a worker in this process.
-        vault: Seals test notifications, where bodies are sealed, and opens secrets to hide them.
-        events: Who hears of each subscription that is changed.
-        clock: Returns now, aware, in UTC: for events.
     """
 
     def __init__(
         self,
-        database: Database,
+        database: Database,  # where outbox and subscriptions live, open (see `open_outbox`)
         *,
+        # Called when there is work again, for a worker in this process.
         wake: Callable[[], None] = lambda: None,
+        # Seals test notifications, where bodies are sealed, and opens secrets to hide them.
         vault: Vault | None = None,
-        events: Listeners | None = None,
-        clock: Callable[[], datetime] = utc_now,
+        events: Listeners | None = None,  # who hears of each subscription that is changed
+        clock: Callable[[], datetime] = utc_now,  # for events
     ) -> None:
         self._events = events or Listeners(_log)
         self._clock = clock

@@ -44,19 +44,14 @@ class _Kept:
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """What one task has to store, in order.
+    """What one task has to store, in order."""
 
-    Attributes:
-        waiting: What waits in memory; the first stays in it while it is tried again.
-        callers: How many have an update that did not have to wait.
-        turn: Held by the one who stores his, once there are several; one alone needs none.
-        emptying: Tries again what waits.
-    """
-
+    # What waits in memory; the first stays in it while it is tried again.
     waiting: list[_Kept] = field(default_factory=list)
-    callers: int = 0
+    callers: int = 0  # how many have an update that did not have to wait
+    # Held by the one who stores his, once there are several; one alone needs none.
     turn: asyncio.Lock | None = None
-    emptying: asyncio.Task[None] | None = None
+    emptying: asyncio.Task[None] | None = None  # tries again what waits
 
     async def begin(self) -> None:
         """Wait for one's turn."""

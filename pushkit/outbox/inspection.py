@@ -22,29 +22,18 @@ _FILTERED = ("state", "tenant", "owner", "task_id", "subscription_id", "origin",
 
 @record(frozen=True, slots=True, kw_only=True)
 class DeliveryFilter:
-    """Which deliveries; None is any.
+    """Which deliveries; None is any."""
 
-    Attributes:
-        state: Where it stands.
-        tenant: The tenant; empty is the one without a name.
-        owner: The owner; empty likewise.
-        task_id: The task.
-        subscription_id: The subscription.
-        origin: The destination, as `https://host:port`.
-        error: The short code of what went wrong last.
-        cancelled_by: Who or what cancelled it.
-        next_only: Only those that are the next of their subscription: nothing before them is
-            unfinished, and it is not paused.
-    """
-
-    state: DeliveryState | None = None
-    tenant: str | None = None
-    owner: str | None = None
-    task_id: str | None = None
-    subscription_id: str | None = None
-    origin: str | None = None
-    error: str | None = None
-    cancelled_by: CancelledBy | None = None
+    state: DeliveryState | None = None  # where it stands
+    tenant: str | None = None  # the tenant; empty is the one without a name
+    owner: str | None = None  # the owner; empty likewise
+    task_id: str | None = None  # the task
+    subscription_id: str | None = None  # the subscription
+    origin: str | None = None  # the destination, as `https://host:port`
+    error: str | None = None  # the short code of what went wrong last
+    cancelled_by: CancelledBy | None = None  # who or what cancelled it
+    # Only those that are the next of their subscription: nothing before them is unfinished, and it
+    # is not paused.
     next_only: bool = False
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:

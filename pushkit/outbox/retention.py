@@ -26,18 +26,13 @@ class Retention:
 
     A delivery that is gone cannot be shown or sent again, and its idempotency key is forgotten.
 
-    Attributes:
-        delivered: Delivered and cancelled ones.
-        dead: Dead letters.
-        per_task: How many finished ones of a task stay at most, the newest.
-
     Raises:
         ConfigError: One of them is negative, or an age longer than a hundred years.
     """
 
-    delivered: timedelta | None = timedelta(days=7)
-    dead: timedelta | None = timedelta(days=30)
-    per_task: int | None = None
+    delivered: timedelta | None = timedelta(days=7)  # delivered and cancelled ones
+    dead: timedelta | None = timedelta(days=30)  # dead letters
+    per_task: int | None = None  # how many finished ones of a task stay at most, the newest
 
     def __post_init__(self) -> None:
         check_age("retain: delivered", self.delivered)

@@ -22,21 +22,13 @@ _COLUMNS = ("tenant", "owner", "task_id", "origin")
 
 @record(frozen=True, slots=True, kw_only=True)
 class SubscriptionFilter:
-    """Which subscriptions; None is any.
+    """Which subscriptions; None is any."""
 
-    Attributes:
-        state: Where it stands; by default any but withdrawn ones.
-        tenant: The tenant; empty is the one without a name.
-        owner: The owner; empty likewise.
-        task_id: The task.
-        origin: The destination, as `https://host:port`.
-    """
-
-    state: SubscriptionState | None = None
-    tenant: str | None = None
-    owner: str | None = None
-    task_id: str | None = None
-    origin: str | None = None
+    state: SubscriptionState | None = None  # where it stands; by default any but withdrawn ones
+    tenant: str | None = None  # the tenant; empty is the one without a name
+    owner: str | None = None  # the owner; empty likewise
+    task_id: str | None = None  # the task
+    origin: str | None = None  # the destination, as `https://host:port`
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
         """Return the conditions in SQL, and their parameters, numbered behind `after` others."""

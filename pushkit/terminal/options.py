@@ -59,6 +59,11 @@ def read_by(read: Callable[[Any], object]) -> Callable[[click.Context, click.Par
     return lambda _context, _parameter, value: None if value is None else read(value)
 
 
+def variable_option(*names: str, envvar: str, **more: Any) -> Given:
+    """Give a command an option that an environment variable may stand in for; the help says so."""
+    return click.option(*names, envvar=envvar, show_envvar=True, **more)
+
+
 def choice_option(*names: str, of: Iterable[Enum], **more: Any) -> Given:
     """Give a command an option, or several values of one, that is a member of an enum by value.
 

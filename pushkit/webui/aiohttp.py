@@ -17,7 +17,9 @@ def application(site: Site) -> web.Application:
     """Return an application of every path of a site."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        answer = await site.answer(lambda: _request(request), lambda limit: _body(request, limit))
+        answer = await site.answer(
+            lambda: _request(request), lambda limit: read_body(request, limit)
+        )
         return await _respond(request, answer)
 
     app = web.Application()
@@ -42,7 +44,8 @@ def _request(request: web.Request) -> PageRequest:
     )
 
 
-async def _body(request: web.Request, limit: int) -> bytes | None:
+async def read_body(request: web.Request, limit: int) -> bytes | None:
+    """Return the body of a request; None once it is longer than the limit."""
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk

@@ -37,7 +37,7 @@ class AsgiSite:
             await send({"type": "websocket.close", "code": 1000})
         elif scope["type"] == "http":
             answer = await self._site.answer(
-                lambda: _request(scope), lambda limit: _body(receive, limit)
+                lambda: _request(scope), lambda limit: read_body(receive, limit)
             )
             await _send(answer, receive, send)
 
@@ -64,7 +64,8 @@ def _request(scope: _Message) -> PageRequest:
     )
 
 
-async def _body(receive: _Receive, limit: int) -> bytes | None:
+async def read_body(receive: _Receive, limit: int) -> bytes | None:
+    """Return the body of a request; None once it is longer than the limit."""
     body, more = bytearray(), True
     while more:
         message = await receive()

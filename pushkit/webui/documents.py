@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Final, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue
@@ -13,6 +14,7 @@ from pushkit.errors import ConfigError
 from pushkit.storage.paging import Page
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 
 MAX_CHARS: Final = 512
 TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f]*$"
@@ -73,6 +75,14 @@ def text_of(query: Mapping[str, str], name: str) -> str | None:
     if found is not None and (len(found) > MAX_CHARS or not _TEXT.fullmatch(found)):
         raise ConfigError(f"{name}: expected at most {MAX_CHARS} characters, none of control")
     return found
+
+
+def choice_of(query: Mapping[str, str], name: str, known: type[E]) -> E | None:
+    """Return a value of a query that is one of some words. Raises ConfigError: it is none."""
+    found = query.get(name) or None
+    if found is not None and found not in {*known}:
+        raise ConfigError(f"{name}: expected one of {', '.join(known)}")
+    return known(found) if found else None
 
 
 def limit_of(query: Mapping[str, str]) -> int:

@@ -13,6 +13,7 @@ from pushkit.errors import ConfigError
 from pushkit.terminal.output import document
 from pushkit.webui.documents import (
     buckets,
+    choice_of,
     limit_of,
     page_document,
     percentiles,
@@ -178,11 +179,8 @@ def inbox_filter(query: Mapping[str, str]) -> InboxFilter:
     Raises:
         ConfigError: A status that there is not, or a value that cannot stand in a database.
     """
-    status = query.get("status") or None
-    if status is not None and status not in {*InboxStatus}:
-        raise ConfigError(f"status: expected one of {', '.join(InboxStatus)}")
     return InboxFilter(
-        status=InboxStatus(status) if status else None,
+        status=choice_of(query, "status", InboxStatus),
         sender=text_of(query, "sender"),
         task_id=text_of(query, "task"),
         unmatched=query.get("unmatched") == "1",

@@ -17,7 +17,7 @@ from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.jwks_client import load_jwks
 from pushkit.terminal.listening import listen_option, listening_at
-from pushkit.terminal.options import PATH
+from pushkit.terminal.options import PATH, variable_option
 from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
 from receiver.doctor.examination import examine
@@ -65,13 +65,12 @@ _WATCHED = 60
     default="127.0.0.1:0",
     help="For --sender: where the first webhook listens; the others at the ports after it.",
 )
-@click.option(
+@variable_option(
     "--keys",
     "keys_path",
     type=PATH,
     default=Path("keys.json"),
     envvar="PUSHKIT_KEYS",
-    show_envvar=True,
     help="A key file whose keys the receiver trusts.",
 )
 @click.option("--token", help="The token that it has handed out.")

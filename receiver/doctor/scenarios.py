@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from pushkit.errors import InboundError
@@ -172,41 +171,37 @@ def _id(visit: Visit) -> str:
     return ", ".join(visit.request.headers.all("webhook-id"))
 
 
-SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
-    {
-        "accepted": Scenario(
-            "An update arrives signed, and not again after a 2xx.", accepts, _once
-        ),
-        "server_error": Scenario(
-            "After a 500 the same bytes come again, under the same id, and not at once.",
-            _first(_answers("500 Internal Server Error")),
-            _again,
-        ),
-        "retry_after": Scenario(
-            f"After a 429 with Retry-After: {_RETRY_AFTER} nothing comes for so long.",
-            _first(_answers("429 Too Many Requests", f"Retry-After: {_RETRY_AFTER}")),
-            _waits,
-        ),
-        "gone": Scenario("After a 410 nothing comes any more.", _answers("410 Gone"), _never_again),
-        "redirect": Scenario(
-            "A redirect is not followed: what was meant for one URL goes to no other.",
-            _answers("307 Temporary Redirect", f"Location: {LANDED}"),
-            _stays,
-        ),
-        "reset": Scenario(
-            "After a connection that was reset the same bytes come again.", _first(_resets), _again
-        ),
-        "no_http": Scenario(
-            "After an answer that is no HTTP the same bytes come again.", _first(_babbles), _again
-        ),
-        "slow": Scenario(
-            "A webhook that does not answer is given up in 10 to 30 s.", _first(_is_mute), _gives_up
-        ),
-        "dripped_body": Scenario(
-            "A 2xx whose body drips in is let go, and not sent again.", _drips, _lets_go
-        ),
-        "endless_body": Scenario(
-            "A 2xx whose body does not end is let go, and not sent again.", _floods, _lets_go
-        ),
-    }
-)
+SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "accepted": Scenario("An update arrives signed, and not again after a 2xx.", accepts, _once),
+    "server_error": Scenario(
+        "After a 500 the same bytes come again, under the same id, and not at once.",
+        _first(_answers("500 Internal Server Error")),
+        _again,
+    ),
+    "retry_after": Scenario(
+        f"After a 429 with Retry-After: {_RETRY_AFTER} nothing comes for so long.",
+        _first(_answers("429 Too Many Requests", f"Retry-After: {_RETRY_AFTER}")),
+        _waits,
+    ),
+    "gone": Scenario("After a 410 nothing comes any more.", _answers("410 Gone"), _never_again),
+    "redirect": Scenario(
+        "A redirect is not followed: what was meant for one URL goes to no other.",
+        _answers("307 Temporary Redirect", f"Location: {LANDED}"),
+        _stays,
+    ),
+    "reset": Scenario(
+        "After a connection that was reset the same bytes come again.", _first(_resets), _again
+    ),
+    "no_http": Scenario(
+        "After an answer that is no HTTP the same bytes come again.", _first(_babbles), _again
+    ),
+    "slow": Scenario(
+        "A webhook that does not answer is given up in 10 to 30 s.", _first(_is_mute), _gives_up
+    ),
+    "dripped_body": Scenario(
+        "A 2xx whose body drips in is let go, and not sent again.", _drips, _lets_go
+    ),
+    "endless_body": Scenario(
+        "A 2xx whose body does not end is let go, and not sent again.", _floods, _lets_go
+    ),
+}

@@ -11,7 +11,6 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Final
 
 from pushkit.errors import TransportError
@@ -118,6 +117,8 @@ def _unless_refused(name: str, answer: Answer | None) -> list[str]:
     return [f"{name}: answered {answer.status}, expected a 4xx"]
 
 
-STRAINS: Final[Mapping[str, Strain]] = MappingProxyType(
-    {"malformed_json": _malformed_json, "oversized_body": _oversized_body, "slow_body": _slow_body}
-)
+STRAINS: Final[Mapping[str, Strain]] = {
+    "malformed_json": _malformed_json,
+    "oversized_body": _oversized_body,
+    "slow_body": _slow_body,
+}

@@ -27,19 +27,12 @@ from receiver.inbox.store import callback_state
 
 @record(frozen=True, slots=True, kw_only=True)
 class InboxFilter:
-    """Which notifications; None is any.
+    """Which notifications; None is any."""
 
-    Attributes:
-        status: Where it stands.
-        sender: The name of the trusted sender.
-        task_id: The task.
-        unmatched: Only what is done because no callback wanted it.
-    """
-
-    status: InboxStatus | None = None
-    sender: str | None = None
-    task_id: str | None = None
-    unmatched: bool = False
+    status: InboxStatus | None = None  # where it stands
+    sender: str | None = None  # the name of the trusted sender
+    task_id: str | None = None  # the task
+    unmatched: bool = False  # only what is done because no callback wanted it
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
         """Return the conditions in SQL, and their parameters, numbered behind `after` others."""

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi
+from pushkit.webui.aiohttp import read_body
 
 OwnerOf: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
 
@@ -33,7 +34,7 @@ def push_config_app(api: PushConfigApi, *, owner: OwnerOf) -> web.Application:
                 query=dict(request.query),
                 content_type=request.headers.get("Content-Type", ""),
                 version=request.headers.get("A2A-Version"),
-                body=await _read_body(request, api.max_body_bytes),
+                body=await read_body(request, api.max_body_bytes),
             )
         )
         return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
@@ -50,12 +51,3 @@ def _segments(request: web.Request) -> list[str]:
     mount = resource.canonical.removesuffix("/{path}") if resource else ""
     path = request.rel_url.raw_path.removeprefix(mount).removeprefix("/")
     return [unquote(segment) for segment in path.split("/")]
-
-
-async def _read_body(request: web.Request, limit: int) -> bytes | None:
-    body = bytearray()
-    async for chunk in request.content.iter_chunked(16 * 1024):
-        body += chunk
-        if len(body) > limit:
-            return None
-    return bytes(body)

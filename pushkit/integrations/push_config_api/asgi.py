@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote
 
 from pushkit.integrations.asgi import Message, Receive, Send, answer
 from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi
+from pushkit.webui.asgi import read_body
 
 OwnerOfScope: TypeAlias = Callable[[Mapping[str, Any]], str | Awaitable[str | None] | None]
 
@@ -42,7 +43,7 @@ class PushConfigAsgi:
                 query=dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"))),
                 content_type=headers.get(b"content-type", ""),
                 version=headers.get(b"a2a-version"),
-                body=await _read_body(receive, self._api.max_body_bytes),
+                body=await read_body(receive, self._api.max_body_bytes),
             )
         )
         await answer(send, found.status, found.headers, found.body)
@@ -54,14 +55,3 @@ def _segments(scope: Mapping[str, Any]) -> list[str]:
     path = raw.decode("latin-1").partition("?")[0] if raw else scope["path"]
     path = path.removeprefix(scope.get("root_path", "")).removeprefix("/")
     return [unquote(segment) if raw else segment for segment in path.split("/")]
-
-
-async def _read_body(receive: Receive, limit: int) -> bytes | None:
-    body = bytearray()
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > limit:
-            return None
-        if not message.get("more_body", False):
-            return bytes(body)

@@ -50,23 +50,17 @@ class ErrorKind(Enum):
 
 
 class ApiError(PushkitError):
-    """A call is refused; the message says to the client what was expected.
-
-    Args:
-        kind: Which of the specified errors it is.
-        detail: What was found and expected, if the title does not say it all.
-        status: The HTTP status, where it is not the one of the kind.
-        allow: The HTTP methods that would do, where it is the method that is refused.
-    """
+    """A call is refused; the message says to the client what was expected."""
 
     code = "push_config_api"
 
     def __init__(
         self,
-        kind: ErrorKind,
-        detail: str = "",
+        kind: ErrorKind,  # which of the specified errors it is
+        detail: str = "",  # what was found and expected, if the title does not say it all
         *,
-        status: int | None = None,
+        status: int | None = None,  # the HTTP status, where it is not the one of the kind
+        # The HTTP methods that would do, where it is the method that is refused.
         allow: tuple[str, ...] = (),
     ) -> None:
         self.kind = kind
@@ -96,9 +90,5 @@ def http_error(error: ApiError) -> JsonObject:
 
 
 def _error_info(error: ApiError) -> JsonValue:
-    return {
-        "@type": _ERROR_INFO,
-        "reason": error.kind.value.reason,
-        "domain": ERROR_DOMAIN,
-        "metadata": {},
-    }
+    reason = error.kind.value.reason
+    return {"@type": _ERROR_INFO, "reason": reason, "domain": ERROR_DOMAIN, "metadata": {}}
