@@ -56,6 +56,8 @@ _CLOUDS_OWN: Final = _networks("fd00:42::/32", "fd00:c1::/32", "fd00:ec2::/32", 
 # RFC 5214 §6.1: the interface identifier of ISATAP, under any prefix, before an IPv4 address.
 _ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
 
+_NOT_ASKED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
 
 def parse_address(text: str) -> Address | None:
     """Return the address that a text is the canonical spelling of, or None.
@@ -103,6 +105,9 @@ def address_is_own(text: str) -> bool:
     A socket can be bound to an own address and to no other. The kernel is asked each time, so that
     an address which came a second ago counts, and no list of interfaces has to be read, which a
     hardened service may not do. Nothing is sent.
+
+    Raises:
+        OSError: This process has no socket left to ask with.
     """
     address = parse_address(text)
     if address is None:
@@ -116,6 +121,8 @@ def _can_be_bound(family: socket.AddressFamily, address: str) -> bool:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))
     except OSError as exc:
+        if exc.errno in _NOT_ASKED:  # it says nothing of the address, and passes
+            raise
         # Anything but a plain no counts as a yes, which refuses the address.
         return exc.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
     return True

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from aiohttp import web
 from yarl import URL
 
 from pushkit.errors import DestinationRefusedError, TransportError
-from pushkit.net import dialling
+from pushkit.net import addresses, dialling
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import (
     Decision,
@@ -387,3 +388,19 @@ def test_an_address_that_can_be_bound_is_this_machines_own(address: str) -> None
 @pytest.mark.parametrize("address", [PUBLIC, "8.8.8.8", "2606:4700::1111"])
 def test_an_address_that_cannot_be_bound_is_not(address: str) -> None:
     assert not address_is_own(address)
+
+
+def test_a_process_that_has_no_socket_left_takes_no_address_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    addresses._any_can_be_bound.cache_clear()
+
+    def none_left(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as full:
+        full.setattr(socket, "socket", none_left)
+        with pytest.raises(OSError, match="Too many"):
+            address_is_own(PUBLIC)
+
+    assert not address_is_own(PUBLIC)
