@@ -196,4 +196,5 @@ def _head(method: str, destination: Destination, headers: Sequence[tuple[str, st
     if "\r" in flat or "\n" in flat or "\0" in flat:
         raise TransportError(f"{destination.origin}: a header field holds a line break or a zero")
     first = (f"{method} {url.target} HTTP/1.1", f"Host: {url.authority}")
-    return "\r\n".join([*first, *lines, "", ""]).encode()
+    # What a server sent of bytes that are no text, an entity tag, goes back as it came.
+    return "\r\n".join([*first, *lines, "", ""]).encode("utf-8", "surrogateescape")

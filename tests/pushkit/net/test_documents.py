@@ -77,6 +77,15 @@ async def test_a_get_has_no_body_and_no_field_that_nobody_asked_for(transport: T
     ]
 
 
+async def test_an_entity_tag_goes_back_as_it_came(transport: Transport) -> None:
+    tag = b'"\xe9\xff"'  # RFC 9110 §8.8.3: any byte above ASCII
+    tagged = HEAD + b"ETag: " + tag + b"\r\nContent-Length: 2\r\n\r\nok"
+    async with serving(says(tagged)) as server:
+        answer = await get(transport, server.url)
+        await get(transport, server.url, ("If-None-Match", answer.headers.one("ETag") or ""))
+    assert b"If-None-Match: " + tag + b"\r\n" in server.requests[1]
+
+
 async def test_a_url_that_the_policy_refuses_is_not_asked(transport: Transport) -> None:
     with pytest.raises(DestinationRefusedError):
         await get(transport, "http://client.example.com/")
