@@ -90,7 +90,7 @@ class ReceiverSettings(
 
     def read_from(self, path: Path) -> Self:
         """Take note of the file that this was read from: relative paths are beside it."""
-        self._path = path
+        self._path = path.absolute()  # a callback may change the folder of the process
         return self
 
     @property

@@ -205,6 +205,19 @@ async def test_a_file_that_is_written_after_it_was_named_reloads(service: Servic
     assert await service.trusts("new")
 
 
+async def test_the_files_are_those_of_the_start_wherever_the_process_is_by_now(
+    service: Service, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(service.config.parent)
+    watcher = SettingsWatcher(service.receiver, load_settings(Path(service.config.name)))
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    service.write("tokens.txt", "new\n")
+
+    await watcher.run_once()
+
+    assert await service.trusts("new")
+
+
 async def test_a_path_may_be_new(service: Service) -> None:
     watcher = service.watcher()
     service.write("receiver.toml", CONFIG + 'path = "/elsewhere"\n')
