@@ -38,11 +38,7 @@ _PAUSE = timedelta(milliseconds=20)
 
 
 def open_inbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now) -> Database:
-    """Return the receiver's database at a location, not yet open.
-
-    Raises:
-        ConfigError: A DSN, and the driver is not installed.
-    """
+    """Return a receiver's database, not yet open. Raises ConfigError: its driver is missing."""
     known = RECEIVER_MIGRATIONS
     return open_location(location, component="receiver", migrations=known, clock=clock)
 

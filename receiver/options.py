@@ -39,11 +39,7 @@ class InboxOptions:
         return self.database or load_settings(self.config).inbox_location
 
     def existing(self) -> str:
-        """Return where one is that is there.
-
-        Raises:
-            ConfigError: There is no such file: a mistyped path is no empty inbox.
-        """
+        """Return where there is one. Raises ConfigError: a mistyped path is no empty inbox."""
         location = self.location()
         if is_file(location) and not Path(location).exists():
             raise ConfigError(f"database: there is no file {location}, and it is no PostgreSQL DSN")
@@ -61,11 +57,7 @@ inbox_options: Given = gathered(
 
 
 def load_signing_key(path: Path) -> SigningKey:
-    """Return what the agent of a key file signs with now; the environment holds its passphrase.
-
-    Raises:
-        KeyFileError: It cannot be read, or no key signs.
-    """
+    """Return what a key file signs with now. Raises KeyFileError: unreadable, or none signs."""
     passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
     ring = load_key_ring(path, passphrase.encode() if passphrase else None)
     return ring.signing_key(utc_now())

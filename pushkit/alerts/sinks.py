@@ -57,13 +57,8 @@ class AlertLog(AlertSink):
 class AlertCommand(AlertSink):
     """Runs a program for each alert, which it gets as JSON on its standard input.
 
-    There is no shell, and none of the variables that may hold secrets of ours.
-
-    Args:
-        command: The program and its arguments.
-
-    Raises:
-        ConfigError: There is no such program.
+    There is no shell, and none of the variables that may hold secrets of ours. Raises ConfigError:
+    no such program.
     """
 
     name = "command"
@@ -72,11 +67,7 @@ class AlertCommand(AlertSink):
         self._command = find_program(command, setting="alerts: command")
 
     async def send(self, alert: Alert) -> None:
-        """Run it once.
-
-        Raises:
-            AlertFailedError: It did not start, did not end in time, or not with 0.
-        """
+        """Run it once. Raises AlertFailedError: it did not start, or end in time with 0."""
         variables = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
         told = json.dumps(alert.document(), default=str).encode()
         try:

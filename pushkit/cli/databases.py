@@ -29,11 +29,7 @@ database_option = variable_option(
 
 
 def checked_database(location: str) -> str:
-    """Return the location of an outbox that is there.
-
-    Raises:
-        ConfigError: It is neither a file that is there nor a PostgreSQL DSN.
-    """
+    """Return the location of an outbox. Raises ConfigError: no file is there, and it is no DSN."""
     # A mistyped path is no empty outbox.
     if is_file(location) and not Path(location).exists():
         raise ConfigError("--database: there is no such file, and it is no PostgreSQL DSN")
@@ -44,11 +40,7 @@ class Outbox(OperatedDatabase[A]):
     """The outbox of `--database`."""
 
     def change(self, work: Callable[[A], Awaitable[R]]) -> R:
-        """Do what writes; where logs are asked for, log what was done.
-
-        Raises:
-            ConfigError: The environment names an unknown format for logs.
-        """
+        """Do what writes, logged if asked for. Raises ConfigError: an unknown format of logs."""
         if (log_format := os.environ.get(_LOG_FORMAT_VARIABLE)) is not None:
             if log_format not in set(LogFormat):
                 known = " or ".join(LogFormat)

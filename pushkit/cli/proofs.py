@@ -90,11 +90,7 @@ def checked(
 
 
 def examine(scheme: Scheme, request: WebhookRequest, expected: Expected) -> Examined:
-    """Hold a request against what is expected, by one scheme.
-
-    Raises:
-        ConfigError: What the scheme is held against was not given.
-    """
+    """Hold a request against what is expected. Raises ConfigError: that was not given."""
     if scheme is Scheme.JWT:
         return _by_jwt(request, expected)
     if scheme is Scheme.STANDARD_WEBHOOKS:

@@ -114,11 +114,7 @@ def send(
 async def post_one(
     one: OneUpdate, *, signing: Signing, ring: KeyRing, policy: DestinationPolicy
 ) -> bool:
-    """Sign an update, show the request, post it, show the answer; return whether it was accepted.
-
-    Raises:
-        PushkitError: It cannot be sent, or there is no answer.
-    """
+    """Sign, show and post; say whether it was accepted. Raises PushkitError: no answer came."""
     now = datetime.now(UTC)
     delivery, stored = _made_up(one, origin=policy.check(one.url).origin, now=now)
     route = Routes(issuer=one.issuer, policy=policy, vault=Vault()).of(stored)

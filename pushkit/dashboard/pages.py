@@ -238,11 +238,7 @@ class Pages:
 
 
 def delivery_filter(query: Mapping[str, str]) -> DeliveryFilter:
-    """Return the filter that a query means.
-
-    Raises:
-        ConfigError: A state that there is not, or a value that cannot stand in a database.
-    """
+    """Return the filter that a query means. Raises ConfigError: a wrong value."""
     return DeliveryFilter(
         state=choice_of(query, "state", DeliveryState),
         subscription_id=text_of(query, "subscription"),

@@ -162,16 +162,12 @@ class OutboxAdmin:
     async def resend(
         self, wanted: Sequence[str] | DeliveryFilter, *, from_seq: int = 1, dry_run: bool = False
     ) -> Redriven:
-        """Send what was delivered, or cancelled, again.
+        """Send what was delivered, or cancelled, again; in a dry run say what that would be.
 
         A receiver that remembers the ids answers, and does nothing: this is for one that lost them,
-        and for what was cancelled by mistake or with a subscription that is enabled again.
-
-        Args:
-            wanted: Ids; or a filter, for what was delivered unless its `state` is `CANCELLED`. What
-                a newer status superseded is chosen by id, or by `cancelled_by`, alone.
-            from_seq: With a filter, the first `seq` of each subscription.
-            dry_run: Say what it would do, and do nothing.
+        and for what was cancelled by mistake or with a subscription that is enabled again. A filter
+        means what was delivered unless its `state` is `CANCELLED`, of each subscription `from_seq`
+        on. What a newer status superseded is chosen by id, or by `cancelled_by`, alone.
 
         Raises:
             ConfigError: A filter for another state.

@@ -31,12 +31,7 @@ def card_routes(
 
 
 def metrics_route(of: HasMetrics, path: str = "/metrics") -> web.RouteDef:
-    """Return a route for an application that only operators get to.
-
-    Args:
-        of: The `PushSender`, or the `Receiver`; counted from here on.
-        path: Where.
-    """
+    """Return a route for operators alone: metrics of a sender or a receiver, from here on."""
     return _route(path, metrics_of(of))
 
 

@@ -41,11 +41,7 @@ class Retention:
 
 
 def check_age(name: str, age: timedelta | None) -> None:
-    """Hold that an age, if there is one, is one that a finished delivery may have.
-
-    Raises:
-        ConfigError: It is negative, or longer than a hundred years.
-    """
+    """Raise ConfigError if an age is negative, or longer than a hundred years."""
     if age is not None and not timedelta(0) <= age <= _LONGEST:
         raise ConfigError(f"{name}: found {age}, expected 0 to {_LONGEST.days} days")
 

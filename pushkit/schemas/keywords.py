@@ -128,11 +128,7 @@ def _searching(patterns: Iterable[str], characters: int) -> int:
 
 
 def require_extra() -> None:
-    """Import what schemas are checked with.
-
-    Raises:
-        ConfigError: The extra `schemas` is not installed.
-    """
+    """Import what checks schemas. Raises ConfigError: the extra `schemas` is not installed."""
     try:
         import jsonschema  # noqa: F401
         import re2  # noqa: F401

@@ -32,15 +32,13 @@ _NOBODY = "nobody"  # proved to be a sender
 
 
 class SenderMetrics(Metrics):
-    """The metrics of a sender; hears its events.
-
-    Args:
-        read: Reads what stands in the outbox and the key file.
-        slots: Returns how many places for attempts are in use, and how many there are.
-    """
+    """The metrics of a sender; hears its events."""
 
     def __init__(
-        self, *, read: Callable[[], Awaitable[Readings]], slots: Callable[[], tuple[int, int]]
+        self,
+        *,
+        read: Callable[[], Awaitable[Readings]],  # reads what stands in outbox and key file
+        slots: Callable[[], tuple[int, int]],  # returns how many are in use, and how many there are
     ) -> None:
         super().__init__(
             SENDER_METRICS, read=read, lag="pushkit_event_loop_lag_seconds", tick=self._look

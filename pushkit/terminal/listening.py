@@ -45,11 +45,7 @@ def listen_option(address: str) -> tuple[str, int]:
 
 
 def listening_at(address: str) -> socket.socket:
-    """Return a socket that listens where `--listen` says; port 0 stands for any that is free.
-
-    Raises:
-        ConfigError: It is no address, or cannot be had.
-    """
+    """Return a socket that listens there; port 0 is any. Raises ConfigError: it cannot be had."""
     host, port = listen_option(address)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

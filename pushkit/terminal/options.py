@@ -127,11 +127,7 @@ def chosen_options(
 ) -> Given:
     """Give a command what is `chosen`: by ids, by a filter or with `--all`.
 
-    Args:
-        kind: The filter; without arguments, it leaves nothing out.
-        wanted: Its options, gathered as `wanted`.
-        all_says: What `--all` is for.
-        ids: Of what type ids are.
+    The filter, made without arguments, leaves nothing out; its options are gathered as `wanted`.
     """
 
     def choose(*, ids: tuple[object, ...], wanted: object, everything: bool) -> object:

@@ -14,11 +14,7 @@ _KEY = re.compile(r"^\s*([\w\"-]+)\s*=")
 
 
 def line_of(text: str, location: Location) -> int:
-    """Return the line of a TOML document where a member stands, or the nearest one above it.
-
-    Args:
-        location: The member's path, for example `("senders", 0, "issuer")`.
-    """
+    """Return the line of a TOML document where a member stands, or the nearest one above it."""
     best, best_depth = 1, 0
     table: Location = ()
     here: Location

@@ -62,12 +62,7 @@ class DashboardAccess:
     # --- 1. the host ---------------------------------------------------------------------------
 
     def knows_host(self, host: str | None, asked: str | None) -> bool:
-        """Say whether a request means this dashboard.
-
-        Args:
-            host: The `Host` field.
-            asked: The address of this machine that the connection leads to.
-        """
+        """Say whether `Host` means this dashboard, asked at an address of this machine."""
         match = _HOST.fullmatch(host or "")
         if match is None:
             return False

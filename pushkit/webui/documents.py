@@ -66,11 +66,7 @@ def shown_body(body: bytes | None) -> str | None:
 
 
 def text_of(query: Mapping[str, str], name: str) -> str | None:
-    """Return a value of a query; an empty field of a form is none.
-
-    Raises:
-        ConfigError: It cannot stand in a database.
-    """
+    """Return a value of a query, None if empty. Raises ConfigError: no database takes it."""
     found = query.get(name) or None
     if found is not None and (len(found) > MAX_CHARS or not _TEXT.fullmatch(found)):
         raise ConfigError(f"{name}: expected at most {MAX_CHARS} characters, none of control")
@@ -86,11 +82,7 @@ def choice_of(query: Mapping[str, str], name: str, known: type[E]) -> E | None:
 
 
 def limit_of(query: Mapping[str, str]) -> int:
-    """Return how many a page of the API may have.
-
-    Raises:
-        ConfigError: It is no number, or too large.
-    """
+    """Return how many a page may have. Raises ConfigError: it is no number, or too large."""
     text = query.get("limit", "50")
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= 200):
         raise ConfigError("limit: expected a number from 1 to 200")

@@ -49,11 +49,7 @@ def access_of(options: DashboardOptions) -> DashboardAccess:
 
 
 def audit_to(file: Path | None) -> None:
-    """Write a line for every action to a file; None for where the log goes.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+    """Write actions to a file, or to the log. Raises ConfigError: it cannot be written."""
     audit = logging.getLogger("pushkit.dashboard.audit")
     audit.setLevel(logging.INFO)
     if file is None:
@@ -87,11 +83,7 @@ def run_dashboard(
     *,
     say: Callable[[str], None],  # called with the line that tells where it is
 ) -> None:
-    """Serve a dashboard until a stop signal.
-
-    Raises:
-        ConfigError: Nobody can listen there, or a token is needed, or it is weak.
-    """
+    """Serve a dashboard until a stop signal. Raises ConfigError: no such address, no token."""
     access = access_of(options)
     logging.basicConfig(level=logging.WARNING, format=_WRITTEN)
     audit_to(options.audit_log)

@@ -70,9 +70,7 @@ _audit = logging.getLogger("pushkit.dashboard.audit")
 class Site:
     """Pages, an API and actions under one access rule.
 
-    Args:
-        templates: The folder of the pages' templates, which extend `frame.html`.
-        title: What the dashboard is called.
+    The templates of pages extend `frame.html`.
     """
 
     def __init__(
@@ -108,11 +106,8 @@ class Site:
     def show(self, path: str, template: str, make: Documents, *, kept: Sequence[str] = ()) -> None:
         """Serve what is found as a page, and as JSON below `/api/v1`; `/` as `/overview`.
 
-        Args:
-            path: Where; `{name}` in it is any one segment.
-            template: The page, over what is `found`.
-            make: Finds it.
-            kept: Of the query, what a page's form shows and its link to what is older goes on with.
+        `{name}` in a path is any one segment. What is `kept` of the query is shown by the page's
+        form, and goes along to what is older.
         """
 
         async def page(request: PageRequest) -> Answer:

@@ -9,7 +9,7 @@ from typing import Final
 
 from pushkit.events.receiver import NotificationRefused
 from pushkit.webui.findings import Finding, Severity
-from receiver.dashboard.memory import Refusal
+from receiver.dashboard.memory import KeptRefusal
 from receiver.inbox.figures import CallbackTrouble, InboxFigures
 from receiver.refusals import REFUSALS, refusal_of
 
@@ -29,7 +29,7 @@ _SIGNED: Final = frozenset(
 def findings(
     figures: InboxFigures,
     troubles: Sequence[CallbackTrouble],
-    refusals: Iterable[Refusal] = (),  # those that are kept, of a receiver in this process
+    refusals: Iterable[KeptRefusal] = (),  # those that are kept, of a receiver in this process
     degraded: Mapping[str, str] | None = None,  # what such a receiver says is wrong for some
 ) -> Iterator[Finding]:
     """Yield what is to be known."""
@@ -75,7 +75,7 @@ def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) ->
         )
 
 
-def _of_refusals(figures: InboxFigures, refusals: Iterable[Refusal]) -> Iterator[Finding]:
+def _of_refusals(figures: InboxFigures, refusals: Iterable[KeptRefusal]) -> Iterator[Finding]:
     lately = [each.event for each in refusals if figures.now - each.event.at < _LATELY]
     genuine = [each for each in lately if each.code in _OURS or is_of_a_sender(each)]
     for code, number in Counter(each.code for each in genuine).most_common():

@@ -24,7 +24,7 @@ _MOST_CHARS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class KeptRefusal:
     """One refusal."""
 
     number: int  # 1, 2, 3… since this memory began
@@ -57,7 +57,7 @@ class Memory:
         self.counts: Counter[str] = Counter()
         self.calls: defaultdict[str, Calls] = defaultdict(Calls)
         self._number = 0
-        self._kept: defaultdict[tuple[str, bool], deque[Refusal]] = defaultdict(
+        self._kept: defaultdict[tuple[str, bool], deque[KeptRefusal]] = defaultdict(
             lambda: deque(maxlen=_KEPT)
         )
 
@@ -66,7 +66,7 @@ class Memory:
         if isinstance(event, NotificationRefused):
             self._number += 1
             self.counts[event.code] += 1
-            one = Refusal(number=self._number, event=event)
+            one = KeptRefusal(number=self._number, event=event)
             self._kept[event.code, event.sender is not None].append(one)
         elif isinstance(event, CalledBack):
             calls = self.calls[event.callback]
@@ -76,14 +76,14 @@ class Memory:
                 calls.failed += 1
                 calls.failures.append(event)
 
-    def refusals(self, code: str | None = None) -> list[Refusal]:
+    def refusals(self, code: str | None = None) -> list[KeptRefusal]:
         """Return the refusals that are kept, of one reason or all, the newest first."""
         found = (each for kept in self._of(code) for each in kept)
         return sorted(found, key=_NUMBER, reverse=True)
 
-    def find(self, number: int) -> Refusal | None:
+    def find(self, number: int) -> KeptRefusal | None:
         """Return one refusal; None if it is not kept any more."""
         return next((each for each in self.refusals() if each.number == number), None)
 
-    def _of(self, code: str | None) -> Iterator[deque[Refusal]]:
+    def _of(self, code: str | None) -> Iterator[deque[KeptRefusal]]:
         return (kept for (of, _), kept in self._kept.items() if code in (None, of))

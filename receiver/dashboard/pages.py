@@ -24,7 +24,7 @@ from pushkit.webui.exchange import PageRequest, Refused
 from pushkit.webui.findings import verdict_document
 from receiver.admin import InboxAdmin
 from receiver.dashboard.health import findings, is_of_a_sender
-from receiver.dashboard.memory import Calls, Memory, Refusal
+from receiver.dashboard.memory import Calls, KeptRefusal, Memory
 from receiver.dashboard.steps import steps_of_accepted, steps_of_refused
 from receiver.inbox.figures import CallbackTrouble
 from receiver.inbox.inspection import InboxFilter, NotificationSummary
@@ -174,11 +174,7 @@ class InboxPages:
 
 
 def inbox_filter(query: Mapping[str, str]) -> InboxFilter:
-    """Return the filter that a query means.
-
-    Raises:
-        ConfigError: A status that there is not, or a value that cannot stand in a database.
-    """
+    """Return the filter that a query means. Raises ConfigError: a wrong value."""
     return InboxFilter(
         status=choice_of(query, "status", InboxStatus),
         sender=text_of(query, "sender"),
@@ -208,7 +204,7 @@ def number_of(text: str) -> int:
     return int(text)
 
 
-def _refused(found: Refusal) -> JsonObject:
+def _refused(found: KeptRefusal) -> JsonObject:
     told = document(found.event, "at code status sender task_id delivery_id peer")
     return {**document(found, "number reason"), **told}
 

@@ -228,11 +228,7 @@ async def _told(results: AsyncIterator[Result], *, aloud: bool) -> list[Result]:
 
 
 def _report(subject: str, results: Sequence[Result], *, written_as: str, out: Path | None) -> None:
-    """Write a report, and end with status 1 if a promise is broken.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+    """Report; exit with 1 if a promise is broken. Raises ConfigError: no file can be written."""
     if written_as == "json":
         text = as_json(subject, results)
     elif written_as == "junit":

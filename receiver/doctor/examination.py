@@ -31,11 +31,7 @@ async def examine(
     patience: timedelta,  # how long a receiver may wait for a body that drips in
     rounds: int,  # how many crashes each check tries that crashes it
 ) -> AsyncIterator[Result]:
-    """Yield the result of each check, as it ends.
-
-    Raises:
-        ConfigError: There is no check of that name, or a command fails.
-    """
+    """Yield the result of each check as it ends. Raises ConfigError: no such check or command."""
     if unknown := sorted(set(only) - set(NAMES)):
         raise ConfigError(f"--only: found {unknown[0]!r}, expected some of {', '.join(NAMES)}")
     for name, check in CHECKS.items():

@@ -33,9 +33,7 @@ class Signatures:
     def fault(self, visits: Sequence[Visit], *, url: str, opened: datetime) -> str:
         """Return what is wrong with the first visit that a receiver would refuse; empty if none.
 
-        Args:
-            url: The base URL that it was posted to.
-            opened: The moment from which the visits' seconds count.
+        They were posted below a URL, and count their seconds from when it was opened.
         """
         for number, visit in enumerate(visits, 1):
             now = opened + timedelta(seconds=visit.at)

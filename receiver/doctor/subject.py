@@ -35,10 +35,8 @@ _PAUSE = 0.05
 class Examined(ReceiverUnderTest):
     """A receiver somewhere, that its operator has named.
 
-    Args:
-        url: Where it takes notifications.
-        observe: A command that prints the delivery ids that were called back so far, one a line.
-        restart: A command that kills it and starts it again on the same state.
+    One command prints the delivery ids that were called back so far, one a line; another kills it
+    and starts it again on the same state.
     """
 
     def __init__(self, url: str, *, observe: str | None, restart: str | None) -> None:
@@ -113,11 +111,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def words_of(option: str, command: str | None) -> list[str]:
-    """Split a command into its words, as a shell would; none without one.
-
-    Raises:
-        ConfigError: It cannot be split, or names a file that is not there.
-    """
+    """Split a command as a shell would. Raises ConfigError: it cannot be, or is no command."""
     try:
         words = shlex.split(command or "")
     except ValueError as exc:
@@ -128,11 +122,7 @@ def words_of(option: str, command: str | None) -> list[str]:
 
 
 async def _run(option: str, words: Sequence[str]) -> str:
-    """Run a command to its end; return what it printed.
-
-    Raises:
-        ConfigError: It cannot be started, fails, or does not end.
-    """
+    """Run a command; return what it printed. Raises ConfigError: it fails, or does not end."""
     try:
         process = await asyncio.create_subprocess_exec(
             *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE

@@ -174,9 +174,7 @@ class Inspection:
         """Let dead letters, and what no callback wanted, be handed out again; return those.
 
         Attempts and age begin anew. A callback that had the notification does not get it again.
-
-        Args:
-            tasks: What `redrivable_tasks` found; whoever runs this holds them.
+        Whoever runs this holds the tasks, which `redrivable_tasks` found.
         """
         redriven: list[int] = []
         for clause, values in among(sorted(ids), after=1):

@@ -51,11 +51,7 @@ class Listening:
 async def listening(
     options: Listening, listener: socket.socket, state: Path
 ) -> AsyncIterator[None]:
-    """Listen on a socket while the block runs, with the inbox in a folder.
-
-    Raises:
-        PushkitError: A URL or a file is not what it should be.
-    """
+    """Listen while the block runs, its inbox in a folder. Raises PushkitError: a wrong setting."""
     trusting = Trusting(
         source=options.source, path=options.path, token=options.token, trial_key=options.trial_key
     )

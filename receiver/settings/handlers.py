@@ -54,11 +54,7 @@ class CallbackSettings(_Wishes):
     timeout_seconds: PositiveOrNone | None = None
 
     def load(self, folder: Path) -> CallbackFunction:
-        """Import the function, looking beside the configuration file first.
-
-        Raises:
-            ConfigError: There is no such module or function.
-        """
+        """Import the function, also from beside the file. Raises ConfigError: there is none."""
         module_name, _, function_name = self.call.partition(":")
         _refuse_namesakes(folder)
         if str(folder) not in sys.path:
@@ -102,11 +98,7 @@ class ForwardSettings(_Wishes):
         return self
 
     def build(self, folder: Path) -> Forward:
-        """Return what hands notifications on.
-
-        Raises:
-            ConfigError: The URL or the command is none.
-        """
+        """Return what hands notifications on. Raises ConfigError: no URL, or no command."""
         timeout = timedelta(seconds=self.timeout_seconds)
         if self.command is not None:
             return CommandForward(self.command, folder=folder, timeout=timeout)

@@ -61,11 +61,7 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
         return self
 
     def build(self, folder: Path) -> TrustedSender:
-        """Return the sender, its files of tokens and secrets in this folder read.
-
-        Raises:
-            ConfigError: Such a file cannot be read, or holds no webhook secret or card.
-        """
+        """Return the sender, its files read. Raises ConfigError: one cannot be read."""
         tokens = self._lines("tokens_file", folder)
         webhook_secrets = self._lines("webhook_secrets_file", folder)
         return self._trusted(

@@ -131,19 +131,11 @@ class ReceiverSettings(
         )
 
     def trusted_senders(self) -> list[TrustedSender]:
-        """Return the senders, their files of tokens and secrets read.
-
-        Raises:
-            ConfigError: Such a file cannot be read, or holds no webhook secret.
-        """
+        """Return the senders, their files read. Raises ConfigError: one cannot be read."""
         return [sender.build(self.folder) for sender in self.senders]
 
     def build(self) -> Receiver:
-        """Return the receiver that this configuration describes, its callbacks loaded.
-
-        Raises:
-            ConfigError: A value that only shows when it is used: a key file, a module, a URL.
-        """
+        """Return the receiver that this describes. Raises ConfigError: a value proves wrong."""
         limit = self.callback_timeout_seconds
         receiver = Receiver(
             url=self.url,

@@ -115,11 +115,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigningAgent:
-    """The one agent that the receiver under test trusts.
-
-    Raises:
-        ConfigError: A short token, or a secret that is none.
-    """
+    """The agent that the receiver trusts. Raises ConfigError: a short token, a wrong secret."""
 
     webhook_url: str  # where the receiver takes notifications; it is the audience, too
     issuer: str = "https://agent.example.com"  # `iss`

@@ -45,9 +45,8 @@ class Page:
 class Configs:
     """One owner's configs of a task. What is returned never holds a secret.
 
-    Args:
-        sender: Where configs become subscriptions; None: push notifications are not supported.
-        task_exists: Says whether a task exists that this caller may follow.
+    Without a sender push notifications are not supported. `task_exists` says whether a task exists
+    that this caller may follow.
     """
 
     def __init__(self, sender: PushSender | None, task_exists: TaskCheck | None) -> None:

@@ -119,12 +119,7 @@ class PushConfigServicer(a2a_pb2_grpc.A2AServiceServicer):
 
 
 class PushConfigServicerV03(a2a_v0_3_pb2_grpc.A2AServiceServicer):
-    """The push-config methods of A2A 0.3's `a2a.v1.A2AService`: they name resources.
-
-    Args:
-        api: What is served.
-        owner: As of `PushConfigServicer`.
-    """
+    """The push-config methods of A2A 0.3's `a2a.v1.A2AService`: they name resources."""
 
     def __init__(self, api: PushConfigApi, *, owner: OwnerOf) -> None:
         self._calls = _Calls(api, owner)

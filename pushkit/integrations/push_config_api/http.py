@@ -77,10 +77,7 @@ class PushConfigApi:
     ) -> JsonObject | None:
         """Answer one JSON-RPC request; None: it was a notification, to which there is no answer.
 
-        Args:
-            body: The request's body, of any length.
-            owner: Who calls, as the agent's own authentication names the client.
-            version: The `A2A-Version` header, if there is one.
+        The body may be of any length. The agent's own authentication names the owner.
         """
         if len(body) > self.max_body_bytes:
             return refusal(self.too_long())
@@ -89,17 +86,7 @@ class PushConfigApi:
     async def call(
         self, method: str, params: Mapping[str, JsonValue], *, owner: str, version: str | None
     ) -> JsonValue:
-        """Return the result of a JSON-RPC method, for another binding.
-
-        Args:
-            method: Its name, which is that of a version.
-            params: Its params.
-            owner: Who calls, as the agent's own authentication names the client.
-            version: The `A2A-Version` of the call, if it states one.
-
-        Raises:
-            ApiError: It is refused.
-        """
+        """Return the result of a JSON-RPC method. Raises ApiError: it is refused."""
         return await operate(self._configs, owner, method, params, version)
 
     async def handle(self, request: ApiRequest) -> ApiAnswer:

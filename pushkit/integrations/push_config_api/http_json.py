@@ -58,11 +58,7 @@ async def answer_http_json(
     body: bytes,
     version_header: str | None = None,
 ) -> JsonObject:
-    """Answer a request of a method that its route has: each is a method of JSON-RPC, too.
-
-    Raises:
-        ApiError: It is refused.
-    """
+    """Answer a request: each is a method of JSON-RPC, too. Raises ApiError: it is refused."""
     check_version(version_header, V1_0)
     # Two readings of whose call it is are an attack on what stands before this API.
     tenant = _the_same("tenant", route.tenant, query, "the tenant of the path")
