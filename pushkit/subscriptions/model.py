@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Self
 
 from pushkit.a2a import AnyUpdate, PushConfig, TaskState, UpdateKind, WireVersion
+from pushkit.errors import ConfigError
 from pushkit.record import record
 
 
@@ -22,11 +24,18 @@ class Filter:
         last_chunk_only: Of artifacts, only updates marked as the last chunk. Agents stream an
             artifact token by token, and each chunk would be a notification. An artifact that is
             sent whole but not marked so is left out too.
+
+    Raises:
+        ConfigError: A state or a kind that there is not.
     """
 
-    states: frozenset[TaskState] | None = None
-    kinds: frozenset[UpdateKind] | None = None
+    states: Collection[TaskState] | None = None
+    kinds: Collection[UpdateKind] | None = None
     last_chunk_only: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "states", _members("states", TaskState, self.states))
+        object.__setattr__(self, "kinds", _members("kinds", UpdateKind, self.kinds))
 
     def accepts(self, update: AnyUpdate) -> bool:
         """Say whether an update is wanted."""
@@ -35,6 +44,20 @@ class Filter:
         if self.last_chunk_only and update.is_partial:
             return False
         return self.states is None or update.state is None or update.state in self.states
+
+
+def _members(
+    name: str, kind: type[StrEnum], given: Collection[str] | None
+) -> frozenset[StrEnum] | None:
+    if given is None:
+        return None
+    known = {each.value: each for each in kind}
+    unknown = [given] if isinstance(given, str) else [each for each in given if each not in known]
+    if unknown:
+        raise ConfigError(
+            f"filter: {name}: found {unknown[0]!r}, expected a list of some of {', '.join(known)}"
+        )
+    return frozenset(known[each] for each in given)
 
 
 EVERYTHING = Filter()

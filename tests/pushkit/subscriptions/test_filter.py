@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pushkit.a2a import (
@@ -16,6 +18,7 @@ from pushkit.a2a import (
     TaskUpdate,
     UpdateKind,
 )
+from pushkit.errors import ConfigError
 from pushkit.subscriptions.model import Filter
 
 WORKING = StatusUpdate(task_id="task-1", status=TaskStatus(state=TaskState.WORKING))
@@ -51,3 +54,18 @@ STATUS = frozenset({UpdateKind.STATUS_UPDATE})
 )
 def test_a_filter_accepts(wanted: Filter, accepted: list[TaskUpdate]) -> None:
     assert [update for update in ALL if wanted.accepts(update)] == accepted
+
+
+def test_states_and_kinds_may_be_given_by_their_names() -> None:
+    given: Any = {"states": ["completed"], "kinds": ["status-update"]}
+    named = Filter(**given)
+    assert named == Filter(
+        states=frozenset({TaskState.COMPLETED}), kinds=frozenset({UpdateKind.STATUS_UPDATE})
+    )
+    assert hash(named)
+
+
+@pytest.mark.parametrize("given", [{"states": ["done"]}, {"states": "completed"}, {"kinds": ["x"]}])
+def test_a_state_or_kind_that_there_is_not_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^filter: {next(iter(given))}: found "):
+        Filter(**given)
