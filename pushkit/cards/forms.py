@@ -42,17 +42,11 @@ class CardForm(StrEnum):
 
 
 class Canonical(NamedTuple):
-    """A card in a canonical form.
-
-    Attributes:
-        form: Which form.
-        payload: The bytes that are signed.
-        uncovered: What of the card, `signatures` aside, has no part in them.
-    """
+    """A card in a canonical form."""
 
     form: CardForm
-    payload: bytes
-    uncovered: tuple[Uncovered, ...]
+    payload: bytes  # what is signed
+    uncovered: tuple[Uncovered, ...]  # what of the card, `signatures` aside, has no part in it
 
 
 _SORTED: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))

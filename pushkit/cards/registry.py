@@ -35,19 +35,12 @@ class CardOutcome(StrEnum):
 
 @record(frozen=True, slots=True, kw_only=True)
 class CardCheck:
-    """One card of a list.
+    """One card of a list."""
 
-    Attributes:
-        url: Where the card is.
-        outcome: What became of it.
-        verdict: What its signatures say; None if it could not be fetched or read.
-        reason: Why it is not verified; empty if it is.
-    """
-
-    url: str
+    url: str  # where the card is
     outcome: CardOutcome
-    verdict: CardVerdict | None = None
-    reason: str = ""
+    verdict: CardVerdict | None = None  # None if it could not be fetched or read
+    reason: str = ""  # why it is not verified; empty if it is
 
 
 @record(frozen=True, slots=True, kw_only=True)

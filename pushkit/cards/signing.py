@@ -33,19 +33,12 @@ EVERY_SDK: Final = (
 
 @record(frozen=True, slots=True, kw_only=True)
 class SignedCard:
-    """A card with our signatures on it.
+    """A card with our signatures on it."""
 
-    Attributes:
-        card: The card, signatures included.
-        forms: The forms that are signed; those of the same bytes share one signature.
-        kids: The keys that signed.
-        warnings: What verifiers will not find covered, and in which form.
-    """
-
-    card: JsonObject = field(repr=False)
-    forms: tuple[CardForm, ...]
-    kids: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
+    card: JsonObject = field(repr=False)  # signatures included
+    forms: tuple[CardForm, ...]  # which are signed; those of the same bytes share one signature
+    kids: tuple[str, ...]  # the keys that signed
+    warnings: tuple[str, ...] = ()  # what verifiers will not find covered, and in which form
 
     @property
     def content(self) -> bytes:

@@ -53,50 +53,31 @@ class Coverage(StrEnum):
 
 
 class FieldCoverage(NamedTuple):
-    """A member of the card, or a part of one that is not signed.
+    """A member of the card, or a part of one that is not signed."""
 
-    Attributes:
-        path: JSON Pointer.
-        coverage: How much of it is signed.
-        reason: Why not all of it, for people.
-    """
-
-    path: str
+    path: str  # JSON Pointer
     coverage: Coverage
-    reason: str = ""
+    reason: str = ""  # why not all of it is signed, for people
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class SignatureVerdict:
-    """What became of one signature.
-
-    Attributes:
-        decision: What became of it.
-        detail: What that is about, for people.
-        kid: The `kid` that its header names, proven or not.
-        jku: The `jku` that its header names. Never fetched.
-        algorithm: The `alg` that its header names.
-        key: The trusted key that it holds under; None if it does not hold.
-        form: The canonical form that it holds in; None if it does not hold.
-        forms: Every form that it holds in: of one that states none, several may be the same bytes.
-        stated: Its header states the form, which is then the only one that was tried.
-        uncovered: What of the card that form leaves out.
-        payload: The bytes that are signed; empty if it does not hold.
-        notes: What is unusual about its header.
-    """
+    """What became of one signature."""
 
     decision: Decision
-    detail: str = ""
+    detail: str = ""  # what the decision is about, for people
+    # What its header names, proven or not; `jku` is never fetched.
     kid: str | None = None
     jku: str | None = None
     algorithm: Algorithm | None = None
-    key: TrustedKey | None = None
-    form: CardForm | None = None
+    key: TrustedKey | None = None  # the trusted key that it holds under; None if it does not hold
+    form: CardForm | None = None  # the canonical form that it holds in; None if it does not hold
+    # Every form that it holds in: of one that states none, several may be the same bytes.
     forms: tuple[CardForm, ...] = ()
-    stated: bool = False
-    uncovered: tuple[Uncovered, ...] = ()
-    payload: bytes = field(default=b"", repr=False)
-    notes: tuple[str, ...] = ()
+    stated: bool = False  # its header states the form, which is then the only one that was tried
+    uncovered: tuple[Uncovered, ...] = ()  # what of the card that form leaves out
+    payload: bytes = field(default=b"", repr=False)  # what is signed; empty if it does not hold
+    notes: tuple[str, ...] = ()  # what is unusual about its header
 
     @property
     def accepted(self) -> bool:
@@ -126,22 +107,15 @@ class SignatureVerdict:
 
 @record(frozen=True, slots=True, kw_only=True)
 class CardVerdict:
-    """What can be said about a card.
+    """What can be said about a card."""
 
-    Attributes:
-        card: The card as served, covered or not.
-        signatures: Each signature, in the card's order.
-        best: The signature that the verdict rests on: the one that counts and covers the most; if
-            none counts, one that holds; None if none holds.
-        fields: Which members `best` covers.
-        trusted: The keys and JWK Set URLs that the operator trusts for this card's origin.
-    """
-
-    card: JsonObject = field(repr=False)
-    signatures: tuple[SignatureVerdict, ...]
+    card: JsonObject = field(repr=False)  # as served, covered or not
+    signatures: tuple[SignatureVerdict, ...]  # in the card's order
+    # The signature that the verdict rests on: the one that counts and covers the most; if none
+    # counts, one that holds; None if none holds.
     best: SignatureVerdict | None
-    fields: tuple[FieldCoverage, ...]
-    trusted: TrustedKeys
+    fields: tuple[FieldCoverage, ...]  # which members `best` covers
+    trusted: TrustedKeys  # what the operator trusts for this card's origin
 
     @property
     def verified(self) -> bool:

@@ -46,14 +46,9 @@ class Omission(Enum):
 
 
 class Uncovered(NamedTuple):
-    """A part of the card as served that a signature does not protect.
+    """A part of the card as served that a signature does not protect."""
 
-    Attributes:
-        path: JSON Pointer (RFC 6901) into the card.
-        why: Why it is left out.
-    """
-
-    path: str
+    path: str  # JSON Pointer (RFC 6901) into the card
     why: Omission
 
     @property
