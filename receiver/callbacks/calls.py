@@ -142,11 +142,8 @@ class Caller:
                 await callback.function(notification)  # type: ignore[misc]  # a coroutine
             else:
                 await self._call_in_thread(callback, notification)
-        except SystemExit as exc:  # the callback ends, not the service
-            error = RuntimeError("the callback raised SystemExit")
-            error.__cause__ = exc
-        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001  # whatever it raises
-            error = exc
+        except BaseException as exc:  # noqa: BLE001  # whatever it raises
+            error = _failure_of(exc)
         finally:
             del self._running[task]
             self._deadlines.clear(run)
@@ -243,6 +240,18 @@ class Caller:
             within_trace(notification),
             extra={"code": TIMED_OUT, "callback": callback.name, **logged_of(notification)},
         )
+
+
+def _failure_of(raised: BaseException) -> BaseException:
+    """Return what a callback raised, as what it failed by; what ends a program goes on."""
+    if isinstance(raised, KeyboardInterrupt | GeneratorExit):
+        raise raised
+    if isinstance(raised, Exception | asyncio.CancelledError):
+        return raised
+    # `sys.exit()`, or a time-out of some libraries: the callback ends, not the service.
+    error = RuntimeError(f"the callback raised {type(raised).__name__}")
+    error.__cause__ = raised
+    return error
 
 
 def _say_failed(callback: Callback, notification: Notification, error: BaseException) -> None:

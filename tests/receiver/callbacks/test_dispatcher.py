@@ -289,6 +289,7 @@ async def test_what_succeeded_is_remembered_across_a_restart(house: House) -> No
         pytest.param(TimeoutError, id="TimeoutError"),
         pytest.param(RecursionError, id="RecursionError"),
         pytest.param(SystemExit, id="SystemExit"),
+        pytest.param(BaseException, id="BaseException"),  # as time-outs of some libraries
     ],
 )
 @pytest.mark.parametrize("plain", [pytest.param(True, id="plain"), pytest.param(False, id="async")])
