@@ -8,7 +8,7 @@ watches. A version that nobody turns out to want is not an error, even if it can
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Set
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -30,7 +30,7 @@ class BodyEncoder:
 
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
-        self._lately: dict[tuple[str, str], tuple[WireVersion, ...]] = {}
+        self._lately: dict[tuple[str, str], Set[WireVersion]] = {}
         self._repeated = RepeatedLog(_log)
 
     def begin(
@@ -43,7 +43,7 @@ class BodyEncoder:
     ) -> Bodies:
         """Return an update's bodies, those that its task was watched in encoded already."""
         bodies = Bodies(self, update, snapshot, now=now, tenant=tenant)
-        bodies.likely = self._lately.get((tenant, update.task_id or ""), ())
+        bodies.likely = self._lately.get((tenant, update.task_id or ""), frozenset())
         for version in bodies.likely:
             bodies.prepare(version)
         return bodies
@@ -55,7 +55,7 @@ class BodyEncoder:
             return
         if len(self._lately) >= _MAX_REMEMBERED:
             self._lately.clear()
-        self._lately[task] = tuple(versions)
+        self._lately[task] = versions
 
     def encode(
         self, update: AnyUpdate, version: WireVersion, snapshot: Task | None, *, now: datetime
@@ -119,7 +119,7 @@ class Bodies:
         self.by_owner: Collection[WireVersion] = ()
         if callable(snapshot):
             self.by_owner = SNAPSHOT_VERSIONS[update.kind]
-        self.likely: Sequence[WireVersion] = ()
+        self.likely: Set[WireVersion] = frozenset()
         self._asked: dict[str, Task | None] = {}
         self._now = now
         self._tenant = tenant
@@ -158,7 +158,7 @@ class Bodies:
 
     def note(self, versions: set[WireVersion]) -> None:
         """Remember in which versions it was wanted, for the task's updates that come."""
-        if versions.symmetric_difference(self.likely):
+        if versions != self.likely:
             self._encoder.note((self._tenant, self._update.task_id or ""), versions)
 
     def of(self, recipient: Recipient) -> bytes:

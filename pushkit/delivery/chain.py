@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 from pushkit.work.deadlines import Deadlines
 
 if TYPE_CHECKING:
-    from pushkit.delivery.settle import Attempted
     from pushkit.delivery.slots import Claimed
 
 _MOST: Final = 8  # answered, and waiting: of each
@@ -59,7 +58,7 @@ class Chain:
         settle: Callable[[Chain], Coroutine[None, None, None]],
         deadlines: Deadlines,
     ) -> None:
-        self.answered: list[Attempted] = []
+        self.answered: list[Claimed] = []
         self.waiting: deque[Claimed] = deque()
         self.settling: asyncio.Task[None] | None = None
         self.is_open: bool = True
@@ -133,7 +132,7 @@ class Chain:
         if self.is_late(self.waiting[0]) or not self._may_go_on():
             self.close()
             return None
-        if self.answered and (self.is_late(self.answered[0].claimed) or self._is_out_of_date()):
+        if self.answered and (self.is_late(self.answered[0]) or self._is_out_of_date()):
             return None
         return self.waiting.popleft()
 
@@ -146,7 +145,7 @@ class Chain:
         """Say whether an attempt that begins now might outlast its lease."""
         return time.perf_counter() - claimed.since > self._longest_wait
 
-    def settled(self, attempted: Sequence[Attempted]) -> None:
+    def settled(self, attempted: Sequence[Claimed]) -> None:
         """Forget what is settled, and what went back."""
         self._settled_at = time.perf_counter()
         number = min(len(attempted), len(self.answered))

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TypeAlias
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
@@ -16,11 +15,11 @@ from pushkit.delivery.limits import Room
 from pushkit.delivery.lines import Line, Lines
 from pushkit.delivery.notify_result import NotifiedDelivery, NotifyResult, RefusedRecipient
 from pushkit.delivery.route import Routes
-from pushkit.delivery.slots import Claimed, Place
+from pushkit.delivery.slots import Claimed, Place, find_subscriptions
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox.idempotency import Enqueued, IdempotencyKey, TaskKey, find_enqueued
-from pushkit.outbox.model import NewDelivery, StatusMark
+from pushkit.outbox.model import NewDelivery, StatusMark, new_delivery_ids
 from pushkit.outbox.store import OutboxStore
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
@@ -32,7 +31,7 @@ from pushkit.subscriptions.store import SubscriptionStore
 _BY_SUBSCRIPTION = operator.attrgetter("subscription_id")
 
 
-@record(frozen=True, slots=True, kw_only=True)
+@record(frozen=False, slots=True, kw_only=True, eq=False)
 class Notice:
     """An update that is to be stored."""
 
@@ -44,8 +43,9 @@ class Notice:
     traceparent: str | None = None  # the trace that it belongs to, if there is one
     # Whose slots its deliveries may take the moment they are stored; None for nobody's.
     worker: Worker | None = None
-    # The places that were taken for them, until it is stored.
-    reserved: list[Place] = field(default_factory=list)
+    # What of it is in flight as soon as it is stored, in places of this process.
+    claimed: list[Claimed] = field(default_factory=list)
+    some_wait: bool = False  # whether something of it waits for a claim
 
     @property
     def is_last(self) -> bool:
@@ -57,45 +57,31 @@ class Notice:
         if self.worker is None or line.recipient.paused:
             return None
         is_next = line.oldest is None
-        place = self.worker.reserve(line.recipient, line.last_seq + 1, size, now, is_next=is_next)
-        if place is not None:
-            self.reserved.append(place)
-        return place
+        return self.worker.reserve(line.recipient, line.last_seq + 1, size, now, is_next=is_next)
 
     def cancel(self) -> None:
         """Free the places that were taken."""
         if self.worker is not None:
-            self.worker.slots.give_up(self.reserved)
-        self.reserved.clear()
+            self.worker.slots.give_up(self.claimed)
+        self.claimed.clear()
 
-    def begin(self, stored: Stored | Unasked | BaseException) -> None:
+    def begin(self, stored: NotifyResult | Unasked | BaseException) -> None:
         """Begin what was stored in a place, or free the places of what was not stored."""
         if self.worker is None:
             return
         if isinstance(stored, BaseException):
             self.cancel()
-        elif isinstance(stored, Stored):
-            self.reserved.clear()
-            for claimed in stored.begun:
-                self.worker.begin(claimed)
-            if stored.some_wait:
-                self.worker.pump.wake()
+            return
+        for claimed in self.claimed:
+            self.worker.begin(claimed)
+        if self.some_wait:
+            self.worker.pump.wake()
 
     @property
     def sought(self) -> TaskKey | None:
         """The key under which something may have been stored before, if there is one."""
         key = self.idempotency_key
         return None if key is None or key.is_new else TaskKey(self.tenant, self.task_id, key.key)
-
-
-@record(frozen=False, slots=True)
-class Stored:
-    """What an update comes to that is stored."""
-
-    result: NotifyResult  # for the caller
-    some_wait: bool = False  # whether something of it waits for a claim
-    # What of it is in flight already, in slots or chains of this process.
-    begun: list[Claimed] = field(default_factory=list)
 
 
 @record(frozen=True, slots=True)
@@ -130,20 +116,20 @@ class Enqueuer:
             StorageError: The database refused; nothing was stored.
         """
         while True:
-            found: Stored | Unasked
+            found: NotifyResult | Unasked
             if connection is None:
                 # Also where the caller is cancelled, what is stored in a slot is begun.
                 found = await self.database.write_together(self.enqueue, notice, notice.begin)
             else:
                 found = await self.database.write_on(connection, alone(self.enqueue, notice))
-            if isinstance(found, Stored):
-                return found.result
+            if isinstance(found, NotifyResult):
+                return found
             # Nobody is asked twice, so that this ends.
             await notice.bodies.ask(found.of)
 
     def enqueue(
         self, notices: Sequence[Notice], /, *, wait: bool = True
-    ) -> Script[list[Stored | Unasked | Apart | Refused]]:
+    ) -> Script[list[NotifyResult | Unasked | Apart | Refused]]:
         """Store updates, in order; return what each came to.
 
         Every recipient stands alone: one that cannot have an update keeps it from no other. Of an
@@ -165,22 +151,22 @@ class Enqueuer:
 
     def _enqueue(
         self, notices: Sequence[Notice], *, wait: bool
-    ) -> Script[list[Stored | Unasked | Apart | Refused]]:
+    ) -> Script[list[NotifyResult | Unasked | Apart | Refused]]:
         tasks = tuple(dict.fromkeys([(notice.tenant, notice.task_id) for notice in notices]))
         recipients, apart = yield from self._hold(tasks, wait=wait)
         since = time.perf_counter()
         now = yield from self.database.now()
         sought = [notice.sought for notice in notices]
         enqueued = yield from find_enqueued([key for key in dict.fromkeys(sought) if key])
-        adding = _Adding(self, now, enqueued)
+        adding = _Adding(self, now, since, enqueued)
         yield from adding.open(recipients)
-        results: list[Stored | Unasked | Apart | Refused] = []
+        results: list[NotifyResult | Unasked | Apart | Refused] = []
         for notice, key in zip(notices, sought, strict=True):
             if (notice.tenant, notice.task_id) in apart:
                 results.append(APART)
             else:
                 results.append((yield from adding.add(notice, key)))
-        yield from adding.end(since)
+        yield from adding.end(notices)
         return results
 
     def _hold(
@@ -196,24 +182,25 @@ class Enqueuer:
         return [each for each in recipients if (each.tenant, each.task_id) not in apart], apart
 
 
-# What was stored in a place: the revision of its subscription, and the chain that it joins, if any.
-_Begun: TypeAlias = tuple[NewDelivery, int, Chain | None]
-
-
 class _Adding:
     """Updates on their way into the outbox, and what they take of the room there."""
 
     def __init__(
-        self, enqueuer: Enqueuer, now: datetime, enqueued: dict[TaskKey, list[Enqueued]]
+        self,
+        enqueuer: Enqueuer,
+        now: datetime,
+        since: float,  # the same, by `time.perf_counter`
+        enqueued: dict[TaskKey, list[Enqueued]],
     ) -> None:
         self._enqueuer = enqueuer
         self._now = now
+        self._since = since
+        self._ids = new_delivery_ids(now)
         self._enqueued = enqueued
         self._lines = Lines(enqueuer.outbox, enqueuer.subscriptions)
         # What each owner may still add, and (None) all of them together; and how much that was.
         self._left: dict[str | None, int] = {}
         self._room: dict[str | None, int] = {}
-        self._begun: list[tuple[Stored, list[_Begun]]] = []
         self._some_wait = False
 
     def open(self, recipients: Sequence[Recipient]) -> Script[None]:
@@ -225,7 +212,9 @@ class _Adding:
             self._room[owner] = yield from enqueuer.owner_backlog.of(owner, self._now)
         self._left = dict(self._room)
 
-    def add(self, notice: Notice, sought: TaskKey | None) -> Script[Stored | Unasked | Refused]:
+    def add(
+        self, notice: Notice, sought: TaskKey | None
+    ) -> Script[NotifyResult | Unasked | Refused]:
         """Add an update to every line that wants it and has room for it.
 
         Args:
@@ -241,13 +230,13 @@ class _Adding:
         update, bodies, left = notice.update, notice.bodies, self._left
         lines = self._lines.of_task(notice.tenant, notice.task_id)
         missing, versions, unwanted = _wanting(lines, update, made)
-        if bodies.by_owner:
+        if not versions.isdisjoint(bodies.by_owner):
             unasked = bodies.unasked(line.recipient for line in missing)
             if unasked:
                 return Unasked(unasked)
         bodies.note(versions)
         status = _status_mark(update)
-        added, refused, begun, some_wait = list[NewDelivery](), [], list[_Begun](), False
+        added, refused, notice.some_wait = list[NewDelivery](), [], False
         for line in missing:
             recipient = line.recipient
             try:
@@ -255,27 +244,13 @@ class _Adding:
                 has_room = left[recipient.owner] > 0 < left[None]
                 if not has_room or line.length >= self._enqueuer.max_backlog:
                     yield from self._make_room(line, notice)
-                place = notice.reserve(line, len(body), self._now)
-                new = self._lines.add(
-                    line,
-                    body,
-                    now=self._now,
-                    vault=self._enqueuer.vault,
-                    status=status,
-                    idempotency_key=notice.idempotency_key,
-                    claim=None if place is None else place.claim,
-                    traceparent=notice.traceparent,
-                )
             except PushkitError as exc:  # of it nothing was written, and nothing dropped
                 refused.append(_refusal(recipient, exc))
                 continue
+            new = self._add(line, body, notice, status)
             left[recipient.owner] -= 1
             left[None] -= 1
             added.append(new)
-            if place is not None:
-                begun.append((new, recipient.revision, place.chain))
-            elif new.head:
-                some_wait = True
             if self._lines.is_heavy:
                 yield from self._lines.write(self._now)
         if notice.is_last:
@@ -288,27 +263,41 @@ class _Adding:
         )
         if sought is not None:
             made += map(_enqueued, added)
-        stored = Stored(result, some_wait=some_wait)
-        self._some_wait |= some_wait
-        self._begun.append((stored, begun))
-        return stored
+        return result
 
-    def end(self, since: float) -> Script[None]:
+    def _add(
+        self, line: Line, body: bytes, notice: Notice, status: StatusMark | None
+    ) -> NewDelivery:
+        """Add an update to a line, in flight already if it can have a place."""
+        worker, recipient = notice.worker, line.recipient
+        delivery_id = next(self._ids)
+        sealed = self._enqueuer.vault.seal_body(delivery_id, body)
+        place = notice.reserve(line, len(body), self._now)
+        new = self._lines.add(
+            line,
+            delivery_id,
+            sealed,
+            now=self._now,
+            status=status,
+            idempotency_key=notice.idempotency_key,
+            claim=None if place is None or worker is None else worker.lease_of(self._now),
+            traceparent=notice.traceparent,
+        )
+        if place is not None:
+            to = self._enqueuer.routes.known(recipient.id, recipient.revision)
+            chain = place if isinstance(place, Chain) else None
+            notice.claimed.append(Claimed(new, to, self._since, chain=chain))
+        elif new.head:
+            notice.some_wait = self._some_wait = True
+        return new
+
+    def end(self, notices: Sequence[Notice]) -> Script[None]:
         """Write what was added, and wake who delivers what waits."""
         enqueuer = self._enqueuer
         yield from self._lines.write(self._now)
         if self._some_wait:
             yield from enqueuer.database.wake()
-        ways = yield from enqueuer.routes.look_up(
-            {
-                new.subscription_id: revision
-                for _, begun in self._begun
-                for new, revision, _ in begun
-            }
-        )
-        for stored, begun in self._begun:
-            for new, _, chain in begun:
-                stored.begun.append(Claimed(new, ways[new.subscription_id], since, chain=chain))
+        yield from find_subscriptions(each for notice in notices for each in notice.claimed)
         for owner, room in self._room.items():
             taken = room - self._left[owner]
             if owner is None:
@@ -388,7 +377,7 @@ def _enqueued(new: NewDelivery) -> Enqueued:
 
 def _cancel(notices: Sequence[Notice]) -> None:
     for notice in notices:
-        if notice.reserved:
+        if notice.claimed:
             notice.cancel()
 
 

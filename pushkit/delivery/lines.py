@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.outbox.model import Claim, NewDelivery, StatusMark, new_delivery_id
+from pushkit.outbox.model import Claim, NewDelivery, StatusMark
 from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.store import OutboxStore
-from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Script
 from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
@@ -52,7 +52,6 @@ class Lines:
         self._subscriptions = subscriptions
         self._of_task: dict[tuple[str, str], list[Line]] = {}
         self._new: list[NewDelivery] = []
-        self._taken: dict[str, int] = {}
         self._bytes = 0
         self._ended: list[str] = []
         self._withdrawn: list[str] = []
@@ -71,10 +70,10 @@ class Lines:
     def add(
         self,
         line: Line,
-        body: bytes,
+        delivery_id: str,
+        body: bytes,  # as its row holds it
         *,
         now: datetime,
-        vault: Vault,
         status: StatusMark | None = None,
         idempotency_key: IdempotencyKey | None = None,
         claim: Claim | None = None,
@@ -82,14 +81,11 @@ class Lines:
     ) -> NewDelivery:
         """Put a delivery at the end of a line, in flight already if there is a claim."""
         recipient = line.recipient
-        delivery_id = new_delivery_id(now)
-        sealed = vault.seal_body(delivery_id, body)
         head, is_claimed = line.is_free, claim is not None
         line.last_seq += 1
         if line.oldest is None:
             line.oldest = line.last_seq
         self._bytes += len(body)
-        self._taken[recipient.id] = self._taken.get(recipient.id, 0) + 1
         new = NewDelivery(
             id=delivery_id,
             subscription_id=recipient.id,
@@ -100,7 +96,7 @@ class Lines:
             seq=line.last_seq,
             origin=recipient.origin,
             content_type=recipient.version.content_type,
-            body=sealed,
+            body=body,
             state=DeliveryState.IN_FLIGHT if is_claimed else DeliveryState.PENDING,
             claims=int(is_claimed),
             # Behind another one it may come to nothing by no fault of its own.
@@ -143,7 +139,7 @@ class Lines:
         if self._new:
             new, self._new, self._bytes = self._new, [], 0
             yield from self._outbox.add(new)
-            taken, self._taken = self._taken, {}
+            taken = Counter([each.subscription_id for each in new])
             yield from self._subscriptions.take_seqs(taken)
         if self._ended:
             ended, self._ended = self._ended, []

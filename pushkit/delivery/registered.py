@@ -23,6 +23,7 @@ from pushkit.delivery.lines import Lines
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.heads import hold_back, mark_oldest
+from pushkit.outbox.model import new_delivery_id
 from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.store import OutboxStore
 from pushkit.record import field, record
@@ -139,7 +140,8 @@ class Registered:
             lines = Lines(self.outbox, self.subscriptions)
             yield from lines.open([recipient])
             [line] = lines.of_task(recipient.tenant, recipient.task_id)
-            ids.append(lines.add(line, body, now=now, vault=self.vault).id)
+            ids.append(new_delivery_id(now))
+            lines.add(line, ids[-1], self.vault.seal_body(ids[-1], body), now=now)
             yield from lines.write(now)
         yield from self.database.wake()
         return Found(found, ids)

@@ -13,11 +13,9 @@ from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.signing.notification_jwt import static_claims
 from pushkit.signing.token import token_headers
-from pushkit.storage.script import Script
 from pushkit.subscriptions.model import Profile, Subscription
 from pushkit.subscriptions.owners import Owner
 from pushkit.subscriptions.secrets import StoredSubscription, open_subscription
-from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.version import USER_AGENT
 
 
@@ -73,23 +71,6 @@ class Routes:
                 return None
             self._routes[subscription_id] = route
             return route
-
-    def look_up(
-        self, revisions: Mapping[str, int]
-    ) -> Script[dict[str, StoredSubscription | Route]]:
-        """Return the routes of some subscriptions; of those that are not remembered, the rows.
-
-        Args:
-            revisions: The revision of each, by id.
-        """
-        found: dict[str, StoredSubscription | Route] = {}
-        for subscription_id, revision in revisions.items():
-            route = self.known(subscription_id, revision)
-            if route is not None:
-                found[subscription_id] = route
-        missing = [each for each in revisions if each not in found]
-        found |= yield from SubscriptionStore().by_ids(missing)
-        return found
 
     def of(self, stored: StoredSubscription) -> Route:
         """Return the route of a subscription, remembered or new. One that fails is not remembered.

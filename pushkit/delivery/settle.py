@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
@@ -9,7 +10,7 @@ from datetime import datetime, timedelta
 
 from pushkit.delivery.consequences import Consequences, is_all_well
 from pushkit.delivery.route import Routes
-from pushkit.delivery.slots import Claimed, DeliverySlots
+from pushkit.delivery.slots import Claimed, DeliverySlots, find_subscriptions
 from pushkit.events.sender import DeliveryEvent
 from pushkit.outbox.attempts import AttemptLog, is_folded
 from pushkit.outbox.destinations import DestinationKey, DestinationStore, destination_of
@@ -23,21 +24,13 @@ from pushkit.subscriptions.model import Current
 from pushkit.subscriptions.store import SubscriptionStore
 
 
-@record(frozen=True, slots=True)
-class Attempted:
-    """What became of a delivery that was claimed."""
-
-    claimed: Claimed  # as it was claimed, with its subscription as it was then
-    result: Result  # what the attempt came to, by this worker's clock
-
-
-def _line_of(attempted: Sequence[Attempted]) -> str:
+def _line_of(attempted: Sequence[Claimed]) -> str:
     """Return whose line some deliveries are."""
-    return attempted[0].claimed.delivery.subscription_id
+    return attempted[0].delivery.subscription_id
 
 
-def _by_destination(attempted: Sequence[Attempted]) -> DestinationKey:
-    return destination_of(attempted[0].claimed.delivery)
+def _by_destination(attempted: Sequence[Claimed]) -> DestinationKey:
+    return destination_of(attempted[0].delivery)
 
 
 @record(frozen=False, slots=True)
@@ -70,7 +63,7 @@ class Settler:
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     destinations: DestinationStore = field(default_factory=DestinationStore)
 
-    def settle(self, attempted: Sequence[Attempted]) -> Awaitable[Settled]:
+    def settle(self, attempted: Sequence[Claimed]) -> Awaitable[Settled]:
         """Settle deliveries of one line, in order and in one transaction.
 
         Raises:
@@ -83,7 +76,7 @@ class Settler:
         return self.database.write_patiently(lambda: alone(self.script, attempted))
 
     def script(
-        self, lines: Sequence[Sequence[Attempted]], /, *, wait: bool = True
+        self, lines: Sequence[Sequence[Claimed]], /, *, wait: bool = True
     ) -> Script[list[Settled | Apart]]:
         """Settle deliveries of several lines, those of each in order.
 
@@ -106,7 +99,7 @@ class Settler:
 
     def _settle(
         self,
-        lines: Sequence[Sequence[Attempted]],
+        lines: Sequence[Sequence[Claimed]],
         current: Mapping[str, Current],
         now: datetime,
         since: float,
@@ -114,9 +107,9 @@ class Settler:
         """Settle what is held; return what followed, by the identity of each line's attempts."""
         ahead = now - self.clock()
         attempted = [each for line in lines for each in line]
-        deliveries = [each.claimed.delivery for each in attempted]
+        deliveries = [each.delivery for each in attempted]
         results = [
-            _as_settled(each, current.get(each.claimed.delivery.subscription_id), now, ahead)
+            _as_settled(each, current.get(each.delivery.subscription_id), now, ahead)
             for each in attempted
         ]
         passed = yield from self.leases.settle(
@@ -179,25 +172,23 @@ class Settler:
         """Return what was taken with where it goes, by subscription."""
         if self.routes is None or not taken:
             return {}
-        lines = dict.fromkeys(each.subscription_id for each in taken)
-        ways = yield from self.routes.look_up(
-            {line: current[line].revision for line in lines if line in current}
-        )
-        routed: dict[str, list[Claimed]] = {line: [] for line in lines}
+        routed: dict[str, list[Claimed]] = {}
         for each in taken:
             line = each.subscription_id
-            routed[line].append(Claimed(each, ways.get(line), since))
+            to = self.routes.known(line, current[line].revision) if line in current else None
+            routed.setdefault(line, []).append(Claimed(each, to, since))
+        yield from find_subscriptions(itertools.chain.from_iterable(routed.values()))
         return routed
 
 
 def _as_settled(
-    attempted: Attempted, current: Current | None, now: datetime, ahead: timedelta
+    attempted: Claimed, current: Current | None, now: datetime, ahead: timedelta
 ) -> Result:
     result = attempted.result
-    if is_folded(attempted.claimed.delivery, result):
+    if is_folded(attempted.delivery, result):
         return result
     result = _by_clock_of_database(result, ahead)
-    if result.outcome is Outcome.GONE and _has_moved(attempted.claimed.url, current):
+    if result.outcome is Outcome.GONE and _has_moved(attempted.url, current):
         # The old URL is gone, the client's new one is not.
         return replace(result, outcome=Outcome.RETRY, retry_at=now)
     return result
@@ -207,9 +198,9 @@ def _has_moved(asked: str | None, current: Current | None) -> bool:
     return bool(asked and current and current.url != asked)
 
 
-def _has_changed(attempted: Attempted, current: Current | None) -> bool:
+def _has_changed(attempted: Claimed, current: Current | None) -> bool:
     """Say whether what a chain knows of its subscription is out of date."""
-    to = attempted.claimed.to
+    to = attempted.to
     return to is None or current is None or to.subscription.revision != current.revision
 
 

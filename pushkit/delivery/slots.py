@@ -6,31 +6,34 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from pushkit.delivery.chain import Chain
 from pushkit.delivery.route import Route
 from pushkit.outbox.destinations import DestinationKey, destination_of
 from pushkit.outbox.leases import Taken
-from pushkit.outbox.model import Claim, Delivery
+from pushkit.outbox.model import NOT_BEGUN, Delivery, Result
 from pushkit.outbox.shares import Owner, RecentUse, owner_may_take, reserved_of
 from pushkit.record import record
+from pushkit.storage.script import Script
 from pushkit.subscriptions.secrets import StoredSubscription
+from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.work.pump import Slots
 
 _Key = TypeVar("_Key")
 
 
-@record(frozen=True, slots=True)
+@record(frozen=False, slots=True)
 class Claimed:
-    """A delivery in a slot."""
+    """A delivery in a slot, and what became of it there."""
 
-    delivery: Delivery
+    delivery: Delivery  # as it was claimed
     # Its subscription, or the route of that; None if there is none any more.
     to: StoredSubscription | Route | None
     since: float  # when it was taken, by `time.perf_counter`: before its lease began to run
     refusals: int = 0  # how often its destination was refused by our own policy
     chain: Chain | None = None  # the chain that it joins, if it has no slot of its own
+    result: Result = NOT_BEGUN  # what its attempt came to, by this worker's clock
 
     @property
     def url(self) -> str | None:
@@ -38,19 +41,18 @@ class Claimed:
         return None if self.to is None else self.to.subscription.config.url
 
 
-@record(frozen=True, slots=True)
-class Place:
-    """Where a delivery that is being stored may begin.
+def find_subscriptions(claimed: Iterable[Claimed]) -> Script[None]:
+    """Read the subscriptions of those whose route is not known."""
+    unknown = [each for each in claimed if each.to is None]
+    if unknown:
+        ids = [each.delivery.subscription_id for each in unknown]
+        found = yield from SubscriptionStore().by_ids(ids)
+        for each in unknown:
+            each.to = found.get(each.delivery.subscription_id)
 
-    Attributes:
-        claim: With which it is stored.
-        destination: Where it goes.
-        chain: Behind what; None if it has a slot of its own.
-    """
 
-    claim: Claim
-    destination: DestinationKey
-    chain: Chain | None = None
+Place: TypeAlias = Chain | DestinationKey
+"""Where a delivery that is being stored may begin: behind a chain, or in a slot of its own."""
 
 
 class DeliverySlots(Slots):
@@ -147,13 +149,13 @@ class DeliverySlots(Slots):
             _count_down(self._by_destination, destination)
         return self._some_wait or bool(self._last.held_back) or origin in self._last.crowded
 
-    def give_up(self, places: Iterable[Place]) -> None:
+    def give_up(self, claimed: Iterable[Claimed]) -> None:
         """Free the places of what was not stored after all."""
-        for place in places:
-            if place.chain is None:
-                self.cancel([place.destination])
+        for each in claimed:
+            if each.chain is None:
+                self.cancel([destination_of(each.delivery)])
             else:
-                place.chain.break_off()
+                each.chain.break_off()
 
     def cancel(self, destinations: Iterable[DestinationKey]) -> None:
         """Free the slots of what was not stored after all."""

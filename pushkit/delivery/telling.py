@@ -13,7 +13,8 @@ from pushkit.outbox.states import Outcome
 from pushkit.traceparent import trace_id_of
 
 if TYPE_CHECKING:
-    from pushkit.delivery.settle import Attempted, Settled
+    from pushkit.delivery.settle import Settled
+    from pushkit.delivery.slots import Claimed
 
 
 class AboutDelivery(TypedDict):
@@ -39,10 +40,10 @@ def about_delivery(delivery: Delivery) -> AboutDelivery:
     )
 
 
-def tell_settled(events: Listeners, attempted: Sequence[Attempted], settled: Settled) -> None:
+def tell_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settled) -> None:
     """Tell of attempts that are written down, and of what followed from them."""
     for each, is_ours in zip(attempted, settled.are_ours, strict=True):
-        delivery, result = each.claimed.delivery, each.result
+        delivery, result = each.delivery, each.result
         if not events.wants(logging.INFO if result.error is None else logging.WARNING):
             continue
         if result.made is not None:

@@ -14,7 +14,7 @@ from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.breaker import REFUSED
 from pushkit.delivery.chain import Chain
 from pushkit.delivery.consequences import Consequences
-from pushkit.delivery.settle import Attempted, Settler
+from pushkit.delivery.settle import Settler
 from pushkit.delivery.slots import Claimed, DeliverySlots, Place
 from pushkit.delivery.telling import tell_settled
 from pushkit.errors import StorageError
@@ -22,7 +22,7 @@ from pushkit.events.listeners import Listeners
 from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.leases import CHAINED_BYTES, Leases
-from pushkit.outbox.model import Claim, Result
+from pushkit.outbox.model import Claim
 from pushkit.outbox.states import Outcome
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, to_micros
@@ -33,8 +33,6 @@ from pushkit.work.pump import Pump, cancelled
 from pushkit.work.retry import persist
 
 _log = logging.getLogger("pushkit.delivery")
-
-_NOT_BEGUN = Result(outcome=Outcome.NOT_BEGUN)
 
 
 class Worker:
@@ -131,21 +129,23 @@ class Worker:
             is_next: Whether nothing is before it.
 
         Returns:
-            The place, in which it is stored as claimed; None if it waits for a claim.
+            The place, in which it is stored under `lease_of(now)`; None if it waits for a claim.
         """
         is_on_probation = recipient.failures >= self._consequences.breaker.failures
         if is_on_probation or recipient.waits_until > to_micros(now):
             return None
+        chain = self.slots.chains.get(recipient.id)
+        may_join = size <= CHAINED_BYTES and not recipient.failures
+        if chain is not None and may_join and chain.promise(seq):
+            return chain
+        destination = recipient.destination
+        return destination if is_next and self.slots.reserve(destination) else None
+
+    def lease_of(self, now: datetime) -> Claim:
+        """Return the claim under which is stored what has a place."""
         if self._promise is None or self._promise[0] is not now:  # of a transaction all share it
             self._promise = now, Claim(self.name, now + self._lease)
-        claim, destination = self._promise[1], recipient.destination
-        chain = self.slots.chains.get(recipient.id)
-        may_join = chain is not None and size <= CHAINED_BYTES and not recipient.failures
-        if chain is not None and may_join and chain.promise(seq):
-            return Place(claim, destination, chain)
-        if is_next and self.slots.reserve(destination):
-            return Place(claim, destination)
-        return None
+        return self._promise[1]
 
     def begin(self, claimed: Claimed) -> None:
         """Start on a delivery that was stored in a place.
@@ -232,11 +232,11 @@ class Worker:
         present: Claimed | None = claimed
         try:
             while present is not None:
-                result = await self._attempt.make(
+                present.result = await self._attempt.make(
                     present.delivery, present.to, refusals=present.refusals
                 )
-                chain.answered.append(Attempted(present, result))
-                if result.outcome is not Outcome.DELIVERED:
+                chain.answered.append(present)
+                if present.result.outcome is not Outcome.DELIVERED:
                     chain.close()
                 while (present := await chain.next()) is None and not chain.has_ended():
                     await self._settle(chain)
@@ -254,12 +254,11 @@ class Worker:
         """Settle what was answered; of a chain that is closed, what is not begun goes back."""
         while chain.settling is not None:  # when one has ended the next may have begun
             await chain.settling
-        waiting = () if chain.is_open else chain.waiting
-        going_back = (Attempted(each, _NOT_BEGUN) for each in waiting)
+        going_back = () if chain.is_open else chain.waiting
         if attempted := [*chain.answered, *going_back]:
             await self._write_down(chain, attempted)
 
-    async def _write_down(self, chain: Chain, attempted: Sequence[Attempted]) -> None:
+    async def _write_down(self, chain: Chain, attempted: Sequence[Claimed]) -> None:
         attempted = tuple(attempted)  # more may be answered meanwhile
         chain.stop_timer()
         # What the webhook has is sent again unless that gets written down: while the database is

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pushkit.net.timing import Timing
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.record import field, record
+
+_MOST_RANDOM: Final = 2**80
 
 
 class StatusMark(StrEnum):
@@ -101,6 +105,19 @@ class Result:
     made: Made | None = None
 
 
+NOT_BEGUN: Final = Result(outcome=Outcome.NOT_BEGUN)
+
+
+def new_delivery_ids(now: datetime) -> Iterator[str]:
+    """Yield ids that sort by time and have no `.` (Standard Webhooks would misread one).
+
+    What is random is drawn once: each draw lets go of the interpreter, and waits for it again.
+    """
+    moment, random = int(now.timestamp() * 1000), int.from_bytes(os.urandom(10))
+    for number in itertools.count(random):
+        yield f"dlv_{moment:012x}{number % _MOST_RANDOM:020x}"
+
+
 def new_delivery_id(now: datetime) -> str:
-    """Return an id that sorts by time and has no `.` (Standard Webhooks would misread one)."""
-    return f"dlv_{int(now.timestamp() * 1000):012x}{os.urandom(10).hex()}"
+    """Return one such id."""
+    return next(new_delivery_ids(now))

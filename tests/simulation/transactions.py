@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from pushkit.delivery.again import Again
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.consequences import Consequences
-from pushkit.delivery.settle import Attempted, Settler
+from pushkit.delivery.settle import Settler
 from pushkit.delivery.slots import Claimed
 from pushkit.net.timing import Timing
 from pushkit.outbox.cancelling import CancelledBy
@@ -273,7 +273,7 @@ def _settle(chance: random.Random, _number: int) -> Make:
             consequences=Consequences(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
         )
         yield from settler.script(
-            [[Attempted(Claimed(each, None, 0.0), result)] for each in chosen], wait=wait
+            [[Claimed(each, None, 0.0, result=result)] for each in chosen], wait=wait
         )
         return lambda: memory.let_go(worker, chosen)
 

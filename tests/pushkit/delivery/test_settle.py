@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pushkit import Filter, PushSender, StatusUpdate, TaskState
-from pushkit.delivery.settle import Attempted, Settled
+from pushkit.delivery.settle import Settled
+from pushkit.delivery.slots import Claimed
 from pushkit.events.model import EventKind
 from pushkit.events.sender import DeliveryEvent
 from pushkit.net.timing import Timing
@@ -91,9 +92,9 @@ async def take_some_away(sender: PushSender, chance: random.Random) -> None:
 
 async def attempt(
     sender: PushSender, chance: random.Random, clock: Clock
-) -> dict[str, list[Attempted]]:
+) -> dict[str, list[Claimed]]:
     """Return what was claimed on each side, as delivered, in the same order."""
-    found: dict[str, list[Attempted]] = {side: [] for side in SIDES}
+    found: dict[str, list[Claimed]] = {side: [] for side in SIDES}
     # While the breaker is open, which delivery is tried depends on the ids.
     await write(sender, "UPDATE pushkit_destinations SET failures = 0")
     claimed = await sender.worker._claim()
@@ -108,8 +109,14 @@ async def attempt(
         number = int(each.delivery.owner[-1])
         result = Result(outcome=Outcome.DELIVERED, status=200 + number, made=made)
         [side] = [side for side in SIDES if each.delivery.task_id.startswith(side)]
-        found[side].append(Attempted(each, result))
+        found[side].append(came_to(each, result))
     return found
+
+
+def came_to(claimed: Claimed, result: Result) -> Claimed:
+    """Return what was claimed as it was attempted."""
+    claimed.result = result
+    return claimed
 
 
 def told(events: Sequence[Any], side: str) -> list[tuple[EventKind, str]]:
@@ -150,10 +157,7 @@ async def test_the_same_delivery_twice_is_settled_by_its_newer_attempt(
     [newer] = await sender.worker._claim()
     made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
     settled = [
-        Attempted(
-            each,
-            Result(outcome=Outcome.DELIVERED, status=status_code, made=made),
-        )
+        came_to(each, Result(outcome=Outcome.DELIVERED, status=status_code, made=made))
         for each, status_code in ((newer, 204), (older, 200))
     ]
     if not newer_first:
@@ -176,9 +180,9 @@ async def test_an_attempt_that_is_settled_again_is_in_the_log_once(
     [claimed] = await sender.worker._claim()
     made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
     result = Result(outcome=outcome, retry_at=clock.now, made=made)
-    attempted = Attempted(claimed, result)
+    came_to(claimed, result)
     for _ in range(2):  # as after a commit of which nobody heard
-        await sender._database.write(alone(sender.worker._settler.script, [attempted]))
+        await sender._database.write(alone(sender.worker._settler.script, [claimed]))
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert [each.number for each in report.attempts] == [1]
@@ -193,7 +197,7 @@ async def test_what_is_of_no_subscription_any_more_is_not_left_apart(
         await sender.notify(status(task_id=f"task-{n}"))
     made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
     result = Result(outcome=Outcome.DELIVERED, status=200, made=made)
-    lines = [[Attempted(each, result)] for each in await sender.worker._claim()]
+    lines = [[came_to(each, result)] for each in await sender.worker._claim()]
     await sender.unsubscribe("task-0")
     found = await sender._database.write(sender.worker._settler.script(lines, wait=False))
     assert sorted(list(each.are_ours) for each in found if isinstance(each, Settled)) == [
@@ -233,7 +237,7 @@ async def test_of_two_who_end_a_row_of_failures_one_tells(
     settler, database = sender.worker._settler, sender._database
     found = await asyncio.gather(
         *(
-            database.write(slowly(alone(settler.script, [Attempted(each, result)])))
+            database.write(slowly(alone(settler.script, [came_to(each, result)])))
             for each in claimed
         )
     )
