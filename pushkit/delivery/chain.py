@@ -93,8 +93,9 @@ class Chain:
         with self._lock:
             self._promised -= 1
             self.waiting.append(claimed)
-        # After whoever was told: his next update is on its way to the disk while this one is sent.
-        self._loop.call_soon(self._wake)
+        if self._change is not None:
+            # After whoever was told: his next update is on its way to the disk while this is sent.
+            self._loop.call_soon(self._wake)
 
     def break_off(self) -> None:
         """Go no further than what is stored: what was promised a place was not."""
@@ -127,6 +128,7 @@ class Chain:
         while self._promised and not (self.waiting and self.is_open):
             self._change = self._loop.create_future()
             await self._change
+            self._change = None
         if not (self.is_open and self.waiting):
             return None
         if self.is_late(self.waiting[0]) or not self._may_go_on():

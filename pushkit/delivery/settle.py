@@ -108,9 +108,10 @@ class Settler:
         ahead = now - self.clock()
         attempted = [each for line in lines for each in line]
         deliveries = [each.delivery for each in attempted]
+        folded = [is_folded(each.delivery, each.result) for each in attempted]
         results = [
-            _as_settled(each, current.get(each.delivery.subscription_id), now, ahead)
-            for each in attempted
+            each.result if folds else _as_settled(each, current, now, ahead)
+            for each, folds in zip(attempted, folded, strict=True)
         ]
         passed = yield from self.leases.settle(
             list(zip(deliveries, results, strict=True)),
@@ -121,13 +122,15 @@ class Settler:
             ahead=ahead,
         )
         held = []
-        for delivery, result, is_ours in zip(deliveries, results, passed.are_ours, strict=True):
-            if result.made is None:
+        for delivery, result, folds, is_ours in zip(
+            deliveries, results, folded, passed.are_ours, strict=True
+        ):
+            if result.made is None or (folds and is_ours):
                 continue
-            if not is_ours:
-                yield from self.attempts.record_late(delivery, result.made, result)
-            elif not is_folded(delivery, result):
+            if is_ours:
                 held.append((delivery.id, result.made, result))
+            else:
+                yield from self.attempts.record_late(delivery, result.made, result)
         yield from self.attempts.record(held)
         failing = yield from self.destinations.failing(deliveries)
         following = yield from self._routed(passed.taken, current, since)
@@ -182,13 +185,11 @@ class Settler:
 
 
 def _as_settled(
-    attempted: Claimed, current: Current | None, now: datetime, ahead: timedelta
+    attempted: Claimed, current: Mapping[str, Current], now: datetime, ahead: timedelta
 ) -> Result:
-    result = attempted.result
-    if is_folded(attempted.delivery, result):
-        return result
-    result = _by_clock_of_database(result, ahead)
-    if result.outcome is Outcome.GONE and _has_moved(attempted.url, current):
+    result = _by_clock_of_database(attempted.result, ahead)
+    subscription = current.get(attempted.delivery.subscription_id)
+    if result.outcome is Outcome.GONE and _has_moved(attempted.url, subscription):
         # The old URL is gone, the client's new one is not.
         return replace(result, outcome=Outcome.RETRY, retry_at=now)
     return result

@@ -42,9 +42,10 @@ def about_delivery(delivery: Delivery) -> AboutDelivery:
 
 def tell_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settled) -> None:
     """Tell of attempts that are written down, and of what followed from them."""
+    wants_what_went_well = events.wants(logging.INFO)
     for each, is_ours in zip(attempted, settled.are_ours, strict=True):
         delivery, result = each.delivery, each.result
-        if not events.wants(logging.INFO if result.error is None else logging.WARNING):
+        if not (wants_what_went_well if result.error is None else events.wants(logging.WARNING)):
             continue
         if result.made is not None:
             events.tell(

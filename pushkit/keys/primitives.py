@@ -6,7 +6,7 @@ The algorithm is the key's (RFC 8725 §3.1): nothing in a message chooses it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Final, NamedTuple, TypeAlias
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -56,10 +56,10 @@ HTTP: Final[Methods] = {
 
 def sign_bytes(key: SigningKey, data: bytes, methods: Methods = JOSE) -> bytes:
     """Return the signature over some bytes, by the key's algorithm."""
-    sign = cast("Callable[..., bytes]", key.private_key.sign)
-    method = methods[key.algorithm]
-    signature = sign(data, *method.arguments)
-    return ecdsa_from_der(signature, method.curve_bits) if method.curve_bits else signature
+    sign: Callable[..., bytes] = key.private_key.sign
+    _, arguments, curve_bits = methods[key.algorithm]
+    signature = sign(data, *arguments)
+    return ecdsa_from_der(signature, curve_bits) if curve_bits else signature
 
 
 def signature_holds(

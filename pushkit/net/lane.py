@@ -170,7 +170,13 @@ class Lane(asyncio.BufferedProtocol):
                 self._end_early(BrokenAnswerError(f"not an HTTP answer ({type(exc).__name__})"))
             return
         if self._waiter is None:
-            self._go_on()
+            assert self._transport is not None  # noqa: S101  # bytes came over it
+            # Free for another request, if no more came, and no less went out, than belongs here.
+            if self._keep and not self._closed and not self._transport.get_write_buffer_size():
+                self._deadlines.set(self, self.idle_since + _KEPT_SECONDS)
+                self._on_free(self)
+            else:
+                self.close()
         elif not self._has_head:
             if self._head_bytes > _MAX_HEAD_BYTES:
                 self.close()
@@ -275,15 +281,6 @@ class Lane(asyncio.BufferedProtocol):
             self._answer(complete=False)
         else:
             self._fail(error)
-
-    def _go_on(self) -> None:
-        """Be free for another request, if no more came, and no less went out, than belongs here."""
-        assert self._transport is not None  # noqa: S101  # bytes came over it
-        if self._keep and not self._closed and not self._transport.get_write_buffer_size():
-            self._deadlines.set(self, self.idle_since + _KEPT_SECONDS)
-            self._on_free(self)
-        else:
-            self.close()
 
     def _gone(self) -> None:
         if not self._closed:

@@ -15,7 +15,7 @@ from pushkit.record import record
 from pushkit.url import host_and_port
 
 
-@record(frozen=True, slots=True, kw_only=True)
+@record(frozen=False, slots=True, kw_only=True)
 class Timing:
     """The phases of one request; None is a phase that it never came to."""
 
@@ -28,24 +28,24 @@ class Timing:
     address: str | None = None  # the address that was dialled, as `host:port`
 
 
-class Probe:
+class Probe(Timing):
     """Adds up the phases of one request, one after another."""
 
-    __slots__ = ("_phase", "_since", "_spent", "address", "refused")
+    __slots__ = ("_phase", "_since", "refused")
 
     def __init__(self) -> None:
-        self.address: str | None = None  # the one that was dialled, as `host:port`
+        super().__init__()
         # Why an address that the request led to may not be dialled; None if all may.
         self.refused: Decision | None = None
-        self._spent: dict[str, float] = {}
         self._phase: str | None = None
         self._since = 0.0
 
     def enter(self, phase: str | None) -> None:
         """End the phase that runs, and begin another, named as in `Timing`; None for no other."""
-        now = time.perf_counter()
-        if self._phase is not None:
-            self._spent[self._phase] = self._spent.get(self._phase, 0.0) + now - self._since
+        now, ended = time.perf_counter(), self._phase
+        if ended is not None:
+            spent, before = timedelta(0, now - self._since), getattr(self, ended)
+            setattr(self, ended, spent if before is None else before + spent)
         self._phase, self._since = phase, now
 
     def dialled(self, sockaddr: object) -> None:
@@ -56,8 +56,7 @@ class Probe:
     def timing(self) -> Timing:
         """End the phase that runs, and return what there was."""
         self.enter(None)
-        spent = {phase: timedelta(seconds=seconds) for phase, seconds in self._spent.items()}
-        return Timing(**spent, address=self.address)
+        return self
 
 
 current_probe: ContextVar[Probe | None] = ContextVar("pushkit_probe", default=None)

@@ -194,7 +194,7 @@ CUTS = (
         "What stands behind one that failed goes back behind it.",
         _WORKER,
         (
-            "                if result.outcome is not Outcome.DELIVERED:\n"
+            "                if present.result.outcome is not Outcome.DELIVERED:\n"
             "                    chain.close()\n",
             "",
         ),
