@@ -7,7 +7,7 @@ an update is encoded in the version that it was decoded from (`origin`), and dro
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
@@ -358,7 +358,7 @@ TaskUpdate: TypeAlias = TaskSnapshot | StatusUpdate | ArtifactUpdate | MessageUp
 
 @record(frozen=False, slots=True, kw_only=True, eq=False)
 class NativeUpdate:
-    """An update in the form of another library.
+    """An update in the form of another library, whose subclass writes and reads it.
 
     Attributes:
         kind: What it is.
@@ -367,8 +367,6 @@ class NativeUpdate:
         is_partial: As of the neutral update.
         is_bare: As of the neutral update.
         version: The version that the library speaks.
-        write: Writes it in that version, as `encode_update` would; raises as that does.
-        read: Makes the neutral update. Called once, and only when somebody asks.
     """
 
     kind: UpdateKind
@@ -377,10 +375,16 @@ class NativeUpdate:
     is_partial: bool = False
     is_bare: bool = False
     version: WireVersion
-    write: Callable[[], bytes]
-    read: Callable[[], TaskUpdate]
     _body: bytes | None = field(default=None, init=False, repr=False)
     _neutral: TaskUpdate | None = field(default=None, init=False, repr=False)
+
+    def write(self) -> bytes:
+        """Write it in its own version, as `encode_update` would. Raises as that does."""
+        raise NotImplementedError
+
+    def read(self) -> TaskUpdate:
+        """Make the neutral update: once, and only when somebody asks."""
+        raise NotImplementedError
 
     @property
     def body(self) -> bytes:

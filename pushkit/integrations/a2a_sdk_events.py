@@ -68,21 +68,21 @@ def native_update(event: PushEvent) -> NativeUpdate:
     if isinstance(own, a2a_pb2.TaskStatusUpdateEvent):
         more = own.status.HasField("message") or own.metadata.fields
         is_bare = state is TaskState.WORKING and not more
-    copied = _Copied(own, member, write)
-    return NativeUpdate(
+    return _Copied(
         kind=kind,
         task_id=own.id if isinstance(own, a2a_pb2.Task) else own.task_id,
         state=state,
         is_partial=is_partial,
         is_bare=is_bare,
         version=V1_0,
-        write=copied.write,
-        read=copied.read,
+        event=own,
+        member=member,
+        writer=write,
     )
 
 
-@record(frozen=True, slots=True)
-class _Copied:
+@record(frozen=False, slots=True, kw_only=True, eq=False)
+class _Copied(NativeUpdate):
     """An event that is ours."""
 
     event: PushEvent

@@ -19,6 +19,7 @@ from pushkit import (
 )
 from pushkit.a2a import NativeUpdate, encode_update
 from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
+from pushkit.record import record
 from tests.pushkit.delivery.conftest import Senders
 from tests.pushkit.delivery.sides import read
 from tests.pushkit.delivery.test_recipients import ARTIFACT
@@ -38,26 +39,36 @@ class Counts:
     read: int = 0
 
     def native(self, update: TaskUpdate, *, refused: str = "") -> NativeUpdate:
-        def write() -> bytes:
-            self.written += 1
-            if refused:
-                raise InvalidUpdateError(refused)
-            return encode_update(update, V1_0)
-
-        def read() -> TaskUpdate:
-            self.read += 1
-            return update
-
-        return NativeUpdate(
+        return Counted(
             kind=update.kind,
             task_id=update.task_id or "",
             state=update.state,
             is_partial=update.is_partial,
             is_bare=update.is_bare,
             version=V1_0,
-            write=write,
-            read=read,
+            counts=self,
+            update=update,
+            refused=refused,
         )
+
+
+@record(frozen=False, slots=True, kw_only=True, eq=False)
+class Counted(NativeUpdate):
+    """An update that counts how it is asked for."""
+
+    counts: Counts
+    update: TaskUpdate
+    refused: str  # why it cannot be written; empty if it can
+
+    def write(self) -> bytes:
+        self.counts.written += 1
+        if self.refused:
+            raise InvalidUpdateError(self.refused)
+        return encode_update(self.update, V1_0)
+
+    def read(self) -> TaskUpdate:
+        self.counts.read += 1
+        return self.update
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from pushkit.a2a import (
     NativeUpdate,
     StatusUpdate,
     TaskState,
+    TaskUpdate,
     UpdateKind,
     WireVersion,
     encode_update,
@@ -25,6 +26,7 @@ from pushkit.a2a.table import Table
 from pushkit.errors import InvalidUpdateError
 from pushkit.integrations import a2a_sdk_events
 from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
+from pushkit.record import record
 
 V1_0 = WireVersion.V1_0
 
@@ -247,42 +249,42 @@ def test_a_refusal_says_where() -> None:
 # --- asked for in another form -------------------------------------------------------------------
 
 
-class Reads:
+@record(frozen=False, slots=True, kw_only=True, eq=False)
+class Reads(NativeUpdate):
     """Counts how often the neutral form is made."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    native: NativeUpdate
+    count: int = 0
 
-    def update(self) -> NativeUpdate:
-        native = native_update(status_event())
+    def write(self) -> bytes:
+        return self.native.body
 
-        def read() -> Any:
-            self.count += 1
-            return native.neutral
+    def read(self) -> TaskUpdate:
+        self.count += 1
+        return self.native.neutral
 
-        return NativeUpdate(
-            kind=UpdateKind.STATUS_UPDATE,
-            task_id="t",
-            state=TaskState.WORKING,
-            version=V1_0,
-            write=lambda: native.body,
-            read=read,
-        )
+
+def reads() -> Reads:
+    return Reads(
+        kind=UpdateKind.STATUS_UPDATE,
+        task_id="t",
+        state=TaskState.WORKING,
+        version=V1_0,
+        native=native_update(status_event()),
+    )
 
 
 def test_the_neutral_form_is_not_made_for_its_own_version() -> None:
-    reads = Reads()
-    update = reads.update()
+    update = reads()
     assert push_body(update, V1_0) == native_update(status_event()).body
-    assert reads.count == 0
+    assert update.count == 0
 
 
 def test_the_neutral_form_is_made_once_for_other_versions() -> None:
-    reads = Reads()
-    update = reads.update()
+    update = reads()
     for version in (WireVersion.V0_1, WireVersion.V0_3, WireVersion.V0_1):
         assert push_body(update, version) == push_body(
             native_update(status_event()).neutral, version
         )
-    assert reads.count == 1
+    assert update.count == 1
     assert isinstance(update.neutral, StatusUpdate)
