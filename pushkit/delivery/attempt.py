@@ -166,13 +166,13 @@ class Attempt:
                 await _before(ends, proof, late)
             tokens = route.access.tokens
             token = await tokens.token(timeout=_until(ends)) if tokens else None
-            answer = await self._post(delivery, body, route, token, ends)
+            answer = await (await self._sign(delivery, body, route, token, ends))
             if answer.status == _UNAUTHORIZED and tokens and token:
                 tokens.reject(token)
                 # It was asked: what fails on this side from here on leaves what it answered.
                 with contextlib.suppress(OAuthError, SigningError):
                     token = await tokens.token(timeout=_until(ends))
-                    answer = await self._post(delivery, body, route, token, ends)
+                    answer = await (await self._sign(delivery, body, route, token, ends))
         except (AddressRefusedError, DestinationRefusedError) as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc, extra=_facts(delivery, exc))
             made = _made(started_at, begun, getattr(exc, "timing", None))
@@ -197,10 +197,10 @@ class Attempt:
             outcome=judgement.outcome, status=answer.status, error=judgement.error, made=made
         )
 
-    async def _post(
+    async def _sign(
         self, delivery: Delivery, body: bytes, route: Route, token: str | None, ends: float
-    ) -> Answer:
-        """Sign and post, once."""
+    ) -> Coroutine[None, None, Answer]:
+        """Sign a request for now; return what posts it."""
         now = self.clock()
         key = self.keys.ring().active_key(now, route.algorithm)
         if self.signed_with.get(key.algorithm) != key.kid:
@@ -212,7 +212,7 @@ class Attempt:
         if not isinstance(key, SigningKey):
             signed = _before(ends, signed, SigningError(f"no signature within {self.timeout}"))
         traced = () if delivery.traceparent is None else ((TRACEPARENT, delivery.traceparent),)
-        return await self.client.post(
+        return self.client.post(
             route.destination,
             (*await signed, *traced),
             body,
@@ -262,7 +262,7 @@ class Attempt:
 def _made(
     started_at: datetime, begun: float, timing: Timing | None = None, answer: bytes | None = None
 ) -> Made:
-    took = timedelta(seconds=time.perf_counter() - begun)
+    took = timedelta(0, time.perf_counter() - begun)
     return Made(started_at=started_at, duration=took, timing=timing or Timing(), answer=answer)
 
 
@@ -282,4 +282,4 @@ async def _before(ends: float, doing: Coroutine[None, None, T], late: PushkitErr
 
 def _until(ends: float) -> timedelta:
     """Return what is left until then; the one deadline is over all requests of an attempt."""
-    return timedelta(seconds=max(ends - time.perf_counter(), 0))
+    return timedelta(0, max(ends - time.perf_counter(), 0))

@@ -44,8 +44,7 @@ class BodyEncoder:
         """Return an update's bodies, those that its task was watched in encoded already."""
         bodies = Bodies(self, update, snapshot, now=now, tenant=tenant)
         bodies.likely = self._lately.get((tenant, update.task_id or ""), frozenset())
-        for version in bodies.likely:
-            bodies.prepare(version)
+        bodies.prepare(bodies.likely)
         return bodies
 
     def note(self, task: tuple[str, str], versions: set[WireVersion]) -> None:
@@ -103,6 +102,18 @@ class Bodies:
         likely: The versions that the task's last update was wanted in.
     """
 
+    __slots__ = (
+        "_asked",
+        "_encoder",
+        "_made",
+        "_now",
+        "_snapshot",
+        "_tenant",
+        "_update",
+        "by_owner",
+        "likely",
+    )
+
     def __init__(
         self,
         encoder: BodyEncoder,
@@ -123,7 +134,8 @@ class Bodies:
         self._asked: dict[str, Task | None] = {}
         self._now = now
         self._tenant = tenant
-        self._made: dict[tuple[WireVersion, str | None], bytes | PushkitError] = {}
+        # By version; of those that differ by owner, by version and owner.
+        self._made: dict[WireVersion | tuple[WireVersion, str], bytes | PushkitError] = {}
 
     def unasked(self, recipients: Iterable[Recipient]) -> set[tuple[WireVersion, str]]:
         """Return the versions and owners of recipients whose snapshot was not asked for yet."""
@@ -141,20 +153,27 @@ class Bodies:
         for version, owner in unasked:
             if owner not in self._asked and callable(self._snapshot):
                 self._asked[owner] = await self._encoder.ask(self._snapshot, owner, self._update)
-            self.prepare(version, owner)
+            self._make(version, owner)
 
-    def prepare(self, version: WireVersion, owner: str | None = None) -> None:
-        """Encode a body that may be wanted; an error is kept for whoever does want it."""
-        if owner is None and version in self.by_owner:
-            return
-        snapshot = self._snapshot if owner is None else self._asked[owner]
+    def prepare(self, versions: Iterable[WireVersion]) -> None:
+        """Encode bodies that may be wanted; an error is kept for whoever does want one."""
+        for version in versions:
+            if version not in self.by_owner:
+                self._make(version, "")
+
+    def _make(self, version: WireVersion, owner: str) -> bytes | PushkitError:
+        key: WireVersion | tuple[WireVersion, str] = version
+        snapshot = self._snapshot
+        if version in self.by_owner:
+            key, snapshot = (version, owner), self._asked[owner]
+        made: bytes | PushkitError
         try:
-            made: bytes | PushkitError = self._encoder.encode(
-                self._update, version, None if callable(snapshot) else snapshot, now=self._now
-            )
+            whole = None if callable(snapshot) else snapshot
+            made = self._encoder.encode(self._update, version, whole, now=self._now)
         except PushkitError as exc:
             made = exc
-        self._made[version, owner] = made
+        self._made[key] = made
+        return made
 
     def note(self, versions: set[WireVersion]) -> None:
         """Remember in which versions it was wanted, for the task's updates that come."""
@@ -163,11 +182,10 @@ class Bodies:
 
     def of(self, recipient: Recipient) -> bytes:
         """Return the body of a recipient. Raises as `BodyEncoder.encode`."""
-        version = recipient.version
-        key = (version, recipient.owner if version in self.by_owner else None)
-        if key not in self._made:
-            self.prepare(*key)
-        made = self._made[key]
+        version, owner = recipient.version, recipient.owner
+        made = self._made.get((version, owner) if version in self.by_owner else version)
+        if made is None:
+            made = self._make(version, owner)
         if isinstance(made, PushkitError):
             raise made
         return made

@@ -19,12 +19,12 @@ from pushkit.delivery.slots import Claimed, Place, find_subscriptions
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox.idempotency import Enqueued, IdempotencyKey, TaskKey, find_enqueued
-from pushkit.outbox.model import NewDelivery, StatusMark, new_delivery_ids
+from pushkit.outbox.model import Claim, NewDelivery, StatusMark, new_delivery_ids
 from pushkit.outbox.store import OutboxStore
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
-from pushkit.storage.script import APART, Apart, Refused, Script, alone
+from pushkit.storage.script import APART, Apart, Group, Refused, Script, alone
 from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
 
@@ -51,13 +51,6 @@ class Notice:
     def is_last(self) -> bool:
         """Whether the task has ended with it."""
         return self.update.state is not None and self.update.state.terminal
-
-    def reserve(self, line: Line, size: int, now: datetime) -> Place | None:
-        """Take a place for the next delivery of a line, if it can have one now."""
-        if self.worker is None or line.recipient.paused:
-            return None
-        is_next = line.oldest is None
-        return self.worker.reserve(line.recipient, line.last_seq + 1, size, now, is_next=is_next)
 
     def cancel(self) -> None:
         """Free the places that were taken."""
@@ -104,6 +97,11 @@ class Enqueuer:
     vault: Vault = field(default_factory=Vault)  # seals bodies, where that is asked for
     outbox: OutboxStore = field(default_factory=OutboxStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
+    # `enqueue`, one object for all who call it.
+    group: Group[Notice, NotifyResult | Unasked] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "group", self.enqueue)
 
     async def store(self, notice: Notice, connection: object | None = None) -> NotifyResult:
         """Store an update for every subscription that wants it, as far as each can have it.
@@ -119,7 +117,7 @@ class Enqueuer:
             found: NotifyResult | Unasked
             if connection is None:
                 # Also where the caller is cancelled, what is stored in a slot is begun.
-                found = await self.database.write_together(self.enqueue, notice, notice.begin)
+                found = await self.database.write_together(self.group, notice, notice.begin)
             else:
                 found = await self.database.write_on(connection, alone(self.enqueue, notice))
             if isinstance(found, NotifyResult):
@@ -272,7 +270,12 @@ class _Adding:
         worker, recipient = notice.worker, line.recipient
         delivery_id = next(self._ids)
         sealed = self._enqueuer.vault.seal_body(delivery_id, body)
-        place = notice.reserve(line, len(body), self._now)
+        place: Place | None = None
+        claim: Claim | None = None
+        if worker is not None and not recipient.paused:
+            seq, is_next = line.last_seq + 1, line.oldest is None
+            place = worker.reserve(recipient, seq, len(body), self._now, is_next=is_next)
+            claim = None if place is None else worker.lease_of(self._now)
         new = self._lines.add(
             line,
             delivery_id,
@@ -280,7 +283,7 @@ class _Adding:
             now=self._now,
             status=status,
             idempotency_key=notice.idempotency_key,
-            claim=None if place is None or worker is None else worker.lease_of(self._now),
+            claim=claim,
             traceparent=notice.traceparent,
         )
         if place is not None:

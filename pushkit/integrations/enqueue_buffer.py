@@ -53,15 +53,17 @@ class _Queue:
     turn: asyncio.Lock | None = None
     emptying: asyncio.Task[None] | None = None  # tries again what waits
 
-    async def begin(self) -> None:
-        """Wait for one's turn."""
+    def is_alone(self) -> bool:
+        """Begin, if nobody is before this caller."""
         self.callers += 1
-        if self.callers == 1:
-            return
-        if self.turn is None:
-            self.turn = asyncio.Lock()
-            await self.turn.acquire()  # at once: it is held by who was alone until now
+        return self.callers == 1
+
+    async def begin(self) -> None:
+        """Wait for one's turn, behind others."""
         try:
+            if self.turn is None:
+                self.turn = asyncio.Lock()
+                await self.turn.acquire()  # at once: it is held by who was alone until now
             await self.turn.acquire()
         except BaseException:
             self._leave()
@@ -128,7 +130,8 @@ class EnqueueBuffer:
         queue = self._queues.get(task_id)
         if queue is None:
             queue = self._queues[task_id] = _Queue()
-        await queue.begin()
+        if not queue.is_alone():
+            await queue.begin()
         try:
             if queue.waiting:  # what came first goes first
                 self._keep(task_id, queue, _Kept(enqueue, size, is_last), _EARLIER)
@@ -209,7 +212,8 @@ class EnqueueBuffer:
     async def _finish(self, queue: _Queue) -> None:
         if queue.emptying is not None:
             await asyncio.wait([queue.emptying])
-        await queue.begin()
+        if not queue.is_alone():
+            await queue.begin()
         while queue.waiting:
             try:
                 await self._try_first(queue)

@@ -179,7 +179,9 @@ async def sign_jwt(claims: Mapping[str, JsonValue], key: SigningKey | RemoteKey)
         SigningError: The remote key did not sign, or not this.
     """
     signed = f"{_jwt_header(key.algorithm, key.kid)}.{encoded(write_json(claims, foreign=False))}"
-    return f"{signed}.{encoded(await sign(signed.encode('ascii'), key))}"
+    data = signed.encode("ascii")
+    signature = sign_bytes(key, data) if isinstance(key, SigningKey) else await sign(data, key)
+    return f"{signed}.{encoded(signature)}"
 
 
 @lru_cache(maxsize=64)  # the same at every attempt

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import compress
@@ -66,7 +66,7 @@ def static_claims(
     return stated if audience is None else {**stated, "aud": audience}
 
 
-async def sign_notification(
+def sign_notification(
     static: Mapping[str, JsonValue],  # see `static_claims`
     key: SigningKey | RemoteKey,
     *,
@@ -75,7 +75,7 @@ async def sign_notification(
     seq: int,  # 1, 2, 3… per subscription and task
     body_sha256: str,  # `request_body_sha256`: lower-case hex of the raw body
     lifetime: int = _MAX_LIFETIME,  # seconds until the token expires; at most 300
-) -> str:
+) -> Coroutine[Any, Any, str]:
     """Return the compact JWS of one attempt; see `jose.at_once` for a key of this process.
 
     Raises:
@@ -89,7 +89,7 @@ async def sign_notification(
         "seq": seq,
         "request_body_sha256": body_sha256,
     }
-    return await sign_jwt(written, key)
+    return sign_jwt(written, key)
 
 
 # --- reading ------------------------------------------------------------------------------------
