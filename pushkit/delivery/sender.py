@@ -97,7 +97,8 @@ class PushSender:
         keys: A key file (see `pushkit keys new`), a `KeyRing`, any `KeySource`, or a
             `RemoteSigner`: a key that stays in a KMS.
         database: The outbox: the path of a SQLite file, or a PostgreSQL DSN
-            (`postgresql://user@host/name`), on which any number of agents and workers may work.
+            (`postgresql://user@host/name`), on which any number of processes may work: all of one
+            issuer and with the same keys, for whoever takes a delivery signs it.
         allow: Destinations that are named for development, for example `["127.0.0.1:*"]`.
         options: Time-outs, limits and the retry policy.
         passphrase: Of the key file.
