@@ -10,7 +10,7 @@ from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.browsing import OutboxFigures
 from pushkit.outbox.states import DeliveryState
-from pushkit.webui.findings import Finding, Severity
+from pushkit.webui.documents import Finding, Severity
 
 _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)

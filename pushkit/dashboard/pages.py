@@ -34,9 +34,9 @@ from pushkit.webui.documents import (
     percentiles,
     shown_body,
     text_of,
+    verdict_document,
 )
 from pushkit.webui.exchange import PageRequest, Refused
-from pushkit.webui.findings import verdict_document
 from pushkit.webui.site import id_of
 
 _DELIVERED: Final = DeliveryState.DELIVERED

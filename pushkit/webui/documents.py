@@ -1,12 +1,14 @@
-"""Parts of documents that both dashboards show, and values of queries that both take."""
+"""What both dashboards show in documents, take from queries, and say of what they find."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue
@@ -87,3 +89,36 @@ def limit_of(query: Mapping[str, str]) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= 200):
         raise ConfigError("limit: expected a number from 1 to 200")
     return int(text)
+
+
+class Severity(IntEnum):
+    """How bad a finding is; the worst one is what the overview says first."""
+
+    NOTE = 0
+    WARNING = 1
+    FAILURE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that an operator should know."""
+
+    severity: Severity  # how bad it is
+    says: str  # what was found
+    mend: str  # what to do about it
+    link: str = "/"  # the page that shows it
+
+
+_VERDICTS: Final = ("healthy", "attention", "failing")  # by severity
+
+
+def verdict_document(findings: Iterable[Finding]) -> JsonObject:
+    """Return the verdict and what it is made of, the worst first."""
+    ordered = sorted(findings, key=lambda each: -each.severity)
+    worst = ordered[0].severity if ordered else Severity.NOTE
+    return {
+        "verdict": _VERDICTS[worst],
+        "findings": [
+            {**dataclasses.asdict(each), "severity": each.severity.name.lower()} for each in ordered
+        ],
+    }

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from pushkit.events.receiver import NotificationRefused
-from pushkit.webui.findings import Finding, Severity
+from pushkit.webui.documents import Finding, Severity
 from receiver.dashboard.memory import KeptRefusal
 from receiver.inbox.figures import CallbackTrouble, InboxFigures
 from receiver.refusals import REFUSALS, refusal_of

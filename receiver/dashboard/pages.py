@@ -19,9 +19,9 @@ from pushkit.webui.documents import (
     percentiles,
     shown_body,
     text_of,
+    verdict_document,
 )
 from pushkit.webui.exchange import PageRequest, Refused
-from pushkit.webui.findings import verdict_document
 from receiver.admin import InboxAdmin
 from receiver.dashboard.health import findings, is_of_a_sender
 from receiver.dashboard.memory import Calls, KeptRefusal, Memory
