@@ -135,11 +135,14 @@ class Intake:
             steps = verify(head, place, now=now, house=house, facts=facts)
             question = next(steps)
         except StopIteration as done:
-            return self._proven(asked, done.value)
+            found: Verified | Repetition = done.value
         except InboundError as exc:
             self._refuse(asked, exc)
             return None
-        return self._go_on(asked, steps, question, read)
+        else:
+            return self._go_on(asked, steps, question, read)
+        # Out here, or the traceback of a fault would show what was found, body and all.
+        return self._proven(asked, found)
 
     async def _go_on(self, asked: _Asked, steps: Steps, question: Question, read: ReadBody) -> None:
         """Do the steps that are left, and wait where one has to."""
@@ -147,13 +150,16 @@ class Intake:
             while True:
                 question = steps.send(await self._answer(question, read))
         except StopIteration as done:
-            rest = self._proven(asked, done.value)
-            if rest is not None:
-                await rest
+            found: Verified | Repetition = done.value
         except StorageError as exc:
             self._fail(asked, exc)
+            return
         except InboundError as exc:
             self._refuse(asked, exc)
+            return
+        rest = self._proven(asked, found)  # out here, as above
+        if rest is not None:
+            await rest
 
     async def _answer(self, question: Question, read: ReadBody) -> object:
         """Answer what `verify` asks: nothing of it is at hand."""

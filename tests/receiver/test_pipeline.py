@@ -25,6 +25,7 @@ from receiver import (
     load_trust,
     verify_notification,
 )
+from receiver.verification import Head
 from tests.eventually import DEADLINE
 from tests.long_runs import share
 
@@ -927,3 +928,30 @@ async def test_what_a_stranger_states_is_not_logged_as_known(
     assert (await world.receive(forged)).status == 401
     [record] = caplog.records
     assert "task-9" not in record.getMessage()
+
+
+@pytest.mark.parametrize("has_body", [True, False], ids=["with-its-body", "before-its-body"])
+async def test_the_traceback_of_a_fault_shows_nothing_of_a_notification(
+    world: World, caplog: pytest.LogCaptureFixture, has_body: bool
+) -> None:
+    request = world.draft().request()
+    target, body = request.target, request.body
+    head = Head(
+        method="POST",
+        path=target,
+        target=target,
+        headers=request.headers,
+        body=body if has_body else None,
+    )
+    await world.start()
+    await world.receiver.close()  # a request that was under way meets a database that is not open
+
+    async def read(_limit: int) -> bytes:
+        return body
+
+    place = world.receiver.trust.at(target)
+    verdict = await world.receiver.intake.take(head, place, read, peer="")
+
+    assert (verdict.status, verdict.code) == (503, "storage")
+    assert "Traceback" in caplog.text
+    assert json.loads(body)["statusUpdate"]["metadata"]["note"] not in caplog.text
