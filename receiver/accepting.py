@@ -30,7 +30,7 @@ from receiver.inbox.model import (
 from receiver.inbox.store import Inbox, Lines, StoredIds, task_lock
 from receiver.inbox.together import Asked, together
 from receiver.limits import Limits
-from receiver.replay.memory import ConflictError, Replay, ReplayMemory, Reservation
+from receiver.replay.memory import ConflictError, Replay, ReplayMemory, Seen
 from receiver.trust import TaskPolicy
 from receiver.verification import Verified
 
@@ -72,7 +72,7 @@ class Candidate:
     """A notification that is proven, on its way into the inbox."""
 
     verified: Verified  # what is proven
-    reservation: Reservation  # the right to store its id
+    seen: Seen  # its id and body, with the right to store them
     traceparent: str | None = None  # the trace that it belongs to, if it came in one
     lease: Lease | None = field(default=None, init=False)  # whose hands it was stored into, if any
     stored: NewNotification | None = field(default=None, init=False)
@@ -84,7 +84,7 @@ class Candidate:
 
     def __post_init__(self) -> None:
         self.sender = sender = self.verified.sender.name
-        self.key = sender, self.reservation.seen.delivery_id
+        self.key = sender, self.seen.delivery_id
         said = self.verified.notification
         self.task = self.line = None
         if said.task_id is not None:
@@ -175,7 +175,7 @@ class Acceptance:
                 each.result = Refused(ConflictError("this id is in the inbox with another body"))
                 refused.append(each)
         if refused:
-            yield from self._replay.unremember([each.reservation for each in refused])
+            yield from self._replay.unremember([each.seen for each in refused])
         if ids:
             yield from self._database.wake()
         if len(firsts) < len(candidates):
@@ -200,7 +200,7 @@ class Acceptance:
     def _remember(self, candidates: Sequence[Candidate], now: datetime) -> Script[list[Candidate]]:
         """Do step 7; return what is fresh."""
         ordered = sorted(candidates, key=_KEY)  # who waits does so in one order
-        found = yield from self._replay.remember([each.reservation for each in ordered], now)
+        found = yield from self._replay.remember([each.seen for each in ordered], now)
         news = set()
         for each, replay in zip(ordered, found, strict=True):
             each.result = Refused(replay) if isinstance(replay, InboundError) else None
@@ -272,7 +272,7 @@ class Acceptance:
             each.lease = lease if in_hand.get(each) else None
             each.stored = NewNotification(
                 sender=each.sender,
-                delivery_id=each.reservation.seen.delivery_id,
+                delivery_id=each.seen.delivery_id,
                 kid=said.kid or "",
                 issued_at=said.issued_at or now,
                 task_id=said.task_id,
@@ -305,7 +305,7 @@ def _of_copy(copy: Candidate, first: Candidate) -> int | Apart | Refused | None:
     """Return what becomes of a copy of what was just accepted, or was before."""
     if isinstance(first.result, Apart | Refused):
         return first.result
-    if copy.reservation.seen.body_sha256 != first.reservation.seen.body_sha256:
+    if copy.seen.body_sha256 != first.seen.body_sha256:
         return Refused(ConflictError("this id was accepted before with another body"))
     return None
 

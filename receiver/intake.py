@@ -27,7 +27,7 @@ from receiver.house import BodyTimeoutError, House, IncompleteBodyError, body_to
 from receiver.inbox.model import ClaimedNotification
 from receiver.limits import Limits
 from receiver.refusals import Refusals, Verdict
-from receiver.replay.memory import ReplayMemory, Reservation, Seen
+from receiver.replay.memory import ReplayMemory, Seen
 from receiver.selection import KeysOf, Place
 from receiver.trusted_keys import Trust, keys_of
 from receiver.verification import Facts, Head, Question, Repetition, Verified, WholeBody, verify
@@ -197,7 +197,7 @@ class Intake:
         traceparent = _traceparent_of(asked.head)
         if self._replay.is_elsewhere:
             return self._store_patiently(asked, found, traceparent)
-        candidate = Candidate(found, Reservation(_seen(found)), traceparent)
+        candidate = Candidate(found, _seen(found), traceparent)
         try:
             # Whoever hears of an error is told by `_accepted`: nobody awaits the future.
             self._acceptance.submit(candidate, functools.partial(self._accepted, asked, candidate))
@@ -249,19 +249,19 @@ class Intake:
     async def _remember_and_store(
         self, verified: Verified, traceparent: str | None, now: datetime
     ) -> Verdict:
-        reservation = await self._replay.reserve(_seen(verified))
-        if reservation is None:
+        reserved = await self._replay.reserve(_seen(verified))
+        if reserved is None:
             return _DUPLICATE
-        candidate = Candidate(verified, reservation, traceparent)
+        candidate = Candidate(verified, reserved, traceparent)
         try:
             # Also where the request is cancelled, what is stored in hand is begun.
             stored = await self._acceptance.submit(
                 candidate, functools.partial(self._stored, candidate)
             )
         except Exception:
-            await self._replay.release(reservation)
+            await self._replay.release(reserved)
             raise
-        await self._replay.commit(reservation)
+        await self._replay.commit(reserved)
         return self._verdict(candidate, stored, now)
 
     def _verdict(self, candidate: Candidate, stored: int | None, now: datetime) -> Verdict:

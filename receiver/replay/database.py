@@ -22,7 +22,6 @@ from receiver.replay.memory import (
     BeingStoredError,
     ConflictError,
     Replay,
-    Reservation,
     Seen,
 )
 
@@ -41,29 +40,30 @@ class DatabaseReplay:
     async def close(self) -> None:
         """Do nothing: the database is the inbox's."""
 
-    async def reserve(self, seen: Seen) -> Reservation | None:
+    async def reserve(self, seen: Seen) -> Seen | None:
         """Say that it may be fresh: the transaction will tell."""
-        return Reservation(seen=seen)
+        return seen
 
     def remember(
-        self, reservations: Sequence[Reservation], now: datetime
+        self, reserved: Sequence[Seen], now: datetime
     ) -> Script[list[Replay | InboundError]]:
         """Remember ids, each once, as far as they are fresh; say what each is.
 
         Give them in one order everywhere: on PostgreSQL each waits for who stores the same.
         """
-        fresh: set[tuple[str, str]] = set()
-        for each in filled([one.seen for one in reservations]):
+        fresh: set[tuple[str, ...]] = set()
+        accepted_at = to_micros(now)
+        for each in filled(reserved):
             rows = yield Statement(
                 "INSERT INTO pushkit_replay (sender, delivery_id, body_sha256, accepted_at)"
                 f" VALUES {rows_of_places(len(each), 4)}"
                 " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING sender, delivery_id",
-                tuple([value for seen in each for value in (*seen, to_micros(now))]),
+                tuple([value for seen in each for value in (*seen[:3], accepted_at)]),
             )
             fresh.update([(row["sender"], row["delivery_id"]) for row in rows])
-        known: dict[tuple[str, str], str] = {}
+        known: dict[tuple[str, ...], str] = {}
         # Read anew: on PostgreSQL a row may have been committed while the insert waited.
-        unknown = [key for one in reservations if (key := one.seen[:2]) not in fresh]
+        unknown = [key for seen in reserved if (key := seen[:2]) not in fresh]
         for asked in map(padded, chunks(unknown)):
             rows = yield Statement(
                 f"WITH asked (sender, delivery_id) AS (VALUES {texts(len(asked), 2)})"
@@ -74,21 +74,21 @@ class DatabaseReplay:
             )
             known.update(((row["sender"], row["delivery_id"]), row["body_sha256"]) for row in rows)
         return [
-            Replay.FRESH if one.seen[:2] in fresh else _judge(one.seen, known.get(one.seen[:2]))
-            for one in reservations
+            Replay.FRESH if seen[:2] in fresh else _judge(seen, known.get(seen[:2]))
+            for seen in reserved
         ]
 
-    def unremember(self, reservations: Sequence[Reservation]) -> Script[None]:
+    def unremember(self, reserved: Sequence[Seen]) -> Script[None]:
         """Take back what is refused after all."""
-        for one in reservations:
+        for seen in reserved:
             yield Statement(
-                "DELETE FROM pushkit_replay WHERE sender = $1 AND delivery_id = $2", one.seen[:2]
+                "DELETE FROM pushkit_replay WHERE sender = $1 AND delivery_id = $2", seen[:2]
             )
 
-    async def commit(self, reservation: Reservation) -> None:
+    async def commit(self, reserved: Seen) -> None:
         """Do nothing: the transaction is committed."""
 
-    async def release(self, reservation: Reservation) -> None:
+    async def release(self, reserved: Seen) -> None:
         """Do nothing: the transaction was rolled back."""
 
     def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:

@@ -40,13 +40,7 @@ class Seen(NamedTuple):
     sender: str
     delivery_id: str
     body_sha256: str
-
-
-class Reservation(NamedTuple):
-    """The right to store what is fresh, for a while."""
-
-    seen: Seen
-    holder: str = ""
+    holder: str = ""  # who may store it, once it is reserved for a while
 
 
 class ReplayMemory(Protocol):
@@ -65,7 +59,7 @@ class ReplayMemory(Protocol):
     async def close(self) -> None:
         """Disconnect."""
 
-    async def reserve(self, seen: Seen) -> Reservation | None:
+    async def reserve(self, seen: Seen) -> Seen | None:
         """Reserve an id that is fresh, as far as can be said now; None for a duplicate.
 
         Raises:
@@ -75,7 +69,7 @@ class ReplayMemory(Protocol):
         """
 
     def remember(
-        self, reservations: Sequence[Reservation], now: datetime
+        self, reserved: Sequence[Seen], now: datetime
     ) -> Script[list[Replay | InboundError]]:
         """Remember ids, each once, in the transaction that stores their notifications.
 
@@ -84,13 +78,13 @@ class ReplayMemory(Protocol):
             refused, for it was accepted with another body, or nothing can be said of it yet.
         """
 
-    def unremember(self, reservations: Sequence[Reservation]) -> Script[None]:
+    def unremember(self, reserved: Sequence[Seen]) -> Script[None]:
         """Take back, in the same transaction, what is refused after all."""
 
-    async def commit(self, reservation: Reservation) -> None:
+    async def commit(self, reserved: Seen) -> None:
         """Remember for good what is stored now."""
 
-    async def release(self, reservation: Reservation) -> None:
+    async def release(self, reserved: Seen) -> None:
         """Give up the right: nothing was stored, and the next copy may be."""
 
     def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:

@@ -25,7 +25,6 @@ from receiver.replay.memory import (
     BeingStoredError,
     ConflictError,
     Replay,
-    Reservation,
     Seen,
 )
 
@@ -93,7 +92,7 @@ class RedisReplay:
         with contextlib.suppress(RedisError, OSError):
             await self._redis.aclose()
 
-    async def reserve(self, seen: Seen) -> Reservation | None:
+    async def reserve(self, seen: Seen) -> Seen | None:
         """Reserve an id that is fresh; None for a duplicate.
 
         Raises:
@@ -101,47 +100,46 @@ class RedisReplay:
             BeingStoredError: A copy is being stored.
             StorageError: The server is out of reach.
         """
-        reservation = Reservation(seen=seen, holder=secrets.token_hex(8))
+        reserved = seen._replace(holder=secrets.token_hex(8))
         with _faults():
             fresh = await self._redis.set(
-                self._key(seen), _reserved(reservation), nx=True, px=self._lease // _MILLISECOND
+                self._key(seen), _reserved(reserved), nx=True, px=self._lease // _MILLISECOND
             )
             found = None if fresh else await self._redis.get(self._key(seen))
         if fresh:
-            return reservation
+            return reserved
         _refuse_unless_accepted(found, seen)
         return None
 
     def remember(
         self,
-        reservations: Sequence[Reservation],
+        reserved: Sequence[Seen],
         now: datetime,  # noqa: ARG002  # the interface
     ) -> Script[list[Replay | InboundError]]:
         """Write nothing into the database: what is reserved is fresh."""
         yield from ()
-        return [Replay.FRESH] * len(reservations)
+        return [Replay.FRESH] * len(reserved)
 
-    def unremember(self, reservations: Sequence[Reservation]) -> Script[None]:  # noqa: ARG002
+    def unremember(self, reserved: Sequence[Seen]) -> Script[None]:  # noqa: ARG002
         """Do nothing: `release` lets go of it."""
         yield from ()
 
-    async def commit(self, reservation: Reservation) -> None:
+    async def commit(self, reserved: Seen) -> None:
         """Remember for good what is stored now; if that fails, the inbox alone remembers it."""
-        seen = reservation.seen
-        value = f"accepted {seen.body_sha256}"
+        value = f"accepted {reserved.body_sha256}"
         try:
             with _faults():
                 px = self._remember_for // _MILLISECOND
-                await self._redis.set(self._key(seen), value, px=px)
+                await self._redis.set(self._key(reserved), value, px=px)
         except StorageError as exc:
             said = "%s; id %a is remembered by the inbox alone"
             cause = type(exc.__cause__).__name__
-            self._faults.say(cause, logging.WARNING, said, exc, seen.delivery_id[:128])
+            self._faults.say(cause, logging.WARNING, said, exc, reserved.delivery_id[:128])
 
-    async def release(self, reservation: Reservation) -> None:
+    async def release(self, reserved: Seen) -> None:
         """Let go of an id; if that fails, it is free when the lease ends."""
         with contextlib.suppress(StorageError), _faults():
-            await self._redis.eval(_RELEASE, 1, self._key(reservation.seen), _reserved(reservation))
+            await self._redis.eval(_RELEASE, 1, self._key(reserved), _reserved(reserved))
 
     def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:  # noqa: ARG002
         """Do nothing: keys expire."""
@@ -157,8 +155,8 @@ class RedisReplay:
         return f"pushkit:replay:{digest.hexdigest()}"
 
 
-def _reserved(reservation: Reservation) -> str:
-    return f"reserved {reservation.holder} {reservation.seen.body_sha256}"
+def _reserved(seen: Seen) -> str:
+    return f"reserved {seen.holder} {seen.body_sha256}"
 
 
 def _refuse_unless_accepted(found: bytes | str | None, seen: Seen) -> None:

@@ -8,7 +8,7 @@ from pushkit.errors import InboundError
 from pushkit.storage.script import Script
 from receiver.inbox.model import Lease, NewNotification
 from receiver.inbox.store import Inbox, Lines
-from receiver.replay.memory import Replay, ReplayMemory, Reservation
+from receiver.replay.memory import Replay, ReplayMemory, Seen
 
 
 def store(
@@ -52,7 +52,7 @@ def store(
     return ids.get((sender, delivery_id))
 
 
-def remember(memory: ReplayMemory, reservation: Reservation, now: datetime) -> Script[Replay]:
+def remember(memory: ReplayMemory, reservation: Seen, now: datetime) -> Script[Replay]:
     """Remember one id, or raise why it is refused."""
     [found] = yield from memory.remember([reservation], now)
     if isinstance(found, InboundError):

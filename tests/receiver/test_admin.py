@@ -17,7 +17,7 @@ from receiver import InboxFilter, InboxRetention, InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.store import Inbox
 from receiver.replay.database import DatabaseReplay
-from receiver.replay.memory import Replay, Reservation, Seen
+from receiver.replay.memory import Replay, Seen
 from tests.eventually import DEADLINE
 from tests.receiver.storing import remember, store
 
@@ -164,8 +164,7 @@ async def test_a_retention_bounds_everything_that_is_kept(desk: Desk) -> None:
     kept = await desk.settled(2, InboxStatus.DEAD, ago=8 * day) + await desk.settled(3)
     replay = DatabaseReplay()
     old, young = (
-        Reservation(seen=Seen(sender="agent", delivery_id=name, body_sha256="aa"))
-        for name in ("old", "young")
+        Seen(sender="agent", delivery_id=name, body_sha256="aa") for name in ("old", "young")
     )
     now = datetime.now(UTC)
     await desk.database.write(remember(replay, old, now - timedelta(hours=97)))

@@ -496,7 +496,7 @@ CUTS = (
             Edit(
                 "receiver.intake",
                 "        candidate = Candidate(verified",
-                "        remember = self._replay.remember([reservation], self._clock())\n"
+                "        remember = self._replay.remember([reserved], self._clock())\n"
                 "        [replay] = await self._database.write(remember)\n"
                 "        if isinstance(replay, InboundError):\n"
                 "            raise replay\n"

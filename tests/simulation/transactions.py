@@ -28,7 +28,7 @@ from pushkit.subscriptions.store import SubscriptionStore
 from receiver.inbox.model import ClaimedNotification, InboxStatus
 from receiver.inbox.store import Inbox, task_lock
 from receiver.replay.database import DatabaseReplay
-from receiver.replay.memory import Replay, Reservation, Seen
+from receiver.replay.memory import Replay, Seen
 from tests.receiver.storing import remember, store
 
 __all__ = ["Memory", "Stage", "Work", "prepare", "some_work", "tables"]
@@ -439,7 +439,7 @@ def _accept(chance: random.Random, _number: int) -> Make:
         yield from memory.stage.exclusively(task_lock("agent", task))
         if remembers:
             seen = Seen(sender="agent", delivery_id=delivery_id, body_sha256=body.hex())
-            found = yield from remember(DatabaseReplay(), Reservation(seen=seen), now)
+            found = yield from remember(DatabaseReplay(), seen, now)
             if found is Replay.DUPLICATE:
                 return _nothing
         yield from store(
@@ -464,7 +464,7 @@ def _hurry(chance: random.Random, _number: int) -> Make:
     seen = Seen(sender="agent", delivery_id=f"task0#{chance.randint(1, 3)}", body_sha256="31")
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        yield from remember(DatabaseReplay(), Reservation(seen=seen), memory.stage.moment)
+        yield from remember(DatabaseReplay(), seen, memory.stage.moment)
         return _nothing
 
     return script

@@ -15,7 +15,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import Script
 from receiver.admin import open_inbox
 from receiver.replay import open_replay
-from receiver.replay.memory import Replay, ReplayMemory, Reservation, Seen
+from receiver.replay.memory import Replay, ReplayMemory, Seen
 from tests.receiver.storing import remember
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Memory:
             await self.database.write(self._remember_and_fail(reservation))
         await self.replay.release(reservation)
 
-    def _remember_and_fail(self, reservation: Reservation) -> Script[Replay]:
+    def _remember_and_fail(self, reservation: Seen) -> Script[Replay]:
         yield from remember(self.replay, reservation, now())
         raise RefusedError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pushkit.storage.migrations import migrate
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.replay.database import DatabaseReplay
-from receiver.replay.memory import Replay, Reservation, Seen
+from receiver.replay.memory import Replay, Seen
 from tests.receiver.storing import remember
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def reservation(delivery_id: str) -> Reservation:
-    return Reservation(seen=Seen(sender="agent", delivery_id=delivery_id, body_sha256="aa"))
+def reservation(delivery_id: str) -> Seen:
+    return Seen(sender="agent", delivery_id=delivery_id, body_sha256="aa")
 
 
 def test_ids_are_forgotten_by_age_a_bounded_number_at_a_time(scripts: ScriptRunner) -> None:

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from pushkit.errors import StorageError
-from receiver.replay.memory import BeingStoredError, Reservation, Seen
+from receiver.replay.memory import BeingStoredError, Seen
 from receiver.replay.redis import RedisReplay
 from tests.eventually import eventually
 from tests.redis_server import RedisServer
@@ -36,7 +36,7 @@ async def only_key(redis: Redis) -> str:
     return key if isinstance(key, str) else key.decode()
 
 
-async def reserved(replay: RedisReplay, seen: Seen = SEEN) -> Reservation:
+async def reserved(replay: RedisReplay, seen: Seen = SEEN) -> Seen:
     found = await replay.reserve(seen)
     assert found is not None
     return found
