@@ -30,7 +30,7 @@ from receiver.callbacks.calls import TIMED_OUT, Call, Caller, logged_of, within_
 from receiver.callbacks.leases import Leases
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.settling import Ended, Settler
-from receiver.callbacks.turns import CrowdedError, Place, Turns
+from receiver.callbacks.turns import CrowdedError, Turns
 from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, Notification
 from receiver.inbox.store import Inbox, task_lock
 
@@ -347,7 +347,13 @@ class Dispatcher:
             except CrowdedError as exc:  # what holds one up must not hold up the others
                 pause = max(pause or exc.pause, exc.pause)
                 continue
-            call = await self._call(callback, notification, place)
+            begun, calling = time.perf_counter(), self._caller.call(callback, notification, place)
+            call = await (
+                calling
+                if self._tracing is None
+                else _within(self._tracing, calling, callback, notification)
+            )
+            self._tell_of(call, notification, begun)
             error = f"{call.callback}: {call.error}" if call.error else error
         if error is not None:
             await self._fail(claimed, error, call)
@@ -397,37 +403,23 @@ class Dispatcher:
         await self._database.write(self._inbox.put_off(claimed, self.name, again_at))
         return True
 
-    async def _call(self, callback: Callback, notification: Notification, place: Place) -> Call:
-        """Call a callback within the notification's trace, and tell how that ended."""
-        begun = time.perf_counter()
-        if self._tracing is None:
-            call = await self._caller.call(callback, notification, place)
-        else:
-            with self._tracing.calling(
-                notification.traceparent,
-                callback=callback.name,
+    def _tell_of(self, call: Call, notification: Notification, begun: float) -> None:
+        """Tell who listens how a call ended, and how long it took."""
+        if not self._events.wants(CalledBack.usual_level):
+            return
+        self._events.tell(
+            CalledBack(
+                at=self._clock(),
                 sender=notification.sender,
-                task=notification.task_id,
+                task_id=notification.task_id,
                 delivery_id=notification.delivery_id,
-            ) as span:
-                call = await self._caller.call(callback, notification, place)
-                if call.error is not None:
-                    span.fail(call.error)
-        if self._events.wants(CalledBack.usual_level):
-            self._events.tell(
-                CalledBack(
-                    at=self._clock(),
-                    sender=notification.sender,
-                    task_id=notification.task_id,
-                    delivery_id=notification.delivery_id,
-                    trace_id=trace_id_of(notification.traceparent),
-                    notification_id=notification.id,
-                    callback=call.callback,
-                    error=call.error,
-                    took=timedelta(seconds=time.perf_counter() - begun),
-                )
+                trace_id=trace_id_of(notification.traceparent),
+                notification_id=notification.id,
+                callback=call.callback,
+                error=call.error,
+                took=timedelta(seconds=time.perf_counter() - begun),
             )
-        return call
+        )
 
     # --- what did not end well -----------------------------------------------------------------
 
@@ -521,3 +513,20 @@ class Dispatcher:
         if call is not None:
             calls = [(claimed.stored.id, call.callback, call.error)]
             yield from self._inbox.record_calls(calls, now=now)
+
+
+async def _within(
+    tracing: Tracing, calling: Awaitable[Call], callback: Callback, notification: Notification
+) -> Call:
+    """Call a callback within its notification's trace."""
+    with tracing.calling(
+        notification.traceparent,
+        callback=callback.name,
+        sender=notification.sender,
+        task=notification.task_id,
+        delivery_id=notification.delivery_id,
+    ) as span:
+        call = await calling
+        if call.error is not None:
+            span.fail(call.error)
+    return call
