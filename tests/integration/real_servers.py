@@ -121,7 +121,7 @@ def _url(sock: socket.socket, certificate: Certificate | None) -> str:
 @asynccontextmanager
 async def _aiohttp(certificate: Certificate | None) -> AsyncIterator[str]:
     app = web.Application()
-    app.router.add_post("/{path}", _handler)
+    app.router.add_route("*", "/{path}", _handler)
     context = None
     if certificate is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -254,7 +254,7 @@ def _write(folder: str, name: str, text: str) -> None:
 async def ask_many(
     base: str, certificate: Certificate | None, chance: random.Random, requests: int
 ) -> None:
-    """Post over eight connections, and see that each request gets its own answer."""
+    """Post and get over eight connections, and see that each request gets its own answer."""
     client = Transport(
         DestinationPolicy(["127.0.0.1:*"]),
         ConnectionOptions(most_per_host=8, ca_file=certificate.roots if certificate else None),
@@ -269,9 +269,11 @@ async def ask_many(
 
 async def _ask(client: Transport, base: str, number: int, path: str, size: int) -> None:
     said = f"dlv_{number:06}"
-    answer = await client.post(
-        client.policy.check(base + path), [("webhook-id", said)], b"x" * size, timeout=_PATIENT
-    )
+    destination, headers = client.policy.check(base + path), [("webhook-id", said)]
+    if size:
+        answer = await client.post(destination, headers, b"x" * size, timeout=_PATIENT)
+    else:
+        answer = await client.get(destination, headers, timeout=_PATIENT)
     found = (answer.status, answer.body, answer.complete)
     expected = (204, b"", True) if path == "/nothing" else (200, said.encode(), True)
     assert found == expected, f"{path}: {found}"
