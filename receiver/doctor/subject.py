@@ -12,6 +12,7 @@ import ipaddress
 import secrets
 import shlex
 import ssl
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -123,24 +124,28 @@ def words_of(option: str, command: str | None) -> list[str]:
 
 async def _run(option: str, words: Sequence[str]) -> str:
     """Run a command; return what it printed. Raises ConfigError: it fails, or does not end."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
-        )
-    except OSError as exc:
-        raise ConfigError(f"{option}: {words[0]}: {exc.strerror}") from exc
-    try:
-        async with asyncio.timeout(_COMMAND_TIMEOUT.total_seconds()):
-            output, _ = await process.communicate()
-    except TimeoutError as exc:
-        process.kill()
-        raise ConfigError(
-            f"{option}: {words[0]} did not end within {_COMMAND_TIMEOUT.total_seconds():g} s:"
-            " what it starts must go on without it"
-        ) from exc
-    if process.returncode:
-        raise ConfigError(f"{option}: {words[0]} ended with status {process.returncode}")
-    return output.decode("utf-8", "backslashreplace")
+    # Not over a pipe: what the command starts, and leaves running, may hold its other end.
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=asyncio.subprocess.DEVNULL, stdout=output
+            )
+        except OSError as exc:
+            raise ConfigError(f"{option}: {words[0]}: {exc.strerror}") from exc
+        try:
+            async with asyncio.timeout(_COMMAND_TIMEOUT.total_seconds()):
+                status = await process.wait()
+        except TimeoutError as exc:
+            process.kill()
+            await process.wait()
+            raise ConfigError(
+                f"{option}: {words[0]} did not end within {_COMMAND_TIMEOUT.total_seconds():g} s:"
+                " what it starts must go on without it"
+            ) from exc
+        if status:
+            raise ConfigError(f"{option}: {words[0]} ended with status {status}")
+        output.seek(0)
+        return output.read().decode("utf-8", "backslashreplace")
 
 
 async def _answers(url: Url) -> bool:

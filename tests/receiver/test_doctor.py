@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -215,6 +217,15 @@ async def test_a_command_that_fails_is_said(run: Run) -> None:
         subject = Examined(receiver.agent.webhook_url, observe="cat none.txt", restart=None)
         with pytest.raises(ConfigError, match="--observe: cat ended with status 1"):
             await found(subject, receiver.agent, "genuine")
+
+
+async def test_what_a_command_leaves_running_is_not_waited_for(run: Run) -> None:
+    left = "sh -c 'sleep 600 & echo $!'"  # it holds what the command prints to
+    async with run(Miniature) as receiver:
+        subject = Examined(receiver.agent.webhook_url, observe=left, restart=None)
+        async with asyncio.timeout(60):
+            [pid] = await subject.callbacks()
+        os.kill(int(pid), signal.SIGKILL)
 
 
 # --- consent --------------------------------------------------------------------------------------
