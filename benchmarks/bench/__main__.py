@@ -106,7 +106,7 @@ SCENARIOS = [
     Scenario(
         "two workers, PostgreSQL",
         (("pushkit", {"database": "PostgreSQL", "workers": 2}), POSTGRES),
-        {"tasks": 64, "updates": 6400},
+        {"tasks": 64, "updates": 12_800},
     ),
     Scenario(
         "1 of 100 destinations hangs, 500 a second",
