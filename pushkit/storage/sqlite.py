@@ -353,7 +353,9 @@ def _run_nested(connection: sqlite3.Connection, script: Script[T]) -> T:
 @functools.cache
 def in_sqlite(sql: str) -> str:
     """Return a statement as SQLite takes it."""
-    # Row locks go: the one writer is the lock.
+    # Row locks go: the one writer is the lock. Of an INSERT that fails nobody takes back the rows
+    # before: whoever runs scripts takes back all of a script, and SQLite need not be ready for it.
+    sql = re.sub(r"^INSERT INTO", "INSERT OR FAIL INTO", sql)
     return re.sub(r"\$(\d+)", r"?\1", re.sub(r" FOR UPDATE( OF \w+)?( SKIP LOCKED)?", "", sql))
 
 

@@ -70,6 +70,10 @@ def insert_twice(name: str) -> Script[None]:
     yield from insert(name)
 
 
+def insert_at_once(*names: str) -> Script[None]:
+    yield Statement("INSERT INTO things (name) VALUES ($1), ($2), ($3)", names)
+
+
 def statements(*sql: str) -> Script[None]:
     for each in sql:
         yield Statement(each)
@@ -165,6 +169,17 @@ async def test_what_the_database_refuses_is_a_storage_error_and_nothing_is_store
     assert await database.read(names()) == []
 
 
+async def test_of_rows_that_are_refused_together_none_is_stored(database: Database) -> None:
+    inserter = Inserter()
+    refused, stored = await asyncio.gather(
+        database.write(insert_at_once("b", "c", "c")),
+        database.write_together(inserter.insert, "a"),
+        return_exceptions=True,
+    )
+    assert [type(refused), stored] == [StorageError, "a is in"]
+    assert await database.read(names()) == ["a"]
+
+
 @dataclass
 class Inserter:
     """A group, and the items of each script that was made of it."""
@@ -188,6 +203,21 @@ async def test_items_of_a_group_each_get_their_own_result(database: Database) ->
     assert await database.read(names()) == wanted
     assert sum(map(len, inserter.made)) == 100
     assert len(inserter.made) < 100  # some shared a script
+
+
+async def test_groups_that_go_together_keep_their_errors_to_themselves(
+    database: Database,
+) -> None:
+    first, good, bad = Inserter(), Inserter(), Inserter()
+    asked = [(first, "first"), (good, "a"), (bad, "refused"), (good, "b"), (bad, "c")]
+    found = await asyncio.gather(
+        *(database.write_together(group.insert, name) for group, name in asked),
+        return_exceptions=True,
+    )
+    assert [str(each) for each in found] == [
+        *("first is in", "a is in", "refused", "b is in", "c is in")
+    ]
+    assert await database.read(names()) == ["a", "b", "c", "first"]
 
 
 def test_a_database_may_be_opened_again_in_another_event_loop(location: str) -> None:
