@@ -135,8 +135,7 @@ class GroupCommit:
         """
         waiting = self._new(group, item, ended)
         self._waiting.append(waiting)
-        if not self._is_due:
-            self._see_to_it()
+        self._see_to_it()
         return waiting.future
 
     def submit_script(self, script: Script[T]) -> asyncio.Future[T]:
@@ -148,13 +147,19 @@ class GroupCommit:
     ) -> asyncio.Future[T]:
         """Submit an item; one that comes when it is quiet goes at once, and may wait for rows.
 
-        Others go on beside it: a row that is held for long keeps nobody else.
+        What comes meanwhile may need the same row, and waits for the leader; but not for long: a
+        row that somebody else holds keeps nobody else.
         """
-        if self._is_due or self._leads:
+        if self._is_due:
             return self.submit(group, item, ended)
         waiting = self._new(group, item, ended)
-        self._leads = True
-        self._driver([Batch([waiting], wait=True)], self._leader_ended)
+        if self._leads:
+            if not self._waiting:
+                self._loop.call_later(_FIRST_PAUSE, self._see_to_it)
+            self._waiting.append(waiting)
+        else:
+            self._leads = True
+            self._driver([Batch([waiting], wait=True)], self._leader_ended)
         return waiting.future
 
     async def drain(self) -> None:
@@ -171,12 +176,12 @@ class GroupCommit:
 
     def _put_back(self, waiting: Sequence[_Waiting[Any, Any]]) -> None:
         self._waiting.extend(waiting)
-        if not self._is_due:
-            self._see_to_it()
+        self._see_to_it()
 
     def _see_to_it(self) -> None:
-        self._is_due = True
-        self._loop.call_soon(self._run_next)  # after all who ask in this round of the loop
+        if self._waiting and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._run_next)  # after all who ask in this round of the loop
 
     def _run_next(self) -> None:
         if not self._waiting:
@@ -205,6 +210,7 @@ class GroupCommit:
     def _leader_ended(self, batches: Sequence[Batch[Any, Any]]) -> None:
         self._leads = False
         self._hand_out(batches)
+        self._see_to_it()
 
     def _hand_out(self, batches: Sequence[Batch[Any, Any]]) -> None:
         again: list[Batch[Any, Any]] = []

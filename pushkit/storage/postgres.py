@@ -1,4 +1,4 @@
-"""PostgreSQL: a pool of connections, one transaction a script.
+"""PostgreSQL: a pool of connections, one transaction for a script, or for what goes together.
 
 Scripts call two functions that every database of ours has: `pushkit_now()`, microseconds since the
 epoch by the database's own clock, and `pushkit_wake()`, which tells idle workers on every machine
@@ -42,7 +42,7 @@ T = TypeVar("T")
 _log = logging.getLogger("pushkit.storage")
 
 _CHANNEL = "pushkit_work"
-_MAX_BATCH = 128
+_MAX_BATCH = 256
 _NOT_OPEN = "PostgreSQL: not open: call open() first"
 _WHERE = "PostgreSQL"  # a DSN may hold a password
 _HAS_TABLE = "SELECT 1 AS found WHERE to_regclass($1) IS NOT NULL"
@@ -145,7 +145,7 @@ class PostgresDatabase:
         self._pool: asyncpg.Pool | None = None
         self._waiting = asyncio.Semaphore()
         self._faults = RepeatedLog(_log)
-        self._group_commits: dict[Group[Any, Any], GroupCommit] = {}
+        self._group_commit: GroupCommit | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._scripts = 0
@@ -168,7 +168,9 @@ class PostgresDatabase:
             await pool.close()
             raise
         self._waiting = asyncio.Semaphore(max(self._connections // 2, 1))
-        self._group_commits = {}  # each belongs to its event loop
+        self._group_commit = GroupCommit(
+            self._run_batches, most=_MAX_BATCH, patience=self._command_timeout, wait=False
+        )
         self._pool = pool
 
     async def schema(self) -> Schema:
@@ -224,8 +226,8 @@ class PostgresDatabase:
         self._closing = True
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT.total_seconds()):
-                for group_commit in self._group_commits.values():
-                    await group_commit.drain()
+                if self._group_commit is not None:
+                    await self._group_commit.drain()
                 await self._idle.wait()  # the pool turns away who still waits for a connection
                 await pool.close()
         except TimeoutError:
@@ -235,7 +237,7 @@ class PostgresDatabase:
             pool.terminate()
             raise
         finally:
-            self._pool, self._closing = None, False
+            self._pool, self._group_commit, self._closing = None, None, False
 
     async def write(self, script: Script[T]) -> T:
         """Run a script in a transaction; return its result once that is committed."""
@@ -281,31 +283,33 @@ class PostgresDatabase:
         self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
     ) -> asyncio.Future[T]:
         """Run a group's script over this item and those that come meanwhile."""
-        self._check_open()
-        group_commit = self._group_commits.get(group)
-        if group_commit is None:
-            group_commit = GroupCommit(
-                self._run_batches, most=_MAX_BATCH, patience=self._command_timeout, wait=False
-            )
-            self._group_commits[group] = group_commit
-        return group_commit.submit_or_lead(group, item, ended)
+        if self._group_commit is None or self._closing:
+            raise StorageError(_NOT_OPEN)
+        return self._group_commit.submit_or_lead(group, item, ended)
 
     def _run_batches(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
-        """Run each batch in a transaction of its own."""
-        for batch in batches:
-            self._tasks.add(task := asyncio.create_task(self._run_batch(batch)))
-            task.add_done_callback(functools.partial(self._batch_ended, batch, ended))
+        self._tasks.add(task := asyncio.create_task(self._run_together(batches)))
+        task.add_done_callback(functools.partial(self._batches_ended, batches, ended))
 
-    async def _run_batch(self, batch: Batch[Any, Any]) -> None:
+    async def _run_together(self, batches: Sequence[Batch[Any, Any]]) -> None:
+        """Run batches in one transaction; if that fails, in one for each."""
         try:
-            await self._write(batch.script())
+            await self._write(_all_of(batches))
         except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
             # A second time might be once too often, if it may have been stored.
-            batch.error, batch.is_final = exc, isinstance(exc, CommitUncertainError)
+            is_final = isinstance(exc, CommitUncertainError)
+            if len(batches) == 1 or is_final:
+                for batch in batches:
+                    batch.error, batch.is_final = exc, is_final
+                return
+            for batch in batches:
+                await self._run_together([batch])
 
-    def _batch_ended(self, batch: Batch[Any, Any], ended: Ended, task: asyncio.Task[None]) -> None:
+    def _batches_ended(
+        self, batches: Sequence[Batch[Any, Any]], ended: Ended, task: asyncio.Task[None]
+    ) -> None:
         self._tasks.discard(task)
-        ended([batch])
+        ended(batches)
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the READ COMMITTED transaction that a caller's connection is in."""
@@ -476,6 +480,11 @@ async def _run_nested(
         raise
     await connection.execute("RELEASE SAVEPOINT pushkit")
     return result
+
+
+def _all_of(batches: Sequence[Batch[Any, Any]]) -> Script[None]:
+    for batch in batches:
+        yield from batch.script()
 
 
 def _impatient(script: Script[T]) -> Script[T]:

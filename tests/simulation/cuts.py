@@ -390,8 +390,8 @@ CUTS = (
         "What may have been committed is not run again.",
         "pushkit.storage.postgres",
         (
-            "batch.error, batch.is_final = exc, isinstance(exc, CommitUncertainError)",
-            "batch.error = exc",
+            "is_final = isinstance(exc, CommitUncertainError)",
+            "is_final = False",
         ),
     ),
     _cut(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, StorageError
+from pushkit.storage import group_commit
 from pushkit.storage.group_commit import Batch, Ended, GroupCommit
 from pushkit.storage.script import APART, Apart, Refused, Script
 from tests.eventually import DEADLINE
@@ -23,6 +24,8 @@ class Store:
     held: set[str] = field(default_factory=set)
     made: list[list[str]] = field(default_factory=list)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    is_run: asyncio.Event = field(default_factory=asyncio.Event)
+    may_commit: asyncio.Event = field(default_factory=asyncio.Event)
 
     def group(self, names: Sequence[str], /, *, wait: bool) -> Script[list[str | Apart | Refused]]:
         yield from ()
@@ -54,6 +57,8 @@ class Store:
             batch.error, batch.is_final = exc, True
         except PushkitError as exc:
             batch.error = exc
+        self.is_run.set()
+        await self.may_commit.wait()
 
 
 class Asking:
@@ -69,7 +74,9 @@ class Asking:
 
 @pytest.fixture
 async def store() -> Store:
-    return Store()
+    store = Store()
+    store.may_commit.set()
+    return store
 
 
 @pytest.fixture
@@ -77,6 +84,7 @@ async def asking(store: Store) -> AsyncIterator[Asking]:
     asking = Asking(store)
     async with asyncio.timeout(DEADLINE):
         yield asking
+        store.may_commit.set()
         store.held.clear()
         await asking.commit.drain()
 
@@ -91,6 +99,22 @@ async def test_who_comes_first_goes_alone_and_the_others_together(
     assert await all_of(asking, "abcd") == list("abcd")
     assert store.made == [["a"], ["b", "c", "d"]]
     assert await all_of(asking, "e") == ["e"]
+
+
+async def test_what_comes_behind_the_first_waits_for_it(
+    store: Store, asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "_FIRST_PAUSE", DEADLINE)
+    store.may_commit.clear()
+    first = asking.run("a")
+    await store.is_run.wait()
+    waiting = [asking.run(name) for name in "bc"]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(store.tasks) == 1
+    store.may_commit.set()
+    assert await asyncio.gather(first, *waiting) == ["a", "b", "c"]
+    assert store.made == [["a"], ["b", "c"]]
 
 
 async def test_an_error_reaches_only_whose_it_is(store: Store, asking: Asking) -> None:
