@@ -446,8 +446,18 @@ class PostgresDatabase:
                     connection,
                     migrate(self._component, self._migrations, _WHERE, alone=_LOCK_WRITERS),
                 )
+        except asyncpg.InsufficientPrivilegeError as exc:
+            # Who may not change a schema may work with one that is as it should be.
+            (await self._schema_on(pool)).check_current()
+            if not await self._has_functions(pool):
+                raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
         except _FAULTS as exc:
             raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
+
+    async def _has_functions(self, pool: asyncpg.Pool) -> bool:
+        """Say whether the functions are there, to the letter."""
+        rows = await pool.fetch("SELECT prosrc FROM pg_proc WHERE pg_function_is_visible(oid)")
+        return {each.split("$$")[1] for each in _FUNCTIONS} <= {row["prosrc"] for row in rows}
 
 
 async def _only_read(connection: asyncpg.Connection) -> None:
