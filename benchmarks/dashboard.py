@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeAlias
@@ -51,7 +51,7 @@ from pushkit.keys.jwk import VerificationKey
 from pushkit.net.timing import Timing
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.leases import Leases
-from pushkit.outbox.model import Claim, Made, NewDelivery, Result, new_delivery_id
+from pushkit.outbox.model import Claim, NewDelivery, Result, new_delivery_id
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
@@ -83,15 +83,22 @@ WORKER = "worker"
 Pages: TypeAlias = dict[str, Callable[[], str]]
 
 
-def _result(number: int, made: Made, again_at: datetime) -> Result:
+def _result(number: int, made_at: datetime, again_at: datetime) -> Result:
+    result = Result(
+        outcome=Outcome.DELIVERED,
+        status=202,
+        started_at=made_at,
+        duration=timedelta(milliseconds=35),
+        timing=Timing(wait=timedelta(milliseconds=30), address="192.0.2.1:443"),
+    )
     if number % 100 == 99:
-        return Result(
-            outcome=Outcome.RETRY, status=503, error="status_503", made=made, retry_at=again_at
+        return replace(
+            result, outcome=Outcome.RETRY, status=503, error="status_503", retry_at=again_at
         )
     if number % 50 == 49:
         error = ("rejected", "gone", "too_old")[number % 3]
-        return Result(outcome=Outcome.DEAD, status=400, error=error, made=made)
-    return Result(outcome=Outcome.DELIVERED, status=202, made=made)
+        return replace(result, outcome=Outcome.DEAD, status=400, error=error)
+    return result
 
 
 def _subscribe(number: int, now: datetime) -> Script[Subscription]:
@@ -114,11 +121,6 @@ def _subscribe(number: int, now: datetime) -> Script[Subscription]:
 def _batch(first: int, rows: int) -> Script[None]:
     """Store and settle some deliveries, as a sender does."""
     now = SINCE + (NOW - SINCE) * (first / rows)
-    made = Made(
-        started_at=now,
-        duration=timedelta(milliseconds=35),
-        timing=Timing(wait=timedelta(milliseconds=30), address="192.0.2.1:443"),
-    )
     new: list[NewDelivery] = []
     for number in range(first, min(first + BATCH, rows), PER_SUBSCRIPTION):
         subscription = yield from _subscribe(number // PER_SUBSCRIPTION, now)
@@ -145,7 +147,7 @@ def _batch(first: int, rows: int) -> Script[None]:
             )
     yield from OutboxStore().add(new)
     settled = [
-        (each, _result(first + n, made, NOW + timedelta(minutes=n))) for n, each in enumerate(new)
+        (each, _result(first + n, now, NOW + timedelta(minutes=n))) for n, each in enumerate(new)
     ]
     yield from Leases().settle(settled, WORKER, now + timedelta(milliseconds=60))
     if first % (BATCH * 20) == 0:

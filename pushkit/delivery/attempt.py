@@ -34,9 +34,8 @@ from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
 from pushkit.net.posting import Answer
-from pushkit.net.timing import Timing
 from pushkit.net.transport import Transport
-from pushkit.outbox.model import Delivery, Made, Result
+from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import Outcome
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
@@ -175,27 +174,31 @@ class Attempt:
                     answer = await (await self._sign(delivery, body, route, token, ends))
         except (AddressRefusedError, DestinationRefusedError) as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc, extra=_facts(delivery, exc))
-            made = _made(started_at, begun, getattr(exc, "timing", None))
-            return self._failed(delivery, made, error=exc.code, refusals=refusals)
+            result = self._failed(delivery, error=exc.code, refusals=refusals)
+            result.timing = getattr(exc, "timing", None)
         except OwnershipError as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc, extra=_facts(delivery, exc))
-            made = _made(started_at, begun)
-            return self._failed(delivery, made, error=exc.code, status=exc.status)
+            result = self._failed(delivery, error=exc.code, status=exc.status)
         except TransportError as exc:
             _log.warning(
                 "delivery %s: no answer: %s", delivery.id, exc, extra=_facts(delivery, exc)
             )
-            return self._failed(delivery, _made(started_at, begun, exc.timing), error=exc.code)
-        kept = answer.body[:_KEPT_BYTES] if self.keep_answers else None
-        made = _made(started_at, begun, answer.timing, kept)
-        judgement = judge(answer.status, answer.headers, self.clock())
-        if judgement.outcome is Outcome.RETRY:
-            return self._failed(
-                delivery, made, error=judgement.error, status=answer.status, hold=judgement.hold
-            )
-        return Result(
-            outcome=judgement.outcome, status=answer.status, error=judgement.error, made=made
-        )
+            result = self._failed(delivery, error=exc.code)
+            result.timing = exc.timing
+        else:
+            result = self._judged(delivery, answer)
+            result.timing = answer.timing
+            if self.keep_answers:
+                result.answer = answer.body[:_KEPT_BYTES]
+        result.started_at = started_at
+        result.duration = timedelta(0, time.perf_counter() - begun)
+        return result
+
+    def _judged(self, delivery: Delivery, answer: Answer) -> Result:
+        outcome, error, hold = judge(answer.status, answer.headers, self.clock())
+        if outcome is Outcome.RETRY:
+            return self._failed(delivery, error=error, status=answer.status, hold=hold)
+        return Result(outcome=outcome, status=answer.status, error=error)
 
     async def _sign(
         self, delivery: Delivery, body: bytes, route: Route, token: str | None, ends: float
@@ -232,7 +235,6 @@ class Attempt:
     def _failed(
         self,
         delivery: Delivery,
-        made: Made,
         *,
         error: str | None,
         status: int | None = None,
@@ -255,15 +257,7 @@ class Attempt:
             error=error,
             retry_at=retry_at and max(retry_at, hold_until or retry_at),
             hold_until=hold_until,
-            made=made,
         )
-
-
-def _made(
-    started_at: datetime, begun: float, timing: Timing | None = None, answer: bytes | None = None
-) -> Made:
-    took = timedelta(0, time.perf_counter() - begun)
-    return Made(started_at=started_at, duration=took, timing=timing or Timing(), answer=answer)
 
 
 def _facts(delivery: Delivery, error: PushkitError) -> dict[str, str]:

@@ -125,12 +125,12 @@ class Settler:
         for delivery, result, folds, is_ours in zip(
             deliveries, results, folded, passed.are_ours, strict=True
         ):
-            if result.made is None or (folds and is_ours):
+            if result.started_at is None or (folds and is_ours):
                 continue
             if is_ours:
-                held.append((delivery.id, result.made, result))
+                held.append((delivery.id, result))
             else:
-                yield from self.attempts.record_late(delivery, result.made, result)
+                yield from self.attempts.record_late(delivery, result)
         yield from self.attempts.record(held)
         failing = yield from self.destinations.failing(deliveries)
         following = yield from self._routed(passed.taken, current, since)
@@ -207,10 +207,9 @@ def _has_changed(attempted: Claimed, current: Current | None) -> bool:
 
 def _by_clock_of_database(result: Result, ahead: timedelta) -> Result:
     """Return a result whose moments are by the database's clock, so much ahead of this worker's."""
-    made = result.made
     return replace(
         result,
-        made=replace(made, started_at=made.started_at + ahead) if made else None,
+        started_at=result.started_at + ahead if result.started_at else None,
         retry_at=result.retry_at + ahead if result.retry_at else None,
         hold_until=result.hold_until + ahead if result.hold_until else None,
     )

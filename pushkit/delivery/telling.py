@@ -47,7 +47,7 @@ def tell_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settl
         delivery, result = each.delivery, each.result
         if not (wants_what_went_well if result.error is None else events.wants(logging.WARNING)):
             continue
-        if result.made is not None:
+        if result.started_at is not None:
             events.tell(
                 AttemptMade(
                     at=settled.at,
@@ -56,7 +56,7 @@ def tell_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settl
                     outcome=result.outcome.value,
                     status=result.status,
                     error=result.error,
-                    took=result.made.duration,
+                    took=result.duration,
                     trace_id=trace_id_of(delivery.traceparent),
                     **about_delivery(delivery),
                 )

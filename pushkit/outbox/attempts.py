@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from pushkit.net.timing import Timing
-from pushkit.outbox.model import Delivery, Made, Result
+from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import Outcome
 from pushkit.record import field, record
 from pushkit.storage.script import (
@@ -31,6 +31,7 @@ from pushkit.storage.script import (
 )
 
 _MICROSECOND = timedelta(microseconds=1)
+_NO_TIMING = Timing()
 # Microseconds by which two readings of one moment, by the clock of the database, may differ.
 _CLOCKS_APART = 10_000_000
 
@@ -55,28 +56,32 @@ def is_folded(delivery: Delivery, result: Result) -> bool:
 
     The first claim is the first whatever happens to the delivery afterwards.
     """
-    made = result.made
     return (
         delivery.claims == 1
         and result.outcome is Outcome.DELIVERED
-        and made is not None
-        and made.answer is None
+        and result.started_at is not None
+        and result.answer is None
     )
 
 
-def fold(made: Made, status: int | None, ahead: timedelta) -> str:
+def fold(result: Result, ahead: timedelta) -> str:
     """Return a first attempt that arrived as its delivery's row holds it.
 
     Args:
         ahead: How far the clock of the database is ahead of that.
     """
-    timing = made.timing
+    timing = result.timing or _NO_TIMING
     # Not `to_micros`, which remembers: each attempt has a moment of its own.
-    started_at = (made.started_at - EPOCH + ahead) // _MICROSECOND
-    written = f"{started_at} {status or ''}"
-    for took in (made.duration, timing.resolve, timing.connect, timing.wait, timing.body):
+    started_at = (_began(result) - EPOCH + ahead) // _MICROSECOND
+    written = f"{started_at} {result.status or ''}"
+    for took in (result.duration, timing.resolve, timing.connect, timing.wait, timing.body):
         written += " " if took is None else f" {took // _MICROSECOND}"
     return f"{written} {timing.address or ''}"
+
+
+def _began(result: Result) -> datetime:
+    assert result.started_at is not None  # noqa: S101  # only what was made is written down
+    return result.started_at
 
 
 def _unfold(folded: str) -> LoggedAttempt:
@@ -100,7 +105,7 @@ def _unfold(folded: str) -> LoggedAttempt:
 class AttemptLog:
     """Scripts over `pushkit_attempts`, and the attempts that stand in the rows of deliveries."""
 
-    def record(self, made: Sequence[tuple[str, Made, Result]]) -> Script[None]:
+    def record(self, made: Sequence[tuple[str, Result]]) -> Script[None]:
         """Write attempts down, of deliveries (by id) whose rows are held."""
         for attempts in slices(made):
             yield Statement(
@@ -108,7 +113,7 @@ class AttemptLog:
                 tuple(itertools.chain.from_iterable(_values(*each) for each in attempts)),
             )
 
-    def record_late(self, delivery: Delivery, made: Made, result: Result) -> Script[None]:
+    def record_late(self, delivery: Delivery, result: Result) -> Script[None]:
         """Write down an attempt that decides nothing any more, unless its delivery was erased.
 
         Whoever does not hear that it was written down asks again: it is written down once.
@@ -125,12 +130,12 @@ class AttemptLog:
         logged = yield Statement(
             "SELECT started_at FROM pushkit_attempts"
             " WHERE delivery_id = $1 AND duration = $2 AND outcome = $3",
-            (delivery.id, made.duration // _MICROSECOND, result.outcome.value),
+            (delivery.id, result.duration // _MICROSECOND, result.outcome.value),
         )
-        began = to_micros(made.started_at)
+        began = to_micros(_began(result))
         is_there |= any(abs(row["started_at"] - began) < _CLOCKS_APART for row in logged)
         if held and not is_there:
-            yield from self.record([(delivery.id, made, result)])
+            yield from self.record([(delivery.id, result)])
 
     def count(
         self, deliveries: Sequence[Delivery], errors: Collection[str]
@@ -195,12 +200,12 @@ def _row(first: int) -> str:
     return f"(${first}, {next_number}, {others})"
 
 
-def _values(delivery_id: str, made: Made, result: Result) -> tuple[SqlValue, ...]:
-    timing = made.timing
+def _values(delivery_id: str, result: Result) -> tuple[SqlValue, ...]:
+    timing = result.timing or _NO_TIMING
     return (
         delivery_id,
-        to_micros(made.started_at),
-        made.duration // _MICROSECOND,
+        to_micros(_began(result)),
+        result.duration // _MICROSECOND,
         _micros(timing.resolve),
         _micros(timing.connect),
         _micros(timing.wait),
@@ -209,7 +214,7 @@ def _values(delivery_id: str, made: Made, result: Result) -> tuple[SqlValue, ...
         result.outcome.value,
         result.status,
         result.error,
-        made.answer,
+        result.answer,
     )
 
 

@@ -537,11 +537,11 @@ def _write_down(
             result.error,
             to_micros(result.retry_at) if result.retry_at else None,
             None if state is DeliveryState.PENDING else now,
-            int(result.made is not None),
+            int(result.started_at is not None),
         )
         last: SqlValue = delivery.claims
-        if folds and result.made is not None:
-            last = fold(result.made, result.status, ahead)
+        if folds:
+            last = fold(result, ahead)
         alike.setdefault((ends_it, folds, *columns), []).append((delivery.id, last))
     found: dict[tuple[str, int], Row] = {}
     for (is_end, folded, *those_columns), those in sorted(

@@ -80,18 +80,7 @@ class NewDelivery(Delivery):
     claim: Claim | None = None
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Made:
-    """An attempt that was made, as its worker saw it."""
-
-    started_at: datetime  # when it began
-    duration: timedelta  # how long all of it took, signing included
-    timing: Timing  # the phases of its request, and the address that was dialled
-    # The first KiB of the answer's body, where the sender keeps that.
-    answer: bytes | None = field(default=None, repr=False)
-
-
-@record(frozen=True, slots=True, kw_only=True)
+@record(frozen=False, slots=True, kw_only=True, eq=False)
 class Result:
     """What one attempt came to; the worker settles its delivery with it."""
 
@@ -101,8 +90,13 @@ class Result:
     retry_at: datetime | None = None  # when to try again, for `RETRY`
     # Until when the whole destination of this owner waits (`Retry-After`).
     hold_until: datetime | None = None
-    # The attempt, for the log; None if none was made: then none is counted.
-    made: Made | None = None
+    # When the attempt began, by the worker's clock; None if none was made: then none is counted.
+    started_at: datetime | None = None
+    duration: timedelta = timedelta(0)  # how long all of it took, signing included
+    # The phases of its request, and the address that was dialled; None if it came to none.
+    timing: Timing | None = None
+    # The first KiB of the answer's body, where the sender keeps that.
+    answer: bytes | None = field(default=None, repr=False)
 
 
 NOT_BEGUN: Final = Result(outcome=Outcome.NOT_BEGUN)

@@ -255,7 +255,7 @@ CUTS = (
         "requests count",
         "Only a request uses up the schedule.",
         _LEASES,
-        ("    int(result.made is not None),\n", "    1,\n"),
+        ("    int(result.started_at is not None),\n", "    1,\n"),
     ),
     _cut(
         "local fault",

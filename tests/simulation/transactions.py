@@ -13,12 +13,11 @@ from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.settle import Settler
 from pushkit.delivery.slots import Claimed
-from pushkit.net.timing import Timing
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.leases import Leases
-from pushkit.outbox.model import Claim, Delivery, Made, NewDelivery, Result, StatusMark
+from pushkit.outbox.model import Claim, Delivery, NewDelivery, Result, StatusMark
 from pushkit.outbox.retention import Purge
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
@@ -323,8 +322,7 @@ def _came_to(outcome: Outcome, now: datetime) -> Result:
         return Result(outcome=outcome)
     status, error = _TRIED[outcome]
     retry_at = now + timedelta(seconds=5) if outcome is Outcome.RETRY else None
-    made = Made(started_at=now, duration=timedelta(0), timing=Timing())
-    return Result(outcome=outcome, status=status, error=error, retry_at=retry_at, made=made)
+    return Result(outcome=outcome, status=status, error=error, retry_at=retry_at, started_at=now)
 
 
 def _ids(chance: random.Random) -> list[str]:

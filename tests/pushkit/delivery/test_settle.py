@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,7 @@ from pushkit.events.model import EventKind
 from pushkit.events.sender import DeliveryEvent
 from pushkit.net.timing import Timing
 from pushkit.outbox.attempts import AttemptLog
-from pushkit.outbox.model import Made, Result
+from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
 from pushkit.storage.script import Script, Statement, alone
 from tests.long_runs import examples
@@ -101,13 +102,13 @@ async def attempt(
     await let_some_fail(sender, chance)
     await take_some_away(sender, chance)
     for each in sorted(claimed, key=lambda c: (c.delivery.task_id, c.delivery.owner)):
-        made = Made(
+        result = Result(
+            outcome=Outcome.DELIVERED,
+            status=200 + int(each.delivery.owner[-1]),
             started_at=clock.now,
             duration=timedelta(milliseconds=len(each.delivery.owner)),
             timing=Timing(wait=timedelta(milliseconds=1), address="192.0.2.1:443"),
         )
-        number = int(each.delivery.owner[-1])
-        result = Result(outcome=Outcome.DELIVERED, status=200 + number, made=made)
         [side] = [side for side in SIDES if each.delivery.task_id.startswith(side)]
         found[side].append(came_to(each, result))
     return found
@@ -155,9 +156,8 @@ async def test_the_same_delivery_twice_is_settled_by_its_newer_attempt(
     [older] = await sender.worker._claim()
     await write(sender, "UPDATE pushkit_deliveries SET lease_until = 1")  # it has ended
     [newer] = await sender.worker._claim()
-    made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
     settled = [
-        came_to(each, Result(outcome=Outcome.DELIVERED, status=status_code, made=made))
+        came_to(each, Result(outcome=Outcome.DELIVERED, status=status_code, started_at=clock.now))
         for each, status_code in ((newer, 204), (older, 200))
     ]
     if not newer_first:
@@ -178,8 +178,7 @@ async def test_an_attempt_that_is_settled_again_is_in_the_log_once(
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     [delivery_id] = (await sender.notify(status())).ids
     [claimed] = await sender.worker._claim()
-    made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
-    result = Result(outcome=outcome, retry_at=clock.now, made=made)
+    result = Result(outcome=outcome, retry_at=clock.now, started_at=clock.now)
     came_to(claimed, result)
     for _ in range(2):  # as after a commit of which nobody heard
         await sender._database.write(alone(sender.worker._settler.script, [claimed]))
@@ -195,8 +194,7 @@ async def test_what_is_of_no_subscription_any_more_is_not_left_apart(
     for n in range(2):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0")
         await sender.notify(status(task_id=f"task-{n}"))
-    made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
-    result = Result(outcome=Outcome.DELIVERED, status=200, made=made)
+    result = Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
     lines = [[came_to(each, result)] for each in await sender.worker._claim()]
     await sender.unsubscribe("task-0")
     found = await sender._database.write(sender.worker._settler.script(lines, wait=False))
@@ -255,12 +253,10 @@ async def test_attempts_that_come_late_together_are_both_written_down(
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     [delivery] = await sender.deliveries("task-1")
-    made = [
-        Made(started_at=clock.now, duration=timedelta(seconds=n), timing=Timing()) for n in (1, 2)
-    ]
-    result, log = Result(outcome=Outcome.DELIVERED, status=200), AttemptLog()
+    log, late = AttemptLog(), Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
+    made = [replace(late, duration=timedelta(seconds=n)) for n in (1, 2)]
     await asyncio.gather(
-        *(sender._database.write(slowly(log.record_late(delivery, each, result))) for each in made)
+        *(sender._database.write(slowly(log.record_late(delivery, each))) for each in made)
     )
     report = await sender.outbox.show(delivery_id)
     assert report is not None
@@ -275,14 +271,14 @@ async def test_an_attempt_that_comes_late_is_written_down_once_however_often_tha
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     [delivery] = await sender.deliveries("task-1")
-    result = Result(outcome=Outcome.RETRY, error="timeout")
     for ahead in (0, 3):  # the clock of the database is read each time
-        made = Made(
+        result = Result(
+            outcome=Outcome.RETRY,
+            error="timeout",
             started_at=clock.now + timedelta(milliseconds=ahead),
             duration=timedelta(seconds=10),
-            timing=Timing(),
         )
-        await sender._database.write(AttemptLog().record_late(delivery, made, result))
+        await sender._database.write(AttemptLog().record_late(delivery, result))
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert [each.number for each in report.attempts] == [1]

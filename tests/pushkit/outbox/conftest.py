@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
-from pushkit.net.timing import Timing
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
 from pushkit.outbox.leases import Leases, Passed
 from pushkit.outbox.migrations import SENDER_MIGRATIONS
-from pushkit.outbox.model import Claim, Delivery, Made, Result
+from pushkit.outbox.model import Claim, Delivery, Result
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
@@ -146,8 +145,7 @@ class Ledger:
     def came_to(self, outcome: Outcome) -> Result:
         """Return what an attempt came to that took no time."""
         is_unasked = outcome in {Outcome.LOCAL_FAULT, Outcome.NOT_BEGUN}
-        made = Made(started_at=self.now, duration=timedelta(0), timing=Timing())
-        return Result(outcome=outcome, status=200, made=None if is_unasked else made)
+        return Result(outcome=outcome, status=200, started_at=None if is_unasked else self.now)
 
     def settle_together(
         self, *settled: tuple[Delivery, Outcome], worker: str = "worker-1", takes: bool = False

@@ -18,7 +18,7 @@ from pushkit.net.timing import Timing
 from pushkit.outbox.attempts import AttemptLog, is_folded
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.leases import Leases
-from pushkit.outbox.model import Claim, Delivery, Made, Result
+from pushkit.outbox.model import Claim, Delivery, Result
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
@@ -98,28 +98,24 @@ class Desk:
         error: str | None = None,
         ago: timedelta = timedelta(0),
     ) -> None:
-        made = Made(
-            started_at=self.now,
-            duration=timedelta(milliseconds=30),
-            timing=Timing(wait=timedelta(milliseconds=20), address="192.0.2.1:443"),
-            answer=b"\x00an answer",
-        )
         result = Result(
             outcome=outcome,
             status=200 if outcome is Outcome.DELIVERED else 500,
             error=error,
             retry_at=self.now if outcome is Outcome.RETRY else None,
-            made=made,
+            started_at=self.now,
+            duration=timedelta(milliseconds=30),
+            timing=Timing(wait=timedelta(milliseconds=20), address="192.0.2.1:443"),
+            answer=b"\x00an answer",
         )
         await self.database.write(self._settle(delivery, result, self.now - ago))
 
     def _settle(self, delivery: Delivery, result: Result, now: datetime) -> Script[None]:
         yield from self.subscriptions.lock(delivery.subscription_id)
-        assert result.made is not None
         passed = yield from self.leases.settle([(delivery, result)], "worker-1", now)
         assert passed.are_ours == [True]
         if not is_folded(delivery, result):
-            yield from AttemptLog().record([(delivery.id, result.made, result)])
+            yield from AttemptLog().record([(delivery.id, result)])
 
     async def finish(
         self,
@@ -500,9 +496,8 @@ async def test_an_erasure_leaves_nothing_of_the_task(desk: Desk) -> None:
     for table in ("pushkit_subscriptions", "pushkit_bodies", "pushkit_attempts"):
         rows = await desk.query(f"SELECT * FROM {table}")  # noqa: S608  # one of these names
         assert len(rows) == 2
-    made = Made(started_at=desk.now, duration=timedelta(0), timing=Timing())
-    late = Result(outcome=Outcome.DELIVERED, status=200, made=made)
-    await desk.database.write(AttemptLog().record_late(in_flight, made, late))
+    late = Result(outcome=Outcome.DELIVERED, status=200, started_at=desk.now)
+    await desk.database.write(AttemptLog().record_late(in_flight, late))
     assert len(await desk.query("SELECT * FROM pushkit_attempts")) == 2
 
 
