@@ -131,17 +131,17 @@ class Chain:
             self._change = None
         if not (self.is_open and self.waiting):
             return None
-        if self.is_late(self.waiting[0]) or not self._may_go_on():
+        now, following = time.perf_counter(), self.waiting[0]
+        if now - following.since > self._longest_wait or not self._may_go_on():
             self.close()
             return None
-        if self.answered and (self.is_late(self.answered[0]) or self._is_out_of_date()):
+        if self.answered and (
+            now - self.answered[0].since > self._longest_wait
+            # A settlement has to look at the line before.
+            or now - max(self._settled_at, following.since) > _KNOWN_FOR
+        ):
             return None
         return self.waiting.popleft()
-
-    def _is_out_of_date(self) -> bool:
-        """Say whether a settlement has to look at the line before the next one begins."""
-        looked_at = max(self._settled_at, self.waiting[0].since)
-        return time.perf_counter() - looked_at > _KNOWN_FOR
 
     def is_late(self, claimed: Claimed) -> bool:
         """Say whether an attempt that begins now might outlast its lease."""

@@ -142,29 +142,24 @@ class Enqueuer:
         """
         _cancel(notices)  # an attempt before this one may have failed in its commit
         try:
-            return (yield from self._enqueue(notices, wait=wait))
+            tasks = tuple(dict.fromkeys([(notice.tenant, notice.task_id) for notice in notices]))
+            recipients, apart = yield from self._hold(tasks, wait=wait)
+            since = time.perf_counter()
+            now = yield from self.database.now()
+            sought = [notice.sought for notice in notices]
+            enqueued = yield from find_enqueued([key for key in dict.fromkeys(sought) if key])
+            adding = _Adding(self, now, since, enqueued)
+            yield from adding.open(recipients)
+            results: list[NotifyResult | Unasked | Apart | Refused] = []
+            for notice, key in zip(notices, sought, strict=True):
+                if (notice.tenant, notice.task_id) in apart:
+                    results.append(APART)
+                else:
+                    results.append((yield from adding.add(notice, key)))
+            yield from adding.end()
         except BaseException:
             _cancel(notices)
             raise
-
-    def _enqueue(
-        self, notices: Sequence[Notice], *, wait: bool
-    ) -> Script[list[NotifyResult | Unasked | Apart | Refused]]:
-        tasks = tuple(dict.fromkeys([(notice.tenant, notice.task_id) for notice in notices]))
-        recipients, apart = yield from self._hold(tasks, wait=wait)
-        since = time.perf_counter()
-        now = yield from self.database.now()
-        sought = [notice.sought for notice in notices]
-        enqueued = yield from find_enqueued([key for key in dict.fromkeys(sought) if key])
-        adding = _Adding(self, now, since, enqueued)
-        yield from adding.open(recipients)
-        results: list[NotifyResult | Unasked | Apart | Refused] = []
-        for notice, key in zip(notices, sought, strict=True):
-            if (notice.tenant, notice.task_id) in apart:
-                results.append(APART)
-            else:
-                results.append((yield from adding.add(notice, key)))
-        yield from adding.end(notices)
         return results
 
     def _hold(
@@ -199,6 +194,7 @@ class _Adding:
         # What each owner may still add, and (None) all of them together; and how much that was.
         self._left: dict[str | None, int] = {}
         self._room: dict[str | None, int] = {}
+        self._unrouted: list[Claimed] = []  # whose way is not remembered
         self._some_wait = False
 
     def open(self, recipients: Sequence[Recipient]) -> Script[None]:
@@ -290,17 +286,20 @@ class _Adding:
             to = self._enqueuer.routes.known(recipient.id, recipient.revision)
             chain = place if isinstance(place, Chain) else None
             notice.claimed.append(Claimed(new, to, self._since, chain=chain))
+            if to is None:
+                self._unrouted.append(notice.claimed[-1])
         elif new.head:
             notice.some_wait = self._some_wait = True
         return new
 
-    def end(self, notices: Sequence[Notice]) -> Script[None]:
+    def end(self) -> Script[None]:
         """Write what was added, and wake who delivers what waits."""
         enqueuer = self._enqueuer
         yield from self._lines.write(self._now)
         if self._some_wait:
             yield from enqueuer.database.wake()
-        yield from find_subscriptions(each for notice in notices for each in notice.claimed)
+        if self._unrouted:
+            yield from find_subscriptions(self._unrouted)
         for owner, room in self._room.items():
             taken = room - self._left[owner]
             if owner is None:

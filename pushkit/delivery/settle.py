@@ -180,7 +180,8 @@ class Settler:
             line = each.subscription_id
             to = self.routes.known(line, current[line].revision) if line in current else None
             routed.setdefault(line, []).append(Claimed(each, to, since))
-        yield from find_subscriptions(itertools.chain.from_iterable(routed.values()))
+        claimed = itertools.chain.from_iterable(routed.values())
+        yield from find_subscriptions([each for each in claimed if each.to is None])
         return routed
 
 

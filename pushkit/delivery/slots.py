@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from pushkit.delivery.chain import Chain
@@ -41,14 +41,12 @@ class Claimed:
         return None if self.to is None else self.to.subscription.config.url
 
 
-def find_subscriptions(claimed: Iterable[Claimed]) -> Script[None]:
-    """Read the subscriptions of those whose route is not known."""
-    unknown = [each for each in claimed if each.to is None]
-    if unknown:
-        ids = [each.delivery.subscription_id for each in unknown]
-        found = yield from SubscriptionStore().by_ids(ids)
-        for each in unknown:
-            each.to = found.get(each.delivery.subscription_id)
+def find_subscriptions(claimed: Sequence[Claimed]) -> Script[None]:
+    """Read the subscriptions of some deliveries, whose routes are not remembered."""
+    ids = [each.delivery.subscription_id for each in claimed]
+    found = yield from SubscriptionStore().by_ids(ids)
+    for each in claimed:
+        each.to = found.get(each.delivery.subscription_id)
 
 
 Place: TypeAlias = Chain | DestinationKey
