@@ -152,13 +152,15 @@ class TrustedSender:
 
     def __post_init__(self) -> None:
         put = functools.partial(object.__setattr__, self)
-        for name in ("audience", "credentials", "tokens", "webhook_secrets"):
+        for name in ("algorithms", "audience", "credentials", "tokens", "webhook_secrets"):
             # A string is a sequence too: each of its letters would be a token.
             if isinstance(getattr(self, name), str):
                 says = f"{name}: expected a list, found a string"
                 raise ConfigError(f"sender {self.name!r}: {says}")
         put("profile", _member_of(SenderProfile, self.profile, f"sender {self.name!r}: profile"))
         put("tasks", _member_of(TaskPolicy, self.tasks, f"sender {self.name!r}: tasks"))
+        setting = f"sender {self.name!r}: algorithms"
+        put("algorithms", frozenset(_member_of(Algorithm, a, setting) for a in self.algorithms))
         if self.jwks_file is not None:
             put("jwks_file", Path(self.jwks_file))
         put("signing", frozenset(self.schemes if self.profile.signed else ()))
@@ -236,6 +238,8 @@ def _mistakes_of_signed(sender: TrustedSender) -> Iterable[str]:
         yield "expected exactly one of jwks_url, jwks_file and keys"
     if not sender.has_keys and _sources(sender):
         yield f"expected no keys: {Scheme.STANDARD_WEBHOOKS} has webhook_secrets"
+    if sender.has_keys and not (sender.algorithms and sender.keys != {}):
+        yield "algorithms, keys: expected at least one, or nothing that it signs could hold"
     standard = sender.profile is SenderProfile.STANDARD
     if standard and Scheme.JWT in sender.signing and not sender.issuer:
         yield "expected issuer, the `iss` that it states"
