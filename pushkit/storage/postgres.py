@@ -309,6 +309,9 @@ class PostgresDatabase:
         self, batches: Sequence[Batch[Any, Any]], ended: Ended, task: asyncio.Task[None]
     ) -> None:
         self._tasks.discard(task)
+        if task.cancelled():  # the event loop ends: what was not committed came to nothing
+            for batch in batches:
+                batch.results = None
         ended(batches)
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
