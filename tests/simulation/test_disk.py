@@ -113,7 +113,9 @@ def test_who_stands_still_before_his_commit_keeps_others_until_they_give_up(stag
     assert stage.answers["a"] == "a"
 
 
-@pytest.mark.parametrize("moment", ["INSERT INTO things VALUES (?1)", "COMMIT", "COMMITTED"])
+@pytest.mark.parametrize(
+    "moment", ["INSERT OR FAIL INTO things VALUES (?1)", "COMMIT", "COMMITTED"]
+)
 def test_a_process_ends_at_every_statement(stage: _Stage, moment: str) -> None:
 
     def end(_: Process, sql: str) -> None:
