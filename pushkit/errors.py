@@ -167,6 +167,14 @@ class NameLookupError(TransportError, code="dns_failure"):
     """The destination's name could not be looked up, or has no address."""
 
 
+class ResourcesExhaustedError(TransportError, code="resources_exhausted"):
+    """This process or machine has no socket or memory left to dial with; nothing was sent."""
+
+
+class EgressProxyError(TransportError, code="egress_proxy"):
+    """The egress proxy was not reached, wants credentials (407), or is none; nothing was sent."""
+
+
 class TlsError(TransportError, code="tls_failure"):
     """No TLS connection: an unknown or expired certificate, another name, no common version."""
 

@@ -139,6 +139,10 @@ _MENDS = {
     "no_signing_key": "Run pushkit keys list, then pushkit keys rotate.",
     "key_file": "Can this process read the key file? The message, or its log, says what is wrong.",
     "signing_failed": "The KMS or the function that chooses failed: the workers' log says how.",
+    "egress_proxy": "Is the proxy up, and its user and password right? The workers' log has what it"
+    " answered.",
+    "resources_exhausted": "Raise the limit of open files (ulimit -n, LimitNOFILE=), or find what"
+    " does not close its files.",
     "oauth": "The authorization server gave no token: is it reachable, and the client valid?",
     "storage": "The database refused: the message, or the workers' log, has its words.",
     "unexpected_error": "A defect: the workers' log has its traceback.",

@@ -22,9 +22,11 @@ from pushkit.errors import (
     AddressRefusedError,
     AnswerTimeoutError,
     DestinationRefusedError,
+    EgressProxyError,
     OAuthError,
     OwnershipError,
     PushkitError,
+    ResourcesExhaustedError,
     SigningError,
     TransportError,
 )
@@ -172,6 +174,8 @@ class Attempt:
                 with contextlib.suppress(OAuthError, SigningError):
                     token = await tokens.token(timeout=_until(ends))
                     answer = await (await self._sign(delivery, body, route, token, ends))
+        except (EgressProxyError, ResourcesExhaustedError):
+            raise  # as whatever else fails on this side
         except (AddressRefusedError, DestinationRefusedError) as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc, extra=_facts(delivery, exc))
             result = self._failed(delivery, error=exc.code, refusals=refusals)

@@ -32,6 +32,8 @@ ERROR_CODES: Final = {
     "subscription_missing": "its subscription was gone when it was to be attempted",
     "superseded": "cancelled: a newer status says all that it said",
     # What failed on this side; any other code of an error of pushkit may stand here too.
+    "egress_proxy": "the egress proxy was not reached, wants credentials, or is none",
+    "resources_exhausted": "this process or machine has no socket or memory left to dial with",
     "oauth": "the authorization server gave no token",
     "no_signing_key": "no key is active for the algorithm",
     "key_file": "the key file cannot be used",

@@ -56,7 +56,8 @@ _CLOUDS_OWN: Final = _networks("fd00:42::/32", "fd00:c1::/32", "fd00:ec2::/32", 
 # RFC 5214 §6.1: the interface identifier of ISATAP, under any prefix, before an IPv4 address.
 _ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
 
-_NOT_ASKED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+# What this process or machine lacks, if it has no socket to ask with; it says nothing of addresses.
+OWN_LACKS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def parse_address(text: str) -> Address | None:
@@ -121,7 +122,7 @@ def _can_be_bound(family: socket.AddressFamily, address: str) -> bool:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))
     except OSError as exc:
-        if exc.errno in _NOT_ASKED:  # it says nothing of the address, and passes
+        if exc.errno in OWN_LACKS:  # and passes
             raise
         # Anything but a plain no counts as a yes, which refuses the address.
         return exc.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}

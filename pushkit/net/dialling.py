@@ -17,10 +17,9 @@ from aiohappyeyeballs import AddrInfoType, SocketFactoryType
 
 from pushkit.net.addresses import parse_address
 from pushkit.net.failures import (
-    BrokenAnswerError,
     ClosedEarlyError,
+    ProxyFailedError,
     ProxyRefusedError,
-    ProxyUnreachableError,
 )
 from pushkit.net.guard import Guard, Names, dialling_socket
 from pushkit.net.lane import Lane
@@ -51,7 +50,7 @@ class Dialler:
         Raises:
             OSError: No address could be reached, or none may be; TLS failed.
             ProxyRefusedError: The proxy reached none of them.
-            BrokenAnswerError: The proxy does not speak as one.
+            ProxyFailedError: The proxy was not reached, wants credentials, or is none.
         """
         is_name = parse_address(way.host) is None
         addresses = await self._names.look_up(way.host) if is_name else [way.host]
@@ -84,7 +83,7 @@ class Dialler:
             addresses = await self._names.look_up(proxy.host) if is_name else [proxy.host]
             sock = await _connected(addresses, proxy.port, dialling_socket)
         except OSError as exc:
-            raise ProxyUnreachableError(None, f"the proxy: {exc.strerror or 'failed'}") from exc
+            raise ProxyFailedError(f"the proxy: {exc.strerror or 'failed'}") from exc
         loop = asyncio.get_running_loop()
         asking = _ProxyAnswer(loop.create_future())
         transport, _ = await loop.create_connection(lambda: asking, sock=sock)
@@ -119,12 +118,14 @@ class _ProxyAnswer(asyncio.Protocol):
             return
         match = _PROXY_HEAD.match(self._head)
         if match is None or end < 0:
-            self.accepted.set_exception(BrokenAnswerError("the proxy's answer is not HTTP"))
+            self.accepted.set_exception(ProxyFailedError("the proxy's answer is not HTTP"))
+        elif match[1] == b"407":
+            self.accepted.set_exception(ProxyFailedError("the proxy answered 407"))
         elif not match[1].startswith(b"2"):
             refused = ProxyRefusedError(f"the proxy answered {int(match[1])}")
             self.accepted.set_exception(refused)
         elif end + 4 != len(self._head):
-            self.accepted.set_exception(BrokenAnswerError("the proxy spoke for the destination"))
+            self.accepted.set_exception(ProxyFailedError("the proxy spoke for the destination"))
         else:
             self.accepted.set_result(None)
 

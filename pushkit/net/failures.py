@@ -10,10 +10,13 @@ from pushkit.errors import (
     AddressRefusedError,
     AnswerTimeoutError,
     ConnectionFailedError,
+    EgressProxyError,
     NameLookupError,
+    ResourcesExhaustedError,
     TlsError,
     TransportError,
 )
+from pushkit.net.addresses import OWN_LACKS
 from pushkit.net.destination import Destination
 from pushkit.net.timing import Probe
 
@@ -34,11 +37,15 @@ class ProxyRefusedError(Exception):
     """The proxy did not reach the address."""
 
 
-class ProxyUnreachableError(OSError):
-    """The proxy itself was not reached, which says nothing of the destination."""
+class ProxyFailedError(Exception):
+    """The proxy itself is at fault, which says nothing of the destination."""
 
 
-_BY_ERRNO: Final = {errno.ECONNREFUSED: ConnectionFailedError, errno.ETIMEDOUT: AnswerTimeoutError}
+_BY_ERRNO: Final[dict[int, type[TransportError]]] = {
+    errno.ECONNREFUSED: ConnectionFailedError,
+    errno.ETIMEDOUT: AnswerTimeoutError,
+    **dict.fromkeys(OWN_LACKS, ResourcesExhaustedError),
+}
 
 
 def transport_error(
@@ -63,14 +70,16 @@ def _type_for(exc: Exception) -> type[TransportError]:
         return NameLookupError
     if isinstance(exc, ssl.SSLError):
         return TlsError
-    if isinstance(exc, OSError) and not isinstance(exc, ProxyUnreachableError):
+    if isinstance(exc, ProxyFailedError):
+        return EgressProxyError
+    if isinstance(exc, OSError):
         return _BY_ERRNO.get(exc.errno or 0, TransportError)
     return TransportError
 
 
 def _reason(exc: Exception) -> str:
     # Others' texts may hold the URL with its query, or what the webhook wrote.
-    if isinstance(exc, BrokenAnswerError | ClosedEarlyError | ProxyRefusedError):
+    if isinstance(exc, BrokenAnswerError | ClosedEarlyError | ProxyRefusedError | ProxyFailedError):
         return str(exc)
     if isinstance(exc, ssl.SSLCertVerificationError):
         return exc.verify_message

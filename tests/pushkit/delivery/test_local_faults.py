@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from aiohttp import web
 
-from pushkit import StatusUpdate
+from pushkit import PushSender, StatusUpdate
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import IdempotencyConflictError
 from pushkit.events.model import Event
 from pushkit.events.sender import DeliveryEvent, LocalFault
 from pushkit.outbox.states import DeliveryState
+from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.pushkit.delivery.conftest import key_ring
 from tests.told import told
 
@@ -145,6 +150,116 @@ async def test_it_opens_no_breaker_and_disables_nothing(
     keys.broken = False
     await sender.worker.run_once()
     assert len(webhook.received) == 1
+
+
+@pytest.mark.parametrize("lacks", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+async def test_a_process_without_sockets_is_none_of_the_webhooks(  # noqa: PLR0917  # fixtures
+    senders: Senders,
+    clock: Clock,
+    webhook: Webhook,
+    status: MakeStatus,
+    monkeypatch: pytest.MonkeyPatch,
+    lacks: int,
+) -> None:
+    sender = await senders.open(breaker=BreakerPolicy(failures=1))
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    await sender.notify(status())
+
+    def no_socket(*_: object) -> NoReturn:
+        raise OSError(lacks, WORDS)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pushkit.net.dialling.dialling_socket", no_socket)
+        assert await sender.worker.run_once() == 1
+    await local_fault_alone(sender, clock, "resources_exhausted")
+    assert await sender.worker.run_once() == 1
+    assert len(webhook.received) == 1
+
+
+@pytest.fixture
+async def a_mail_server() -> AsyncIterator[int]:
+    """Return the port of what speaks before it is asked."""
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            writer.write(b"220 mail.corp.internal\r\n\r\n")
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("at_fault", ["nobody there", "no name", "wrong password", "no proxy"])
+async def test_an_egress_proxy_at_fault_is_none_of_the_webhooks(  # noqa: PLR0917  # fixtures
+    senders: Senders,
+    clock: Clock,
+    public: Internet,
+    status: MakeStatus,
+    a_mail_server: int,
+    at_fault: str,
+) -> None:
+    arrived: list[bytes] = []
+
+    async def take(request: web.Request) -> web.Response:
+        arrived.append(await request.read())
+        return web.Response()
+
+    await public.serve(take)
+    proxy = await public.proxy()
+    names, places = public.network.names, public.network.places
+    place = places["10.0.0.5", 3128]
+    if at_fault == "nobody there":
+        places["10.0.0.5", 3128] = await no_port()
+    elif at_fault == "no name":
+        names.says("proxy.corp.internal", [])
+    elif at_fault == "no proxy":
+        places["10.0.0.5", 3128] = a_mail_server
+    else:
+        proxy.credentials = "agent:another"
+    sender = await senders.open(
+        allow=(),
+        ca_file=public.ca_file,
+        breaker=BreakerPolicy(failures=1),
+        proxy="http://agent:password@proxy.corp.internal:3128",
+    )
+    await sender.subscribe("task-1", {"url": f"https://{HOOKS}/"}, version="1.0", owner="alice")
+    await sender.notify(status())
+    assert await sender.worker.run_once() == 1
+    await local_fault_alone(sender, clock, "egress_proxy")
+    names.says("proxy.corp.internal", ["10.0.0.5"])
+    places["10.0.0.5", 3128], proxy.credentials = place, None
+    assert await sender.worker.run_once() == 1
+    assert len(arrived) == 1
+
+
+async def test_what_the_proxy_cannot_reach_counts_against_it(
+    senders: Senders, public: Internet, status: MakeStatus
+) -> None:
+    proxy = await public.proxy()
+    public.network.names.says(HOOKS, [HOOKS_ADDRESS])
+    sender = await senders.open(allow=(), proxy="http://proxy.corp.internal:3128")
+    await sender.subscribe("task-1", {"url": f"https://{HOOKS}/"}, version="1.0", owner="alice")
+    await sender.notify(status())
+    assert await sender.worker.run_once() == 1
+    assert proxy.asked == [f"CONNECT {HOOKS_ADDRESS}:443"]
+    [delivery] = await sender.deliveries("task-1")
+    assert (delivery.attempts, delivery.last_error) == (1, "transport")
+
+
+async def local_fault_alone(sender: PushSender, clock: Clock, error: str) -> None:
+    """Check that the one delivery waits for a fault of ours, and step to when it is tried again."""
+    [delivery] = await sender.deliveries("task-1")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, error)
+    assert (delivery.attempts, delivery.fruitless_claims) == (0, 1)
+    clock.now = delivery.not_before
+
+
+async def no_port() -> int:
+    """Return a port at which nobody listens."""
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port: int = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    return port
 
 
 async def test_it_is_in_the_log_with_its_traceback_once_for_all_of_one_cause(
