@@ -43,24 +43,12 @@ class AsgiApp:
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """Serve one request, or the lifespan of a server."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await _live(self._receiver, receive, send)
         elif scope["type"] == "http":
             await _serve(self._receiver.edge, scope, receive, send, path=_path_within(scope))
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
-
-    async def _live(self, receive: _Receive, send: _Send) -> None:
-        await receive()  # lifespan.startup
-        try:
-            await self._receiver.start()
-        except Exception as exc:
-            await send({"type": "lifespan.startup.failed", "message": str(exc)})
-            raise
-        await send({"type": "lifespan.startup.complete"})
-        await receive()  # lifespan.shutdown
-        await self._receiver.close()
-        await send({"type": "lifespan.shutdown.complete"})
 
 
 class ReceiverMiddleware:
@@ -91,10 +79,11 @@ class ReceiverMiddleware:
 
     async def _live(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """Run the application's own lifespan inside the receiver's."""
-        started = False
+        asked = started = False
 
         async def receive_then_start() -> _Message:
-            nonlocal started
+            nonlocal asked, started
+            asked = True
             message = await receive()
             if message["type"] == "lifespan.startup":
                 await self._receiver.start()
@@ -110,12 +99,31 @@ class ReceiverMiddleware:
 
         try:
             await self._app(scope, receive_then_start, close_then_send)
+        except Exception:
+            if asked:
+                raise
         finally:
             if started:
                 await self._receiver.close()
+        if not asked:  # it has no lifespan, and has said so by raising, as Django's does
+            await _live(self._receiver, receive, send)
 
 
 _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed", "lifespan.startup.failed")
+
+
+async def _live(receiver: Receiver, receive: _Receive, send: _Send) -> None:
+    """Run a receiver for a lifespan in which nothing else runs."""
+    await receive()  # lifespan.startup
+    try:
+        await receiver.start()
+    except Exception as exc:
+        await send({"type": "lifespan.startup.failed", "message": str(exc)})
+        raise
+    await send({"type": "lifespan.startup.complete"})
+    await receive()  # lifespan.shutdown
+    await receiver.close()
+    await send({"type": "lifespan.shutdown.complete"})
 
 
 async def _serve(edge: Edge, scope: _Message, receive: _Receive, send: _Send, *, path: str) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 import aiohappyeyeballs
@@ -29,6 +30,7 @@ from pushkit.url import host_and_port
 
 _NEXT_ADDRESS_AFTER: Final = 0.25
 _TLS_SHUTDOWN_SECONDS: Final = 1
+_PROXY_REACHED_WITHIN: Final = timedelta(seconds=5)
 _MAX_PROXY_HEAD_BYTES: Final = 16 * 1024
 _PROXY_HEAD: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 
@@ -80,10 +82,11 @@ class Dialler:
         """Have the proxy connect to an address that was checked (RFC 9110 §9.3.6)."""
         try:
             is_name = parse_address(proxy.host) is None
-            addresses = await self._names.look_up(proxy.host) if is_name else [proxy.host]
-            sock = await _connected(addresses, proxy.port, dialling_socket)
-        except OSError as exc:
-            raise ProxyFailedError(f"the proxy: {exc.strerror or 'failed'}") from exc
+            async with asyncio.timeout(_PROXY_REACHED_WITHIN.total_seconds()):
+                addresses = await self._names.look_up(proxy.host) if is_name else [proxy.host]
+                sock = await _connected(addresses, proxy.port, dialling_socket)
+        except OSError as exc:  # a time-out, too
+            raise ProxyFailedError(f"the proxy: {exc.strerror or 'not reached'}") from exc
         loop = asyncio.get_running_loop()
         asking = _ProxyAnswer(loop.create_future())
         transport, _ = await loop.create_connection(lambda: asking, sock=sock)
@@ -129,10 +132,11 @@ class _ProxyAnswer(asyncio.Protocol):
         else:
             self.accepted.set_result(None)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the interface
         """Say that there is no answer."""
         if not self.accepted.done():
-            self.accepted.set_exception(exc or ClosedEarlyError("the proxy closed the connection"))
+            closed = ProxyFailedError("the proxy closed the connection without an answer")
+            self.accepted.set_exception(closed)
 
 
 async def _secured(transport: asyncio.Transport, lane: Lane, way: Way) -> asyncio.Transport:

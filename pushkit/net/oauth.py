@@ -157,7 +157,7 @@ def _read(answer: Answer, started: datetime) -> Held[str]:
         document = {}
     if answer.status != 200:
         error = document.get("error")
-        said = f" ({error})" if error in _KNOWN_ERRORS else ""
+        said = f" ({error})" if isinstance(error, str) and error in _KNOWN_ERRORS else ""
         raise OAuthError(f"expected status 200, found {answer.status}{said}")
     token, kind = document.get("access_token"), document.get("token_type")
     if not isinstance(token, str) or not _VISIBLE.fullmatch(token):

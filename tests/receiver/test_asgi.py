@@ -175,6 +175,28 @@ async def test_the_middleware_hands_on_what_is_not_the_senders(world: World) -> 
     assert events == ["start False", "stop False"]  # the receiver runs around the host
 
 
+async def a_host_that_raises(scope: Any, _receive: Any, _send: Any) -> None:
+    if scope["type"] != "http":
+        raise ValueError("Django can only handle ASGI/HTTP connections, not lifespan.")
+
+
+async def a_host_that_returns(_scope: Any, _receive: Any, _send: Any) -> None:
+    return
+
+
+@pytest.mark.parametrize("host", [a_host_that_raises, a_host_that_returns])
+async def test_the_middleware_runs_the_receiver_of_a_host_without_a_lifespan(
+    host: Any, world: World
+) -> None:
+    async with (
+        serving(ReceiverMiddleware(host, receiver=world.receiver)) as url,
+        httpx.AsyncClient() as client,
+    ):
+        answer = await post(client, f"{url}/a2a/push", world)
+    assert answer.status_code == 202
+    assert await world.receiver.unready()  # closed
+
+
 async def test_a_host_that_fails_to_start_stops_the_receiver(world: World) -> None:
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:

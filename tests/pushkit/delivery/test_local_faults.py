@@ -176,26 +176,29 @@ async def test_a_process_without_sockets_is_none_of_the_webhooks(  # noqa: PLR09
     assert len(webhook.received) == 1
 
 
-@pytest.fixture
-async def a_mail_server() -> AsyncIterator[int]:
-    """Return the port of what speaks before it is asked."""
+@pytest.fixture(params=[b"220 mail.corp.internal\r\n\r\n", b""], ids=["mail", "nothing"])
+async def no_proxy(request: pytest.FixtureRequest) -> AsyncIterator[int]:
+    """Return the port of what speaks before it is asked, or only hangs up."""
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
-            writer.write(b"220 mail.corp.internal\r\n\r\n")
+            writer.write(request.param)
 
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
 
 
-@pytest.mark.parametrize("at_fault", ["nobody there", "no name", "wrong password", "no proxy"])
+@pytest.mark.parametrize(
+    "at_fault", ["nobody there", "no name", "no answer", "wrong password", "no proxy"]
+)
 async def test_an_egress_proxy_at_fault_is_none_of_the_webhooks(  # noqa: PLR0917  # fixtures
     senders: Senders,
     clock: Clock,
     public: Internet,
     status: MakeStatus,
-    a_mail_server: int,
+    no_proxy: int,
     at_fault: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arrived: list[bytes] = []
 
@@ -212,7 +215,9 @@ async def test_an_egress_proxy_at_fault_is_none_of_the_webhooks(  # noqa: PLR091
     elif at_fault == "no name":
         names.says("proxy.corp.internal", [])
     elif at_fault == "no proxy":
-        places["10.0.0.5", 3128] = a_mail_server
+        places["10.0.0.5", 3128] = no_proxy
+    elif at_fault == "no answer":
+        monkeypatch.setattr("pushkit.net.dialling._PROXY_REACHED_WITHIN", timedelta(0))
     else:
         proxy.credentials = "agent:another"
     sender = await senders.open(
@@ -227,6 +232,7 @@ async def test_an_egress_proxy_at_fault_is_none_of_the_webhooks(  # noqa: PLR091
     await local_fault_alone(sender, clock, "egress_proxy")
     names.says("proxy.corp.internal", ["10.0.0.5"])
     places["10.0.0.5", 3128], proxy.credentials = place, None
+    monkeypatch.setattr("pushkit.net.dialling._PROXY_REACHED_WITHIN", timedelta(seconds=5))
     assert await sender.worker.run_once() == 1
     assert len(arrived) == 1
 

@@ -324,6 +324,7 @@ async def test_a_wrong_secret_is_the_one_error(
         pytest.param(
             answering({"error": "canary"}, 400), r"found 400$", id="an error that nobody knows"
         ),
+        pytest.param(answering({"error": ["x"]}, 400), r"found 400$", id="an error that is a list"),
         pytest.param(answering({}, 302), "found 302", id="a redirect"),
         pytest.param(answering("x" * 70_000), "too long", id="an endless answer"),
     ],
