@@ -182,8 +182,10 @@ def _to_proto(config: PushConfig) -> a2a_pb2.TaskPushNotificationConfig:
 
 
 def _version_of(context: ServerCallContext) -> WireVersion:
-    """Return the protocol version of a call; over HTTP, none named means 0.3 (A2A 1.0 §3.6.2)."""
-    headers = context.state.get("headers")
+    """Return the protocol version of a call; over a network, none named means 0.3 (1.0 §3.6.2)."""
+    headers, call = context.state.get("headers"), context.state.get("grpc_context")
+    if call is not None:
+        headers = dict(call.invocation_metadata() or ())
     if not isinstance(headers, Mapping):
         return WireVersion.V1_0  # a call within the process
     named = headers.get(VERSION_HEADER) or headers.get(VERSION_HEADER.lower())
