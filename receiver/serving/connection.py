@@ -140,7 +140,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002  # the interface
         """Count the connection no longer; a request in work comes to its end."""
-        self._is_lost = True
+        self._is_lost = self._is_last = True
         for deadline in (
             self._head_deadline,
             self._idle_deadline,
@@ -241,7 +241,7 @@ class HttpConnection(asyncio.Protocol):
         """Read a body; what is longer than the limit stays unread, as far as it may."""
         messages = self._messages
         is_asked_for = self._expects_continue and not (messages.is_whole or messages.held_bytes)
-        if is_asked_for and self._wire is not None:
+        if is_asked_for and self._wire is not None and not self._is_lost:
             self._wire.write(_CONTINUE)  # RFC 9110 §10.1.1: only now is the body wanted
         body = bytearray()
         while True:
@@ -300,7 +300,10 @@ class HttpConnection(asyncio.Protocol):
             self._close()
             return
         self._lingering.begin()
-        self._wire.write_eof()
+        try:
+            self._wire.write_eof()
+        except OSError:  # it was reset, and the event loop has not read that yet
+            self.evict()
 
     def _close(self) -> None:
         if not self._is_made:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 import pytest
 import trustme
+import uvloop
 
 from receiver import Limits
-from receiver.edge import Answer
-from receiver.intake import ReadBody
-from receiver.serving.server import Connections
+from receiver.edge import Answer, Begin, Reply
+from receiver.intake import BrokenBodyError, ReadBody, Rest
+from receiver.serving.server import Connections, HttpServer
 from receiver.verification import Head
 from tests.eventually import DEADLINE, eventually
-from tests.receiver.serving.sockets import SOON, Client, Serve, raw
+from tests.receiver.serving.sockets import SOON, Client, Serve, limits, raw
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
@@ -377,6 +379,115 @@ async def test_a_half_close_without_a_request_ends_the_connection(serve: Serve) 
     client = await (await serve()).connect()
     client.writer.write_eof()
     assert await client.ended() == b""
+
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LOOPS = [
+    pytest.param(asyncio.new_event_loop, id="asyncio"),
+    pytest.param(uvloop.new_event_loop, id="uvloop"),
+]
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+@contextlib.asynccontextmanager
+async def standing(begin: Begin, faults: list[object]) -> AsyncIterator[tuple[HttpServer, int]]:
+    """Serve on any event loop, and take down what it says of faults; yield the port, too."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    server = HttpServer(begin, limits=limits(), is_proxy=lambda _: False, max_head_bytes=1024)
+    async with await loop.create_server(server, "127.0.0.1", 0) as accepting:
+        yield server, accepting.sockets[0].getsockname()[1]
+        await server.drain(0)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until this can be said."""
+
+    async def look() -> bool:
+        return holds()
+
+    await eventually(look)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_who_is_gone_is_not_refused_what_was_behind_the_last_request(new_loop: NewLoop) -> None:
+    faults: list[object] = []
+    answered: list[Head] = []
+
+    def begin(head: Head, _read: ReadBody, reply: Reply) -> None:
+        answered.append(head)
+        reply(Answer(status=404))
+
+    async def ask() -> None:
+        async with standing(begin, faults) as (server, port):
+            with socket.create_connection(("127.0.0.1", port)) as peer:
+                peer.sendall(GET * 2 + b"no request\r\n\r\n")
+            await until(lambda: len(answered) == 2 and len(server.open) == 0)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(ask())
+    assert not faults
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_who_is_gone_is_not_asked_for_its_body(new_loop: NewLoop) -> None:
+    faults: list[object] = []
+    expecting = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+    read_as: list[str] = []
+
+    async def ask() -> None:
+        lost = asyncio.Event()
+
+        def begin(_head: Head, read: ReadBody, reply: Reply) -> Rest:
+            async def rest() -> None:
+                await lost.wait()
+                try:
+                    await read(10)
+                except BrokenBodyError:
+                    read_as.append("broken")
+                reply(Answer(status=400))
+
+            return rest()
+
+        async with standing(begin, faults) as (server, port):
+            with socket.create_connection(("127.0.0.1", port)) as peer:
+                peer.sendall(expecting)
+                await until(lambda: bool(server.in_work))
+            await until(lambda: len(server.open) == 0)
+            lost.set()
+            await until(lambda: not server.in_work)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(ask())
+    assert (read_as, faults) == (["broken"], [])
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_who_is_gone_when_it_is_refused_is_no_fault(new_loop: NewLoop) -> None:
+    faults: list[object] = []
+    unread = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+
+    async def ask() -> None:
+        peers: list[socket.socket] = []
+
+        def begin(_head: Head, _read: ReadBody, reply: Reply) -> Rest:
+            async def rest() -> None:
+                peers[0].close()  # what is sent is reset, which shows when that half is closed
+                try:
+                    reply(Answer(status=413))
+                except OSError as exc:
+                    faults.append(exc)
+
+            return rest()
+
+        async with standing(begin, faults) as (server, port):
+            peers.append(socket.create_connection(("127.0.0.1", port)))
+            peers[0].sendall(unread)
+            await until(lambda: peers[0].fileno() < 0 and len(server.open) == 0)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(ask())
+    assert not faults
 
 
 # --- TLS -------------------------------------------------------------------------------------
