@@ -134,22 +134,14 @@ async def world(folder: Path, *, traced: bool, scraped: bool) -> AsyncIterator[W
     (folder / "demo_handlers.py").write_text(HANDLERS)
     run(folder, "-m", "pushkit.cli.main", "keys", "new", "keys.json")
     callbacks: asyncio.Queue[dict[str, object]] = asyncio.Queue()
-    async with (
-        process(
-            folder,
-            *agent_program,
-            "--port",
-            str(agent_port),
-            "--allow",
-            "127.0.0.1:*",
-        ),
-        process(
-            folder, *receiver_program, "serve", "--config", "receiver.toml", callbacks=callbacks
-        ),
-    ):
+    async with process(folder, *agent_program, "--port", str(agent_port), "--allow", "127.0.0.1:*"):
+        # A receiver that finds no keys yet answers 503, and the first update would wait for that.
         await until_answering(f"{agent}/.well-known/jwks.json")
-        await until_answering(receiver)
-        yield World(folder=folder, agent=agent, receiver=receiver, ops=ops, callbacks=callbacks)
+        async with process(
+            folder, *receiver_program, "serve", "--config", "receiver.toml", callbacks=callbacks
+        ):
+            await until_answering(receiver)
+            yield World(folder=folder, agent=agent, receiver=receiver, ops=ops, callbacks=callbacks)
 
 
 def run(folder: Path, *arguments: str | Path) -> str:

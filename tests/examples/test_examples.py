@@ -250,6 +250,8 @@ async def test_the_demo_prints_one_trace_of_its_task_across_three_processes(
     columns = [line.find(name) for line, name in zip(completed, names, strict=True)]
     assert columns == sorted(set(columns))
     assert -1 not in columns
+    attempts = re.findall(r"pushkit attempt +.* ms  (.+)$", printed, re.MULTILINE)
+    assert attempts == ["202"] * 6  # no update waits for a second one
     assert "All of it held" in printed
 
 
