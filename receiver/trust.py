@@ -276,8 +276,9 @@ def check_senders(senders: Sequence[TrustedSender]) -> None:
             although it names no key.
     """
     names = [sender.name for sender in senders]
-    if len(set(names)) != len(names):
-        raise ConfigError("two trusted senders have the same name, expected unique names")
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two senders are called {name!r}, expected names of their own")
     paths = [sender.path for sender in senders]
     # A request's path is compared decoded: of two spellings, chance would choose.
     spelt: dict[str, str] = {}

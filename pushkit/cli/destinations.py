@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, model_validator
-from pydantic_core import ErrorDetails
 
 from pushkit.a2a import Authentication
 from pushkit.errors import ConfigError
@@ -23,7 +22,8 @@ from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.oauth import ClientAuthentication, OAuthClient
 from pushkit.net.proxy import EgressProxy
 from pushkit.net.tls import ClientCertificate
-from pushkit.terminal.toml_places import Location, did_you_mean, line_of, name_of
+from pushkit.terminal.toml_mistakes import mistakes_of
+from pushkit.terminal.toml_places import Location, line_of, name_of
 from pushkit.url import masked_url
 
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -176,18 +176,14 @@ def load_destinations(path: Path) -> DestinationsFile:
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
     except ValidationError as exc:
-        found = exc.errors(include_input=False, include_url=False, include_context=False)
-        raise ConfigError("\n".join(_placed(path, text, each) for each in found)) from exc
+        found = mistakes_of(exc, _File)
+        raise ConfigError("\n".join(_placed(path, text, *each) for each in found)) from exc
     except (ValueError, RecursionError) as exc:
         says = "expected UTF-8" if isinstance(exc, UnicodeDecodeError) else str(exc)
         raise ConfigError(f"{path}: not TOML: {says}") from exc
 
 
-def _placed(path: Path, text: str, found: ErrorDetails) -> str:
-    where: Location = found["loc"]
-    says = found["msg"].removeprefix("Value error, ")
-    if found["type"] == "extra_forbidden":
-        says = f"there is no such setting{did_you_mean(str(where[-1]), _KNOWN)}"
+def _placed(path: Path, text: str, where: Location, says: str) -> str:
     member, _, rest = says.partition(": ")
     while rest and member in _KNOWN:  # what is built says which member is wrong
         where, says = (where if where[-1:] == (member,) else (*where, member)), rest

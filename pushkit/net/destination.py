@@ -25,6 +25,7 @@ from pushkit.url import Url, host_and_port, masked_url, normalise_host
 _log = logging.getLogger(__name__)
 
 _PORT = re.compile(r"[0-9]{1,5}")
+_NO_HOST = re.compile(r"[\s/@*?#]")  # of a URL, or of a pattern
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _ENDS_IN_NUMBER = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$")
 
@@ -271,7 +272,8 @@ def _is_below(host: str, domains: Sequence[str]) -> bool:
 
 def _parse_allow(entry: str) -> tuple[str, int | None]:
     host, colon, port = entry.rpartition(":")
-    if not colon or not host or not (port == "*" or _PORT.fullmatch(port)):
+    is_one = colon and host and not _NO_HOST.search(host)
+    if not is_one or not (port == "*" or _PORT.fullmatch(port)):
         raise ConfigError(f"allow: {entry!r}: expected host:port or host:*")
     try:
         return normalise_host(host), None if port == "*" else int(port)

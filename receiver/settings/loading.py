@@ -12,16 +12,9 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from pushkit.errors import ConfigError
-from pushkit.terminal.toml_places import Location, did_you_mean, line_of, name_of
-from receiver.settings.handlers import CallbackSettings, ForwardSettings
-from receiver.settings.sender import SenderSettings
+from pushkit.terminal.toml_mistakes import mistakes_of
+from pushkit.terminal.toml_places import Location, line_of, name_of
 from receiver.settings.service import ReceiverSettings
-from receiver.settings.tables import (
-    AlertSettings,
-    DashboardSettings,
-    RetentionSettings,
-    TlsSettings,
-)
 
 
 def load_settings(path: Path) -> ReceiverSettings:
@@ -42,7 +35,7 @@ def load_settings(path: Path) -> ReceiverSettings:
     except SettingsError as exc:
         field = re.search(r'field "(\w+)"', str(exc))
         variable = f"RECEIVER_{field[1].upper()}" if field else "the environment"
-        raise ConfigError(f"{variable}: expected JSON") from exc
+        raise ConfigError(f'{variable}: expected JSON, such as ["a", "b"] for a list') from exc
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{path}: not TOML: {exc}") from exc
     strangers = [f"{_place(path, text, at)}: {says}" for at, says in _unknown_senders(settings)]
@@ -63,15 +56,8 @@ def _unknown_senders(settings: ReceiverSettings) -> Iterator[tuple[Location, str
 
 
 def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:
-    lines = []
-    # Without input and URL: a value may be a token.
-    for mistake in error.errors(include_input=False, include_url=False, include_context=False):
-        location = mistake["loc"]
-        message = mistake["msg"].removeprefix("Value error, ")
-        if mistake["type"] == "extra_forbidden":
-            message = f"there is no such setting{did_you_mean(str(location[-1]), _known())}"
-        lines.append(f"{_place(path, text, location)}: {message}")
-    return lines
+    found = mistakes_of(error, ReceiverSettings)
+    return [f"{_place(path, text, location)}: {says}" for location, says in found]
 
 
 def _place(path: Path, text: str, location: Location) -> str:
@@ -80,11 +66,3 @@ def _place(path: Path, text: str, location: Location) -> str:
     if variable in os.environ:
         return variable
     return f"{path}:{line_of(text, location)}: {name_of(location)}"
-
-
-def _known() -> list[str]:
-    models = (
-        *(ReceiverSettings, SenderSettings, CallbackSettings, ForwardSettings),
-        *(TlsSettings, RetentionSettings, DashboardSettings, AlertSettings),
-    )
-    return [field for model in models for field in model.model_fields]

@@ -14,7 +14,7 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
-from receiver.settings.values import File, Positive, Secrets, Url, rate
+from receiver.settings.values import File, Positive, Secrets, Url, rate, read_text
 from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
 
 
@@ -109,11 +109,7 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
         named: Path | None = getattr(self, member)
         if named is None:
             return []
-        path = folder / named
-        try:
-            lines = path.read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as exc:
-            raise ConfigError(f"sender {self.name!r}: {member}: cannot read {path}") from exc
+        lines = read_text(folder / named, setting=f"sender {self.name!r}: {member}").splitlines()
         return [line.strip() for line in lines if line.strip()]
 
     def _card(self, folder: Path) -> Mapping[str, JsonValue] | None:

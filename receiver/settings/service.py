@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import Field, PrivateAttr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
+from pushkit.errors import ConfigError
 from pushkit.storage.location import is_file
 from pushkit.terminal.log_output import LogFormat
 from receiver.callbacks.registry import NO_TIMEOUT
@@ -167,10 +168,15 @@ class ReceiverSettings(
             timeout = timedelta(seconds=seconds) if isinstance(seconds, int) else seconds
             wanted = callback.wanted(name=callback.call, timeout=timeout)
             receiver.callbacks.add(callback.load(self.folder), **wanted)
-        for forward in self.forwards:
+        for number, forward in enumerate(self.forwards):
             # It has a time-out of its own, `timeout_seconds`.
             wanted = forward.wanted(name=forward.name, timeout=NO_TIMEOUT)
-            receiver.forward(forward.build(self.folder), **wanted)
+            try:
+                built = forward.build(self.folder)
+            except ConfigError as exc:
+                says = str(exc).removeprefix("forward: ")
+                raise ConfigError(f"forwards[{number}]: {says}") from exc
+            receiver.forward(built, **wanted)
         return receiver
 
 

@@ -9,11 +9,10 @@ from typing import Final, Self
 from pydantic import BaseModel, model_validator
 
 from pushkit.alerts.alerts import AlertOptions
-from pushkit.errors import ConfigError
 from pushkit.programs import find_program
 from pushkit.terminal.dashboard_options import DashboardOptions
 from receiver.inbox.retention import InboxRetention
-from receiver.settings.values import Days, File, HostAndPort, NotNegative, Positive, Url
+from receiver.settings.values import Days, File, HostAndPort, NotNegative, Positive, Url, read_text
 
 LISTEN: Final = "127.0.0.1:8091"
 VARIABLE: Final = "RECEIVER_DASHBOARD_TOKEN"
@@ -96,10 +95,7 @@ class AlertSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
         secret = None
         if self.webhook_secret_file is not None:
             path = folder / self.webhook_secret_file
-            try:
-                secret = path.read_text("utf-8").strip()
-            except (OSError, UnicodeDecodeError) as exc:
-                raise ConfigError(f"alerts: webhook_secret_file: cannot read {path}") from exc
+            secret = read_text(path, setting="alerts: webhook_secret_file").strip()
         command = self.command
         return AlertOptions(
             log=self.log,

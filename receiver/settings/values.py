@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from pushkit.errors import ConfigError
 from pushkit.url import audience_of, parse_host_and_port
@@ -48,6 +56,13 @@ def _without_nul(value: Path) -> Path:
     return value
 
 
+def _whole_or_none(value: object, read: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return read(value)
+    except ValidationError as exc:
+        raise ValueError("expected a whole number from 1 on, or 'none'") from exc
+
+
 FOREVER: Final = "forever"
 # What a duration, a time that far away and a column of a database hold alike.
 _LARGEST: Final = 2**31 - 1
@@ -63,7 +78,7 @@ Secrets = Annotated[
 """Values that `receiver check` does not show."""
 Positive = Annotated[int, Field(gt=0, le=_LARGEST)]
 NotNegative = Annotated[int, Field(ge=0, le=_LARGEST)]
-PositiveOrNone: TypeAlias = Positive | Literal["none"]
+PositiveOrNone = Annotated[Positive | Literal["none"], WrapValidator(_whole_or_none)]
 File = Annotated[Path, AfterValidator(_without_nul)]
 Url = Annotated[str, AfterValidator(_absolute_url)]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
@@ -73,3 +88,12 @@ ModuleAndFunction = Annotated[str, AfterValidator(_module_and_function)]
 def rate(per_second: int) -> RateLimit:
     """Return a rate that lets twice as much through at once."""
     return RateLimit(per_second=per_second, burst=2 * per_second)
+
+
+def read_text(path: Path, *, setting: str) -> str:
+    """Return what stands in a file that a setting names. Raises ConfigError: it cannot be read."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8"
+        raise ConfigError(f"{setting}: cannot read {path}: {reason}") from exc

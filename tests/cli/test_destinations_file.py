@@ -159,7 +159,7 @@ OAUTH = CREDENTIALS + '[credentials.oauth]\ntoken_url = "https://t.partner.net"\
         ),
         pytest.param('[rules]\nports = ["canary"]', ":2: rules.ports[0]: ", id="a port in words"),
         pytest.param(
-            "[[credentials]]", ":1: credentials[0].origin: Field required", id="no origin"
+            "[[credentials]]", ":1: credentials[0].origin: expected, but missing", id="no origin"
         ),
         pytest.param("rate_per_origin = 0", ":1: rate_per_origin: ", id="a rate of nothing"),
         pytest.param(

@@ -113,7 +113,7 @@ webhook_secrets_file = "secrets.txt"
     [
         pytest.param("", "webhook_secrets: expected with scheme", id="empty"),
         pytest.param("whsec_AAAA", "3 bytes", id="short"),
-        pytest.param(None, "webhook_secrets_file: cannot read", id="missing"),
+        pytest.param(None, "secrets.txt: No such file", id="missing"),
     ],
 )
 def test_a_file_of_webhook_secrets_must_hold_some(
@@ -476,7 +476,7 @@ senders = ["agent"]
     [
         ('to = "http://x/"\ncommand = ["cat"]', ":14: forwards[0]: expected exactly one of"),
         ('command = ["no-such-program"]', "no-such-program: no such program"),
-        ('to = "ftp://x/"', "forward: expected an absolute http or https URL"),
+        ('to = "ftp://x/"', "forwards[0]: expected an absolute http or https URL"),
         ('to = "redis://x/"', "expected redis://host:port/db?stream=name"),
         ('command = ["cat"]\nsenders = ["agnet"]', ":16: forwards[0].senders: found 'agnet'"),
     ],

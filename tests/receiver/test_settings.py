@@ -139,6 +139,53 @@ def test_what_no_receiver_can_be_built_with_is_refused_with_its_place(
     assert says in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ('allow = "127.0.0.1:*"', "3: allow: expected a list, found a string"),
+        ("listen = 9000", "3: listen: expected a string, found a whole number"),
+        ("max_body_bytes = 1.5", "3: max_body_bytes: expected a whole number, found 1.5"),
+        ('max_body_bytes = "1 MiB"', "3: max_body_bytes: expected a whole number, found text"),
+        ("max_body_bytes = 0", "3: max_body_bytes: expected more than 0, found 0"),
+        ("drain_seconds = -1", "3: drain_seconds: expected at least 0, found -1"),
+        ('validation_echo = "perhaps"', "3: validation_echo: expected true or false, found text"),
+        ('log_format = "xml"', "3: log_format: expected 'text' or 'json'"),
+        ('database = ""', "3: database: expected at least one character"),
+        ('tls = "cert.pem"', "3: tls: expected a table, found a string"),
+        ('tls = {certificate = "c"}', "3: tls.key: expected, but missing"),
+        ("alerts = {lgo = true}", "3: alerts.lgo: there is no such setting; did you mean 'log'?"),
+        ('tls = {certificate = "c", key = "k", cert = "c"}', "tls.cert: there is no such setting"),
+        (
+            'callback_timeout_seconds = "never"',
+            "3: callback_timeout_seconds: expected a whole number from 1 on, or 'none'",
+        ),
+        ('callbacks = {call = "a:b"}', "found a table: write [[callbacks]]"),
+        ("allow = {a = 1}", "3: allow: expected a list, found a table"),
+    ],
+)
+def test_a_mistake_says_what_was_found_and_what_was_expected_in_words_of_the_file(
+    tmp_path: Path, setting: str, says: str
+) -> None:
+    text = SHORTEST.replace("\n\n", f"\n\n{setting}\n", 1)
+    with pytest.raises(ConfigError) as refused:
+        build(tmp_path, text)
+    [mistake] = str(refused.value).splitlines()
+    assert mistake.endswith(says)
+
+
+def test_a_setting_of_the_whole_file_below_a_table_is_told_where_it_belongs(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match=r"senders\[0\]\.listen: .* above the first \[table\]"):
+        build(tmp_path, f'{SHORTEST}listen = "127.0.0.1:9001"\n')
+
+
+def test_two_senders_of_one_name_are_refused_by_it(tmp_path: Path) -> None:
+    table = SHORTEST.partition("\n\n")[2]
+    with pytest.raises(ConfigError, match="two senders are called 'agent'"):
+        build(tmp_path, f"{SHORTEST}\n{table}")
+
+
 # --- what it leaves out ---------------------------------------------------------------------------
 
 

@@ -113,7 +113,7 @@ def test_two_senders_of_one_name_are_an_error() -> None:
     sender = TrustedSender(**SETTINGS)
     keys = StaticKeys([KEY])
 
-    with pytest.raises(ConfigError, match="unique"):
+    with pytest.raises(ConfigError, match="two senders are called"):
         trusting((sender, keys), (sender, keys))
 
 

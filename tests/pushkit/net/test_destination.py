@@ -190,7 +190,18 @@ def test_a_named_host_at_another_port_is_checked_like_any_other() -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    ["", "*", "localhost", ":80", "localhost:", "localhost:x", "localhost:\u0668\u0660", "[::z]:1"],
+    [
+        "",
+        "*",
+        "localhost",
+        ":80",
+        "localhost:",
+        "localhost:x",
+        "localhost:\u0668\u0660",
+        "[::z]:1",
+        "*:*",
+        "http://localhost:80",
+    ],
 )
 def test_an_entry_that_names_no_host_and_port_is_a_configuration_error(entry: str) -> None:
     with pytest.raises(ConfigError):
@@ -198,7 +209,7 @@ def test_an_entry_that_names_no_host_and_port_is_a_configuration_error(entry: st
 
 
 def test_there_is_no_entry_that_allows_everything() -> None:
-    for entry in ("*:*", "0.0.0.0:*", "[::]:*", ".:*"):
+    for entry in ("0.0.0.0:*", "[::]:*", ".:*"):
         with pytest.raises(DestinationRefusedError):
             DestinationPolicy([entry]).check("http://127.0.0.1:8080/")
 
