@@ -139,6 +139,8 @@ async def _serve(edge: Edge, scope: _Message, receive: _Receive, send: _Send, *,
     )
     body = _Body(receive)
     answer = await edge.answer(head, lambda limit: read_bounded(body.chunks(), limit))
+    if body.is_cut_off:  # nobody is there, and some servers log an error when they are told to send
+        return
     await _send(answer, body, send, http1=scope.get("http_version", "1.1").startswith("1"))
 
 
@@ -165,11 +167,12 @@ class _Body:
 
     Attributes:
         ended: Whether all of it was read, or its connection is gone.
+        is_cut_off: Whether its connection is gone.
     """
 
     def __init__(self, receive: _Receive) -> None:
         self._receive = receive
-        self.ended = False
+        self.ended = self.is_cut_off = False
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield what is left of it.
@@ -181,6 +184,7 @@ class _Body:
             message = await self._receive()
             self.ended = not message.get("more_body", False)
             if message["type"] == "http.disconnect":
+                self.is_cut_off = True
                 raise BrokenBodyError
             yield message.get("body", b"")
 
@@ -211,4 +215,5 @@ async def _send(answer: Answer, body: _Body, send: _Send, *, http1: bool) -> Non
     await send({"type": "http.response.body", "body": answer.body, "more_body": lingers})
     if lingers:
         await body.discard()
-        await send({"type": "http.response.body", "body": b""})
+        if not body.is_cut_off:
+            await send({"type": "http.response.body", "body": b""})

@@ -20,6 +20,7 @@ from starlette.routing import Mount
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.errors import StorageError
+from pushkit.webhook import Headers
 from receiver import Limits, Notification, Receiver, TaskPolicy, TrustedSender, asgi
 from receiver.asgi import ReceiverMiddleware
 from tests.asgi_server import serving
@@ -278,6 +279,33 @@ async def test_a_peer_that_goes_away_is_no_fault_of_the_receiver(
         await eventually(refused)
     assert "Traceback" not in caplog.text
     assert not any(world.rows().values())
+
+
+@pytest.mark.parametrize(("forged", "sent"), [(False, []), (True, ["start", "body"])])
+async def test_who_is_gone_is_sent_nothing_more(
+    world: World, forged: bool, sent: list[str]
+) -> None:
+    receiver = await world.start()
+    draft = world.draft()
+    headers = draft.request().headers
+    if forged:
+        headers = Headers([each for each in headers if each[0] != "Authorization"])
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/a2a/push",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
+    }
+    told: list[str] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        told.append(message["type"].removeprefix("http.response."))
+
+    await receiver.asgi()(scope, receive, send)
+    assert told == sent
 
 
 @pytest.mark.parametrize(
