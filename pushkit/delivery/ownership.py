@@ -23,7 +23,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import Script
 from pushkit.subscriptions.owners import Owner, OwnerStore
 from pushkit.version import USER_AGENT
-from pushkit.work.renewing import Held, Renewing
+from pushkit.work.renewing import Held, Renewing, anew
 
 _TIMEOUT: Final = timedelta(seconds=10)
 _VALID_FOR: Final = timedelta(days=30)
@@ -72,7 +72,7 @@ class Ownership:
             prove = functools.partial(self._prove, owner, destination, tls)
             proof = self._proofs[key] = Renewing(prove, clock=self._clock)
         if not await proof.get():
-            raise proof.failure or asyncio.CancelledError
+            raise anew(proof.failure) if proof.failure else asyncio.CancelledError
 
     async def close(self) -> None:
         """End what is under way."""

@@ -11,6 +11,7 @@ from pushkit.errors import PushkitError
 from pushkit.record import field, record
 
 T = TypeVar("T")
+_E = TypeVar("_E", bound=PushkitError)
 
 _LONGEST_BACKOFF: Final = timedelta(seconds=30)
 _LEAST_PAUSE: Final = timedelta(seconds=30)
@@ -133,6 +134,7 @@ class Renewing(Generic[T]):
         except PushkitError as exc:
             self._failures += 1
             self._failed_at, self.failure = self._clock(), exc
+            exc.__traceback__ = None  # its frames hold what was asked, and answered
             self._renew_after(_LEAST_PAUSE)
             return None
         finally:
@@ -148,6 +150,13 @@ class Renewing(Generic[T]):
         if self._unasked and not self._is_closed:
             seconds = max(pause, _LEAST_PAUSE).total_seconds()
             self._timer = asyncio.get_running_loop().call_later(seconds, self.begin)
+
+
+def anew(failure: _E) -> _E:
+    """Return a failure to be raised: itself, it would keep the frames of everybody who met it."""
+    found = type(failure).__new__(type(failure), *failure.args)
+    vars(found).update(vars(failure))
+    return found
 
 
 def _looked_at(flight: asyncio.Task[Held[T] | None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,8 +15,10 @@ from aiohttp import web
 
 from pushkit import PushSender, StatusUpdate
 from pushkit.delivery import ownership
+from pushkit.errors import OwnershipError
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
+from pushkit.work.renewing import Renewing
 from tests.eventually import DEADLINE, PATIENT
 
 if TYPE_CHECKING:
@@ -107,6 +110,17 @@ async def test_the_question_carries_no_secret(
     assert names == {"host", "accept", "accept-encoding", "user-agent"}
     assert not any("canary" in value for value in asked.headers.values())
     assert await asked.read() == b""
+
+
+async def test_what_is_kept_of_a_failure_holds_no_delivery(
+    sender: PushSender, echo: Echo, status: MakeStatus
+) -> None:
+    echo.answer = lambda _: web.Response(text="no")
+    for number in range(2):
+        await deliver(sender, status, echo.base + "/hook", task_id=f"task-{number}")
+    proofs = [each for each in gc.get_objects() if isinstance(each, Renewing)]
+    kept = [each.failure for each in proofs if isinstance(each.failure, OwnershipError)]
+    assert [(each.status, each.__traceback__) for each in kept] == [(200, None)]
 
 
 @pytest.mark.parametrize(
