@@ -223,9 +223,12 @@ def _is_v1_0(document: Mapping[str, JsonValue]) -> bool:
 def _is_v0_3(document: Mapping[str, JsonValue]) -> bool:
     if "kind" in document:
         return document["kind"] in list(UpdateKind)
-    # Without a kind, it is the context that 0.1 calls a session.
-    task = "id" in document and "status" in document and "sessionId" not in document
+    # Without a kind, it is the context that 0.1 calls a session; a status of 0.1 has both ids.
+    task = "id" in document and "status" in document and _OF_V0_1.isdisjoint(document)
     return task and ("contextId" in document or "context_id" in document)
+
+
+_OF_V0_1 = frozenset({"sessionId", "taskId"})
 
 
 def _is_agentvault(document: Mapping[str, JsonValue]) -> bool:

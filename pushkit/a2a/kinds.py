@@ -226,11 +226,13 @@ def many(table: Table) -> Kind:
     )
 
 
-def parts(told: Callable[[dict[str, JsonValue]], object], tables: Mapping[str, Table]) -> Kind:
-    """A list of parts, of which each kind has a table; `told` says which kind an object is.
-
-    The table of "" holds nothing but what its own version said.
-    """
+def parts(
+    told: Callable[[dict[str, JsonValue]], object],  # which kind an object is
+    tables: Mapping[str, Table],  # of each kind; that of "" holds what its own version said alone
+    *,
+    may_be_none: bool = False,  # whether the version has lists without a part
+) -> Kind:
+    """A list of parts, of which each kind has a table."""
     unknown = tables[""].node
     by_class = {node: table for table in tables.values() for node in table.nodes}
 
@@ -244,11 +246,16 @@ def parts(told: Callable[[dict[str, JsonValue]], object], tables: Mapping[str, T
         sayable = [
             part for part in value if not isinstance(part, unknown) or (writing.keep and part.extra)
         ]
-        if not sayable:
+        if value and not sayable:
             raise MismatchError("expected a value that is not empty")
         return _each(lambda part: by_class[type(part)].write(part, writing), sayable)
 
-    return Kind(read=lambda value: tuple(_each(read_one, _list(value))), write=write, absent=())
+    return Kind(
+        read=lambda value: tuple(_each(read_one, _list(value))),
+        write=write,
+        absent=(),
+        empty_says=may_be_none,
+    )
 
 
 def _list(value: object) -> list[Any]:

@@ -155,6 +155,6 @@ def _kind_in_1_0(item: JsonObject) -> str:
 
 PART_LIST = {
     V0_1: parts(_kind_in_0_1, PARTS[V0_1]),
-    V0_3: parts(lambda item: item.get("kind"), PARTS[V0_3]),
+    V0_3: parts(lambda item: item.get("kind"), PARTS[V0_3], may_be_none=True),
     V1_0: parts(_kind_in_1_0, PARTS[V1_0]),
 }

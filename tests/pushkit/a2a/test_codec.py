@@ -329,11 +329,6 @@ def in_status(message: Message) -> StatusUpdate:
             id="artifact id",
         ),
         pytest.param(
-            replace(ARTIFACT_UPDATE, artifact=replace(ARTIFACT, parts=())),
-            "artifact.parts: ",
-            id="artifact parts",
-        ),
-        pytest.param(
             in_status(replace(MESSAGE, message_id="")),
             "status.message.messageId: ",
             id="message id",
@@ -377,6 +372,15 @@ def test_a_task_without_context_is_of_1_0_alone() -> None:
     assert json.loads(encode_update(snapshot, V1_0))["task"]["id"] == "t"
     with pytest.raises(InvalidUpdateError, match=r"^contextId: "):
         encode_update(snapshot, V0_3)
+
+
+def test_an_artifact_and_a_message_without_parts_are_of_0_3_alone() -> None:
+    task = replace(TASK, artifacts=(replace(ARTIFACT, parts=()),))
+    for snapshot in (task, replace(TASK, history=(replace(MESSAGE, parts=()),))):
+        written = encode_update(TaskSnapshot(task=snapshot), V0_3)
+        assert decode_update(written) == TaskSnapshot(task=snapshot, origin=V0_3)
+        with pytest.raises(InvalidUpdateError, match=r"\.0\.parts: "):
+            encode_update(TaskSnapshot(task=snapshot), V1_0)
 
 
 def test_data_nested_too_deeply_is_not_written() -> None:

@@ -137,6 +137,9 @@ def test_a_task_of_the_first_samples_is_read_in_full() -> None:
         pytest.param({"id": "t", "sessionId": "s", "status": {}}, V0_1, id="session"),
         pytest.param({"id": "t", "sessionId": "s", "contextId": "c", "status": {}}, V0_1, id="two"),
         pytest.param({"id": "t", "contextId": "c", "status": {}}, V0_3, id="context"),
+        pytest.param(
+            {"id": "t", "taskId": "t", "contextId": "c", "status": {}}, V0_1, id="both ids"
+        ),
         pytest.param({"kind": "task", "id": "t", "sessionId": "s", "status": {}}, V0_3, id="kind"),
         pytest.param({"taskId": "t", "status": {}}, V0_1, id="status by task id"),
         pytest.param({"taskId": "t", "artifact": {"parts": []}}, V0_1, id="artifact by task id"),
@@ -362,7 +365,10 @@ wire_tasks = wire(
 wire_status_events = st.builds(
     lambda address, event: address | event,
     addressed,
-    wire({"status": wire_statuses, "final": st.booleans()}, {"metadata": optional_object}),
+    wire(
+        {"status": wire_statuses, "final": st.booleans()},
+        {"metadata": optional_object, "contextId": names},  # 0.3's, which 0.1 does not have
+    ),
 )
 wire_artifact_events = st.builds(
     lambda address, event: address | event,
