@@ -87,7 +87,7 @@ def check(
     with _tried("database", failed):
         schema = asyncio.run(open_inbox(settings.inbox_location).schema())
         schema.check_not_newer()
-        outlook = f"; {schema.outlook}, when `receiver serve` starts" if schema.missing else ""
+        outlook = "" if schema.is_current else f"; {schema.outlook}, when `receiver serve` starts"
         click.echo(f"database: ok{outlook}")
     if failed:
         sys.exit(1)

@@ -146,7 +146,7 @@ async def upgrade(database: Database) -> Schema:
     """
     before = await database.schema()
     before.check_not_newer()
-    if before.missing:
+    if not before.is_current:
         async with opened(database, Access.UPGRADE):
             pass
     return before

@@ -68,6 +68,8 @@ class Schema:
     # Of every component that has tables there, its version.
     versions: Mapping[str, int] = field(default_factory=dict)
     exists: bool = True  # whether there is a database at all
+    # Whether the functions that scripts call are there as the code has them.
+    has_functions: bool = True
 
     @property
     def tables(self) -> str:
@@ -90,10 +92,18 @@ class Schema:
         return tuple(version for version in self.known if version > self.found)
 
     @property
+    def is_current(self) -> bool:
+        """Whether a migration would do nothing."""
+        return not self.missing and self.has_functions
+
+    @property
     def outlook(self) -> str:
         """What a migration would do, for people."""
-        if not self.missing:
+        if self.is_current:
             return self.done
+        if not self.missing:
+            known = f"the {self.tables} has schema version {self.found}"
+            return f"{known}, and functions of another version, to be made anew"
         if not self.found:
             return f"there is no {self.tables} yet, to be made with schema version {self.newest}"
         steps = ", ".join(map(str, self.missing))
@@ -103,7 +113,8 @@ class Schema:
     def done(self) -> str:
         """What a migration of it did, for people."""
         if not self.missing:
-            return f"the {self.tables} has schema version {self.found}: nothing to do"
+            did = "nothing to do" if self.has_functions else "its functions are made anew"
+            return f"the {self.tables} has schema version {self.found}: {did}"
         if not self.found:
             return f"the {self.tables} is made, with schema version {self.newest}"
         return f"the {self.tables} had schema version {self.found}, and has {self.newest}"

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -214,7 +215,8 @@ class PostgresDatabase:
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
                 script = find_schema(_WHERE, self._component, self._migrations, _HAS_TABLE)
-                return await run_script(connection, script)
+                found = await run_script(connection, script)
+                return replace(found, has_functions=await _has_functions(connection))
         except _FAULTS as exc:
             raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
 
@@ -451,21 +453,23 @@ class PostgresDatabase:
                 )
         except asyncpg.InsufficientPrivilegeError as exc:
             # Who may not change a schema may work with one that is as it should be.
-            (await self._schema_on(pool)).check_current()
-            if not await self._has_functions(pool):
+            found = await self._schema_on(pool)
+            found.check_current()
+            if not found.is_current:
                 raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
         except _FAULTS as exc:
             raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
-
-    async def _has_functions(self, pool: asyncpg.Pool) -> bool:
-        """Say whether the functions are there, to the letter."""
-        rows = await pool.fetch("SELECT prosrc FROM pg_proc WHERE pg_function_is_visible(oid)")
-        return {each.split("$$")[1] for each in _FUNCTIONS} <= {row["prosrc"] for row in rows}
 
 
 async def _only_read(connection: asyncpg.Connection) -> None:
     # By a statement: poolers refuse parameters of a start that they do not know.
     await connection.execute("SET default_transaction_read_only = on")
+
+
+async def _has_functions(connection: PoolConnectionProxy) -> bool:
+    """Say whether the functions are there, to the letter."""
+    rows = await connection.fetch("SELECT prosrc FROM pg_proc WHERE pg_function_is_visible(oid)")
+    return {each.split("$$")[1] for each in _FUNCTIONS} <= {row["prosrc"] for row in rows}
 
 
 async def _check_isolation(connection: asyncpg.Connection | PoolConnectionProxy) -> None:

@@ -53,7 +53,7 @@ def migrate_database(found: Database, *, check: bool) -> None:
     if check:
         schema.check_not_newer()
         click.echo(schema.outlook)
-        sys.exit(1 if schema.missing else 0)
+        sys.exit(0 if schema.is_current else 1)
     with showing_steps(len(schema.missing)):
         done = asyncio.run(upgrade(found)).done
     click.echo(done)

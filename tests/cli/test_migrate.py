@@ -252,6 +252,22 @@ def test_migrate_applies_what_is_missing(run: Run, location: str, component: str
 
 
 @pytest.mark.parametrize("component", ["sender", "receiver"])
+def test_migrate_makes_functions_of_another_version_anew(
+    run: Run, postgres_dsn: str, component: str
+) -> None:
+    make(component, postgres_dsn)
+    wake = "CREATE OR REPLACE FUNCTION pushkit_wake() RETURNS integer LANGUAGE sql AS $$ {} $$"
+    change(postgres_dsn, wake.format("SELECT 1"))
+
+    checked = run(component, "migrate", "--check", "--database", postgres_dsn)
+    assert (checked.status, "functions of another version" in checked.out) == (1, True)
+
+    done = run(component, "migrate", "--database", postgres_dsn)
+    assert (done.status, "its functions are made anew" in done.out) == (0, True)
+    assert run(component, "migrate", "--check", "--database", postgres_dsn).status == 0
+
+
+@pytest.mark.parametrize("component", ["sender", "receiver"])
 @pytest.mark.parametrize("arguments", [(), ("--check",)])
 def test_migrate_refuses_what_newer_code_wrote(
     run: Run, location: str, component: str, arguments: tuple[str, ...]
