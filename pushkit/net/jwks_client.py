@@ -168,9 +168,11 @@ class JwksClient:
         return self._reason() if self._set.usable() is None else None
 
     def load(self) -> None:
-        """Begin to fetch, without waiting, if there are no keys that may be used."""
-        if self._set.usable() is None and not self._set.backs_off():
-            self._set.begin()
+        """Begin to fetch, without waiting, if there are no keys that may be used.
+
+        From here on they are renewed by themselves, also after `close`.
+        """
+        self._set.start()
 
     async def close(self) -> None:
         """End a fetch that is under way. The HTTP session is the caller's."""

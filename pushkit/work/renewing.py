@@ -84,6 +84,14 @@ class Renewing(Generic[T]):
         held = self._held
         return held.value if held is not None and held.is_fresh(self._clock()) else None
 
+    def start(self) -> None:
+        """Begin to fetch, unless there is a value, and renew it by itself, also after `close`."""
+        self._is_closed = False
+        if self.usable() is None and not self.backs_off():
+            self.begin()
+        else:
+            self._renew_after(self._held.fresh_until - self._clock() if self._held else timedelta())
+
     async def get(self) -> T | None:
         """Return the value, fetched if it has to be; None if it cannot be had, see `failure`."""
         found, backs_off = self.usable(), self.backs_off()

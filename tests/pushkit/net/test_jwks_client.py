@@ -425,6 +425,19 @@ async def test_a_closed_client_renews_nothing_by_itself(
     await other.close()
 
 
+async def test_a_client_that_was_closed_and_loads_again_renews_by_itself(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewing, "_LEAST_PAUSE", timedelta(milliseconds=10))
+    client = short_lived(publisher)
+    await client.keys()
+    await client.close()
+    publisher.etags.clear()
+    client.load()  # it has keys that may be used
+    await renewed(publisher)
+    await client.close()
+
+
 async def test_an_unknown_kid_waits_for_the_fetch_under_way(
     patient: JwksClient, publisher: Publisher, clock: Clock
 ) -> None:
