@@ -283,11 +283,13 @@ def _local_keys(sender: TrustedSender) -> Mapping[str, VerificationKey]:
 
 def _keys_in_file(name: str, path: Path) -> Mapping[str, VerificationKey]:
     try:
-        keys = parse_jwks(path.read_bytes()).keys
+        found = parse_jwks(path.read_bytes())
     except OSError as exc:
         raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc.strerror}") from exc
     except JwksError as exc:
         raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc}") from exc
-    if not keys:
+    for label, reason in found.refused:
+        _log.warning("sender %s: jwks_file: key %s is left out: %s", name, label, reason)
+    if not found.keys:
         raise ConfigError(f"sender {name!r}: jwks_file: {path}: no usable key")
-    return keys
+    return found.keys

@@ -185,6 +185,21 @@ async def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
     assert list(keys) == [ring.signing_key(now()).kid]
 
 
+def test_of_a_file_the_log_says_which_keys_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "jwks.json"
+    usable = public_jwk(generate_key(Algorithm.ES256))
+    secret = {"kty": "oct", "kid": "shared", "k": "c2VjcmV0"}
+    path.write_text(json.dumps({"keys": [usable, secret]}))
+    sender = TrustedSender(name="agent", issuer=ISSUER, jwks_file=path)
+
+    load_trust("https://client.example.com", [sender])
+
+    assert "sender agent: jwks_file: key shared is left out: " in caplog.text
+    assert "c2VjcmV0" not in caplog.text
+
+
 @pytest.mark.parametrize(
     "content",
     [
