@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -166,8 +167,10 @@ class InboxAdmin:
                     ),
                 )
         if max_done is not None:
+            # What is done meanwhile is left to the next time: traffic must not keep this up.
+            enough = await self._database.read(self._purge.crowd(max_done))
             purged += await self._delete_all(
-                InboxStatus.DONE, lambda: self._purge.crowding(max_done, limit=_BATCH)
+                InboxStatus.DONE, lambda: self._purge.crowding(max_done, limit=_BATCH), enough
             )
         return purged
 
@@ -204,18 +207,23 @@ class InboxAdmin:
         yield from self._database.wake()
         return redriven
 
-    async def _delete_all(self, status: InboxStatus, find: Callable[[], Script[list[int]]]) -> int:
+    async def _delete_all(
+        self,
+        status: InboxStatus,
+        find: Callable[[], Script[list[int]]],
+        enough: float = math.inf,
+    ) -> int:
         async def delete() -> int:
             ids = await self._database.read(find())
             return await self._database.write(self._purge.delete(ids, status)) if ids else 0
 
-        return await _in_lots(delete)
+        return await _in_lots(delete, enough)
 
 
-async def _in_lots(delete: Callable[[], Awaitable[int]]) -> int:
-    """Delete lot after lot until one is empty, with a pause in between; return how many."""
+async def _in_lots(delete: Callable[[], Awaitable[int]], enough: float = math.inf) -> int:
+    """Delete lot after lot until one is empty, or it is enough, with pauses; return how many."""
     deleted = 0
-    while lot := await delete():
+    while deleted < enough and (lot := await delete()):
         deleted += lot
         advance(lot)
         await asyncio.sleep(_PAUSE.total_seconds())

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -333,24 +334,27 @@ class OutboxAdmin:
         return came_to
 
     async def _thin_out(self, per_task: int, tell: Callable[[int], None]) -> int:
-        purged = 0
+        purged, last = 0, ("", "")
         while crowded := await self._database.read(
-            self._purge.crowded_tasks(per_task, limit=_BATCH)
+            self._purge.crowded_tasks(per_task, after=last, limit=_BATCH)
         ):
-            for tenant, task_id in crowded:
-                purged += await self._delete_all(
-                    lambda tenant=tenant, task_id=task_id: self._purge.finished_of_task(  # type: ignore[misc]
-                        tenant, task_id, keep=per_task, limit=_BATCH
-                    ),
-                    tell,
+            for tenant, task_id, excess in crowded:
+                find = functools.partial(
+                    self._purge.finished_of_task, tenant, task_id, keep=per_task, limit=_BATCH
                 )
+                # What finishes meanwhile is left to the next time: traffic must not keep this up.
+                purged += await self._delete_all(find, tell, enough=excess)
+                last = tenant, task_id
         return purged
 
     async def _delete_all(
-        self, find: Callable[[], Script[list[str]]], tell: Callable[[int], None]
+        self,
+        find: Callable[[], Script[list[str]]],
+        tell: Callable[[int], None],
+        enough: float = math.inf,
     ) -> int:
         deleted = 0
-        while ids := await self._database.read(find()):
+        while deleted < enough and (ids := await self._database.read(find())):
             found = await self._database.write(self._purge.delete(ids))
             tell(found)
             deleted += found

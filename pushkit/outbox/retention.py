@@ -68,14 +68,21 @@ class Purge:
         )
         return [str(row["id"]) for row in rows]
 
-    def crowded_tasks(self, per_task: int, *, limit: int) -> Script[list[tuple[str, str]]]:
-        """Return tenant and id of tasks with more finished deliveries than may stay."""
+    def crowded_tasks(
+        self, per_task: int, *, after: tuple[str, str], limit: int
+    ) -> Script[list[tuple[str, str, int]]]:
+        """Return tasks with more finished deliveries than may stay, and how many more.
+
+        By tenant and id, those after a task.
+        """
         rows = yield Statement(
-            "SELECT tenant, task_id FROM pushkit_deliveries WHERE finished_at IS NOT NULL"
-            " GROUP BY tenant, task_id HAVING COUNT(*) > $1 LIMIT CAST($2 AS BIGINT)",
-            (per_task, limit),
+            "SELECT tenant, task_id, COUNT(*) - $1 AS excess FROM pushkit_deliveries"
+            " WHERE finished_at IS NOT NULL AND (tenant, task_id) > ($2, $3)"
+            " GROUP BY tenant, task_id HAVING COUNT(*) > $1"
+            " ORDER BY tenant, task_id LIMIT CAST($4 AS BIGINT)",
+            (per_task, *after, limit),
         )
-        return [(row["tenant"], row["task_id"]) for row in rows]
+        return [(row["tenant"], row["task_id"], row["excess"]) for row in rows]
 
     def finished_of_task(
         self, tenant: str, task_id: str, *, keep: int, limit: int

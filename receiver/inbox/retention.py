@@ -71,6 +71,13 @@ class Purge:
         )
         return list(_up_to(_BYTES_AT_ONCE, rows))
 
+    def crowd(self, max_done: int) -> Script[int]:
+        """Return how many more are done than may stay; below 0 if there is room."""
+        rows = yield Statement(
+            "SELECT COUNT(*) - $1 AS excess FROM pushkit_inbox WHERE status = 'done'", (max_done,)
+        )
+        return int(rows[0]["excess"])
+
     def crowding(self, max_done: int, *, limit: int) -> Script[list[int]]:
         """Return ids of what is done, but for the newest so many; a bounded lot."""
         rows = yield Statement(

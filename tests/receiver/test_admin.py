@@ -137,6 +137,15 @@ async def test_a_purge_keeps_the_newest_of_the_done(desk: Desk) -> None:
     assert await desk.left() == sorted([*kept, *dead])
 
 
+async def test_a_purge_ends_although_more_is_done_all_the_time(desk: Desk) -> None:
+    await desk.settled(5)
+    async with asyncio.timeout(DEADLINE):
+        purging = asyncio.create_task(desk.admin.purge(max_done=2))
+        while not purging.done():
+            await desk.settled(1)
+    assert await purging >= 3
+
+
 async def test_a_purge_leaves_what_somebody_holds_and_waits_for_nobody(postgres_dsn: str) -> None:
     database = open_inbox(postgres_dsn)
     await database.open()

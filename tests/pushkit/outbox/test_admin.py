@@ -431,6 +431,16 @@ async def test_a_purge_leaves_the_newest_of_each_task(desk: Desk) -> None:
     assert sorted(await desk.states()) == [*ids[3:], *others, *pending]
 
 
+async def test_a_purge_ends_although_more_is_finished_all_the_time(desk: Desk) -> None:
+    subscription = await desk.subscribe()
+    await desk.finish(subscription, 5, Outcome.DELIVERED)
+    async with asyncio.timeout(DEADLINE):
+        purging = asyncio.create_task(desk.admin.purge(per_task=2))
+        while not purging.done():
+            await desk.finish(subscription, outcome=Outcome.DELIVERED)
+    assert await purging >= 3
+
+
 async def test_the_newest_is_what_finished_last_whenever_it_was_stored(desk: Desk) -> None:
     subscription = await desk.subscribe()
     ids = [
