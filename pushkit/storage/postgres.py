@@ -424,6 +424,8 @@ class PostgresDatabase:
                 with contextlib.suppress(*_FAULTS):  # broken, and what it did is committed
                     await pool.release(connection)
         except _FAULTS as exc:
+            if isinstance(exc, asyncpg.ReadOnlySQLTransactionError):
+                await pool.expire_connections()  # they lead to what is a standby since a failover
             raise self._refusal(exc, "nothing was stored") from exc
         finally:
             self._scripts -= 1

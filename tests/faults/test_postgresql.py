@@ -105,3 +105,31 @@ async def test_without_a_connection_left_notify_refuses_and_goes_on_later(
     told = await asyncio.gather(*(sender.notify(numbered("task-1", n)) for n in range(20)))
     stored = {each.id for each in await sender.deliveries("task-1")}
     assert stored == {result.ids[0] for result in told}
+
+
+async def test_no_connection_stays_with_a_server_that_became_a_standby(
+    server: PostgresServer, senders: Senders, webhook: Webhook
+) -> None:
+    dsn = await asyncio.to_thread(fresh, server.dsn)
+    sender = await senders.make(dsn, working=False)
+    await sender.subscribe("task-1", {"url": webhook.url}, version="1.0")
+    await asyncio.to_thread(
+        execute,
+        server.dsn,
+        "ALTER DATABASE postgres SET default_transaction_read_only = on;"
+        " SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
+    )
+
+    async def is_read_only() -> bool:
+        with pytest.raises(StorageError) as refused:
+            await sender.notify(numbered("task-1", 1))
+        return "read-only" in str(refused.value)
+
+    await eventually(is_read_only)
+    # From now on the name leads to the new primary.
+    writing = f"{dsn}&default_transaction_read_only=off"
+    reset = "ALTER DATABASE postgres RESET default_transaction_read_only"
+    await asyncio.to_thread(execute, writing, reset)
+
+    assert (await sender.notify(numbered("task-1", 2))).ids
