@@ -23,12 +23,23 @@ from pushkit.terminal.systemd import Relay
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+_LONGEST_PAUSE = timedelta(seconds=30)
+
 
 @dataclass(slots=True)
 class _Child:
     process: SpawnProcess
     started: float  # monotonic
-    dead: bool = False  # said once its end has been seen, and reported
+    pause: timedelta  # from its start until another one may be started in its place
+    ended: float | None = None  # when its end was seen, and reported
+
+    @property
+    def dead(self) -> bool:
+        return self.ended is not None
+
+    @property
+    def due(self) -> float:
+        return self.started + self.pause.total_seconds()
 
 
 class Supervisor:
@@ -42,8 +53,8 @@ class Supervisor:
         count: int,  # how many
         name: str,  # for lists of processes
         deadline: timedelta,  # how long they may take to end; then they are killed
-        # How long after its own start a process that died is started again, at the earliest. None:
-        # one that dies takes the whole with it.
+        # How long after its own start a process that died is started again, at the earliest: longer
+        # while it keeps dying (`next_pause`). None: one that dies takes the whole with it.
         restart_after: timedelta | None = None,
         # Signals to hand on. A process has them blocked when it starts, and lets them in with
         # `accept_signal`.
@@ -55,7 +66,8 @@ class Supervisor:
         self._count = count
         self._name = name
         self._deadline = deadline
-        self._restart_after = restart_after
+        self._restarts = restart_after is not None
+        self._first_pause = restart_after or timedelta()
         self._forward = tuple(forward)
         self._children: list[_Child] = []
         self._relay = Relay(count)
@@ -63,7 +75,9 @@ class Supervisor:
     def run(self) -> int:
         """Run them; return the exit status of the whole: 1 if one died for good or was killed."""
         with self._relay, _signals((*STOP_SIGNALS, *self._forward)) as came:
-            self._children = [self._spawn(number) for number in range(self._count)]
+            self._children = [
+                self._spawn(number, self._first_pause) for number in range(self._count)
+            ]
             asked_to_stop = self._watch(came)
             self._relay.stopping()
             killed = self._stop()
@@ -83,7 +97,7 @@ class Supervisor:
                 if child.process.pid is not None and not child.dead:
                     os.kill(child.process.pid, number)
             self._bury(ready)
-            if self._restart_after is None and any(child.dead for child in self._children):
+            if not self._restarts and any(child.dead for child in self._children):
                 return False
             self._restart_due()
 
@@ -92,7 +106,7 @@ class Supervisor:
         for child in self._children:
             if child.process.sentinel in ready:
                 child.process.join()  # the sentinel may be a moment ahead of the exit status
-                child.dead = True
+                child.ended = time.monotonic()
                 self._relay.forget(child.process.pid or 0)
                 ended = f"process {child.process.pid} ended with {child.process.exitcode}"
                 click.echo(f"error: {ended}", err=True)
@@ -100,18 +114,17 @@ class Supervisor:
     def _restart_due(self) -> None:
         now = time.monotonic()
         for number, child in enumerate(self._children):
-            if child.dead and self._due(child) <= now:
-                self._children[number] = self._spawn(number)
+            if child.ended is not None and child.due <= now:
+                lived = timedelta(seconds=child.ended - child.started)
+                pause = next_pause(child.pause, lived, first=self._first_pause)
+                self._children[number] = self._spawn(number, pause)
 
     def _until_restart(self) -> float | None:
         """Return the seconds until a dead process is started again; None if none waits for it."""
-        due = [self._due(child) for child in self._children if child.dead]
+        due = [child.due for child in self._children if child.dead]
         return max(min(due) - time.monotonic(), 0) if due else None
 
-    def _due(self, child: _Child) -> float:
-        return child.started + (self._restart_after or timedelta()).total_seconds()
-
-    def _spawn(self, number: int) -> _Child:
+    def _spawn(self, number: int, pause: timedelta) -> _Child:
         process = self._context.Process(
             target=_run_child,
             args=(self._target, *self._arguments),
@@ -124,7 +137,7 @@ class Supervisor:
                 process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._forward)
-        return _Child(process=process, started=time.monotonic())
+        return _Child(process=process, started=time.monotonic(), pause=pause)
 
     def _stop(self) -> int:
         """Let the processes end; return how many had to be killed."""
@@ -141,6 +154,14 @@ class Supervisor:
                 process.join()
                 killed += 1
         return killed
+
+
+def next_pause(pause: timedelta, lived: timedelta, *, first: timedelta) -> timedelta:
+    """Return the pause of what is started in the place of a process, after that one's and its life.
+
+    One that lived for long died of something new; one that did not dies of the same again.
+    """
+    return first if lived >= _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
 
 
 def _run_child(target: Callable[..., None], *arguments: object) -> None:
