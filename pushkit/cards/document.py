@@ -59,7 +59,7 @@ def read_card(card: bytes | Mapping[str, JsonValue]) -> JsonObject:
     try:
         return read_json_object(content)
     except MalformedJsonError as exc:
-        raise MalformedCardError(f"the card is {exc}") from exc
+        raise MalformedCardError(f"the card: {exc}") from exc
 
 
 def read_signatures(card: Mapping[str, JsonValue]) -> list[CardSignature | InvalidSignatureError]:

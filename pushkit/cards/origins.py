@@ -25,8 +25,8 @@ class CardTrust:
         clock: Returns now, aware, in UTC.
 
     Raises:
-        ConfigError: An origin is no URL, stands there twice, or has JWKS URLs and there is no
-            `fetch`.
+        ConfigError: An origin is no URL or has a path, stands there twice, or has JWKS URLs and
+            there is no `fetch`.
     """
 
     def __init__(
@@ -86,7 +86,10 @@ class CardTrust:
 def _by_origin(origins: Mapping[str, OriginTrust]) -> dict[str, OriginTrust]:
     found: dict[str, OriginTrust] = {}
     for name, trust in origins.items():
-        origin = Url.parse(name).origin
+        url = Url.parse(name)
+        origin = url.origin
+        if url.target != "/":  # it would count for every card of the host, not for that path's
+            raise ConfigError(f"card trust: {name}: expected scheme, host and port, without a path")
         if origin in found:  # chance would choose whose keys, and whose revocations, count
             raise ConfigError(f"card trust: {name}: this origin stands there twice, expected once")
         found[origin] = trust

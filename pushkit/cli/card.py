@@ -182,6 +182,9 @@ def verify(
             return await verify_cards(targets, trust, transport=transport, now=now, policy=policy)
         [target] = targets
         where = card_url(target) if _is_url(target) else origin or _ANYWHERE
+        if not trust.knows(where):
+            told = f"nothing is trusted for {Url.parse(where).origin}, only for"
+            click.echo(f"{trust_file}: {told} {', '.join(origins) or 'nobody'}", err=True)
         trusted = await trust.keys_for(where)
         return verify_card(await _load(target, transport), trusted, now=now, policy=policy)
 

@@ -167,7 +167,7 @@ def _signature_line(entry: SignatureVerdict) -> str:
 
 def _signature_document(entry: SignatureVerdict) -> JsonObject:
     return {
-        **document(entry, "accepted reason"),
+        **document(entry, "accepted decision reason"),
         "alg": entry.algorithm,
         **document(entry, "kid jku"),
         "key": entry.key.key.kid if entry.key else None,

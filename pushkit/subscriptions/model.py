@@ -29,8 +29,8 @@ class Filter:
         ConfigError: A state or a kind that there is not.
     """
 
-    states: Collection[TaskState] | None = None
-    kinds: Collection[UpdateKind] | None = None
+    states: Collection[TaskState | str] | None = None
+    kinds: Collection[UpdateKind | str] | None = None
     last_chunk_only: bool = False
 
     def __post_init__(self) -> None:

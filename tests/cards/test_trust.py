@@ -233,7 +233,14 @@ def test_jwks_urls_need_someone_to_fetch_them() -> None:
         CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))})
 
 
-@pytest.mark.parametrize("origin", ["agent.example.com", "ftp://a.example.com", "", "https://u@h"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("agent.example.com", "ftp://a.example.com", "", "https://u@h"),
+        # What is pinned for a path would count for every card of the host.
+        *("https://a.example.com/tenant", "https://a.example.com/?tenant=1"),
+    ],
+)
 def test_an_origin_is_a_url(origin: str) -> None:
     with pytest.raises(ConfigError):
         CardTrust({origin: OriginTrust()})

@@ -150,6 +150,7 @@ def test_json_for_programs(pushkit_command: Run, own_folder: Path) -> None:
     found: dict[str, Any] = json.loads(ran.out)
     assert found["verified"] is False
     assert found["signatures"][0]["form"] == "sdk-without-security-schemes"
+    assert found["signatures"][0]["decision"] == "form_not_admitted"
     assert found["uncovered"] == [
         {
             "path": "/securitySchemes",
@@ -195,6 +196,10 @@ def test_many_cards_under_a_trust_file(pushkit_command: Run, signed: Path, site:
     file = ("card", "verify", str(signed), "--trust", str(trust), *ALLOW)
     assert pushkit_command(*file).status == 2
     assert pushkit_command(*file, "--origin", site.origin).status == 0
+    elsewhere = pushkit_command(*file, "--origin", "https://other.example.com")
+    assert elsewhere.status == 1
+    told = f"nothing is trusted for https://other.example.com:443, only for {site.origin}"
+    assert told in elsewhere.err
 
 
 def test_what_a_card_says_about_itself(pushkit_command: Run, signed: Path) -> None:
@@ -259,7 +264,7 @@ def test_a_wrong_call_is_answered_with_usage(
         (["verify", "card.json", "--key", "none.pem"], "No such file"),
         (["verify", "card.json", "--key", "keys.json"], "`pushkit keys export`"),
         (["verify", "card.json", "--trust", "none.toml", "--origin", "https://a"], "No such file"),
-        (["verify", "broken.json", "--key", "agent.pem"], "not JSON"),
+        (["verify", "broken.json", "--key", "agent.pem"], "the card: not JSON"),
         (["sign", "card.json", "--keys", "none.json"], "does not exist"),
         (["sign", "huge.json"], "expected at most"),
         (["inspect", "https://127.0.0.1/card"], "literal address"),
