@@ -104,7 +104,8 @@ def _check_url(
     senders = {one.name: one for one in settings.trusted_senders()}
     name = sender or (next(iter(senders)) if len(senders) == 1 else None)
     if name not in senders:
-        raise ConfigError(f"--sender: found {name!r}, expected one of {', '.join(senders)}")
+        found = "none" if name is None else repr(name)
+        raise ConfigError(f"--sender: found {found}, expected one of {', '.join(senders)}")
     trusted = senders[name]
     own = f"{settings.url.rstrip('/')}{trusted.path}"
     if url and Url.parse(url).target == "/":

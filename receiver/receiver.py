@@ -520,7 +520,8 @@ class Receiver(CallbackDecorators):
         if name is None and len(self.senders) == 1:
             return next(iter(self.senders.values()))
         if name is None or name not in self.senders:
-            raise ConfigError(f"sender: found {name!r}, expected one of {', '.join(self.senders)}")
+            found = "none" if name is None else repr(name)
+            raise ConfigError(f"sender: found {found}, expected one of {', '.join(self.senders)}")
         return self.senders[name]
 
     async def _with_verdicts_on_data(self, notification: Notification) -> Notification:

@@ -130,8 +130,16 @@ class Trust:
                 entry.source.load()
 
     def missing(self) -> dict[str, str]:
-        """Return whose keys may not be used at this moment, by the sender's name, and why."""
-        found = {entry.sender.name: entry.source.missing() for entry in self._entries}
+        """Return whose keys cannot be had, by the sender's name, and why.
+
+        One that is fetched for the first time is none of them, nor a set that has ended and that
+        nobody has asked for since.
+        """
+        found = {
+            entry.sender.name: entry.source.failing()
+            for entry in self._entries
+            if isinstance(entry.source, JwksClient)
+        }
         return {name: reason for name, reason in found.items() if reason is not None}
 
     def _fetched(self) -> Mapping[Hashable, VerificationKeys]:

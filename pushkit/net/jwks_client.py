@@ -167,6 +167,10 @@ class JwksClient:
         """Return why there are no keys that may be used at this moment; None if there are."""
         return self._reason() if self._set.usable() is None else None
 
+    def failing(self) -> str | None:
+        """Return why the keys cannot be had; None if they can, or the next fetch will tell."""
+        return None if self._set.failure is None else self.missing()
+
     def load(self) -> None:
         """Begin to fetch, without waiting, if there are no keys that may be used.
 

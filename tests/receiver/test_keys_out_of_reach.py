@@ -166,11 +166,28 @@ async def test_readiness_waits_for_nobodys_keys(
     hosts[0].answers.clear()
     world = fetching(make_world, hosts[0])
     await world.start()
+    await eventually(hosts[0].was_asked)
     assert await world.receiver.unready() == {}
-    assert "the fetch is under way" in world.receiver.degraded()["keys"]
-    hosts[0].answers.set()
 
-    async def loaded() -> bool:
-        return not world.receiver.degraded()
 
-    await eventually(loaded)
+async def test_keys_that_are_only_being_fetched_are_no_fault(
+    make_world: WorldFactory, hosts: list[KeyHost]
+) -> None:
+    """It would be an alert at every start."""
+    hosts[0].answers.clear()
+    world = fetching(make_world, hosts[0])
+    await world.start()
+    await eventually(hosts[0].was_asked)
+    assert world.receiver.degraded() == {}
+
+
+async def test_keys_that_have_ended_are_a_fault_once_they_cannot_be_fetched(
+    make_world: WorldFactory, hosts: list[KeyHost]
+) -> None:
+    world = fetching(make_world, hosts[0], stale_for=timedelta(0))
+    assert (await world.receive(world.draft(1))).status == 202
+    world.clock.advance(301)
+    assert world.receiver.degraded() == {}  # nobody has asked for them since
+    hosts[0].fails = True
+    assert (await world.receive(world.draft(2))).status == 503
+    assert "older than may be trusted" in world.receiver.degraded()["keys"]
