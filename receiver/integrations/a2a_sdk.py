@@ -33,7 +33,8 @@ class PushClient:
     """Sends messages whose updates arrive as push notifications.
 
     Args:
-        client: The SDK's client; stays the caller's to close.
+        client: The SDK's client; stays the caller's to close. Make it with `streaming=False`: its
+            stream is left at once, and agents of a2a-sdk 0.3 push no more of that task then.
         receiver: Where the agent is to push. It, or another process over the same inbox, serves.
         sender: Which of its trusted senders the agent is; may be left out if there is only one.
         expires_in: How long a message's token is good for; None for as long as the receiver's
