@@ -152,8 +152,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def _write_time(moment: timestamp_pb2.Timestamp) -> str:
     if not 0 <= moment.nanos < 10**9:
         raise MismatchError("outside of a second")
-    micros = timedelta(seconds=moment.seconds, microseconds=moment.nanos // 1000)
     try:
+        micros = timedelta(seconds=moment.seconds, microseconds=moment.nanos // 1000)
         return format_timestamp(_EPOCH + micros)
     except OverflowError as exc:
         raise MismatchError("outside the years 1 to 9999 in UTC") from exc

@@ -56,7 +56,8 @@ json_values = st.recursive(
 structs = st.builds(struct_pb2.Struct, fields=st.dictionaries(texts, json_values, max_size=2))
 moments = st.builds(
     timestamp_pb2.Timestamp,
-    seconds=st.sampled_from([0, 1, -1, 1_700_000_000, 253402300799, 253402300800, -62135596801]),
+    seconds=st.sampled_from([0, 1, -1, 1_700_000_000, 253402300799, 253402300800, -62135596801])
+    | st.integers(-(2**63), 2**63 - 1),
     nanos=st.sampled_from([0, 500_000_000, 123_456_789, 999, 1_000_000_000, -1]),
 )
 
@@ -231,6 +232,13 @@ def test_a_part_of_a_later_sdk_goes_out_as_it_is(monkeypatch: pytest.MonkeyPatch
     [*_, part] = json.loads(native_update(event).body)["statusUpdate"]["status"]["message"]["parts"]
 
     assert part == {"url": "https://files.example.com/1"}
+
+
+def test_a_time_outside_the_calendar_is_refused() -> None:
+    event = status_event()
+    event.status.timestamp.seconds = 1_700_000_000_000_000_000  # nanoseconds
+    with pytest.raises(InvalidUpdateError, match="Timestamp is not valid"):
+        _ = native_update(event).body
 
 
 def test_what_is_no_event_is_refused() -> None:
