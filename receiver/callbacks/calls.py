@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from pushkit.errors import PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.record import record
 from pushkit.traceparent import trace_id_of
@@ -255,13 +256,15 @@ def _failure_of(raised: BaseException) -> BaseException:
 
 
 def _say_failed(callback: Callback, notification: Notification, error: BaseException) -> None:
+    is_told = isinstance(error, PushkitError)  # a forward's, mostly: no traceback says more
     _log.error(
-        "callback %s failed on notification %d task=%a%s",
+        "callback %s failed on notification %d task=%a%s%s",
         callback.name,
         notification.id,
         notification.task_id,
         within_trace(notification),
-        exc_info=error,
+        f": {error}" if is_told else "",
+        exc_info=None if is_told else error,
         extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
     )
 

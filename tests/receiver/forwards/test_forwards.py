@@ -160,6 +160,18 @@ async def test_a_failed_forward_is_retried_and_the_others_are_not(
     assert log.read_text() == "once;"
 
 
+async def test_a_forward_that_fails_is_one_line_of_the_log(
+    world: World, unused_tcp_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.receiver.forward(HttpForward(f"http://127.0.0.1:{unused_tcp_port}/in"))
+    await world.receiver.open()
+    await world.receiver.receive(world.draft().request())
+    await world.receiver.dispatcher.run_once()
+    [failed] = [each for each in caplog.records if "failed on notification" in each.message]
+    assert "ConnectionRefusedError" in failed.message
+    assert failed.exc_info is None
+
+
 # --- a Redis stream -------------------------------------------------------------------------------
 
 
