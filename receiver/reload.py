@@ -33,7 +33,7 @@ class SettingsWatcher:
         self, receiver: Receiver, settings: ReceiverSettings, *, poll: timedelta = _POLL
     ) -> None:
         self._receiver = receiver
-        self._settings = settings
+        self._started_from = settings
         self._poll = poll
         self._hangup = asyncio.Event()
         self._files = _files_of(settings)
@@ -70,15 +70,14 @@ class SettingsWatcher:
         """
         # Before the files are read: what is written meanwhile is a change again.
         before = self._seen = self._fingerprints()
-        settings = load_settings(self._settings.path)
+        settings = load_settings(self._started_from.path)
         # Files that are named only now, too: one of them may be written later than its name.
         self._files = _files_of(settings)
         self._seen = {path: before.get(path, at) for path, at in self._fingerprints().items()}
         await self._receiver.reload_senders(settings.trusted_senders())
-        if waiting := _changed(self._settings, settings):
+        if waiting := _changed(self._started_from, settings):
             _log.warning("changed, but only a restart applies it: %s", ", ".join(waiting))
-        self._settings = settings
-        _log.info("reloaded; trusting %s", ", ".join(sorted(self._receiver.senders)))
+        _log.warning("reloaded; trusting %s", ", ".join(sorted(self._receiver.senders)))
 
     def _fingerprints(self) -> dict[Path, tuple[int, ...] | None]:
         return {path: fingerprint(path) for path in self._files}

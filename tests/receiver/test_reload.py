@@ -182,6 +182,22 @@ async def test_what_a_reload_cannot_apply_is_said(
     assert "only a restart applies it: listen" in caplog.text
 
 
+async def test_what_is_as_it_was_at_the_start_waits_for_no_restart(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    watcher = service.watcher()
+    service.write("receiver.toml", 'listen = "127.0.0.1:9999"\n' + CONFIG)
+    await watcher.run_once()
+    caplog.clear()
+
+    service.write("receiver.toml", CONFIG)
+    await watcher.run_once()
+
+    assert "only a restart" not in caplog.text
+    [done] = [each for each in caplog.records if each.message.startswith("reloaded; trusting ")]
+    assert done.levelno == logging.WARNING  # what a log has that nobody made more of
+
+
 async def test_files_that_are_named_only_now_are_followed(service: Service) -> None:
     watcher = service.watcher()
     service.write("more.txt", "old\n")
