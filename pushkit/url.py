@@ -31,8 +31,11 @@ _URL: Final = re.compile(
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 # RFC 3986 §3.2: behind the slashes, or where they are missing in what somebody wrote.
 _USER: Final = re.compile(r"(?:\A|(?<=://))[^/?#\s]*@")
-# `host=db password=…`, `user:password@host/name`, and what a URL is as a path.
-_HAS_PASSWORD: Final = re.compile(r".*\bpass\w*\s*=|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
+# `host=db password=…`, `user:password@host/name`, also behind slashes: a scheme without its colon,
+# and what a URL is as a path.
+_HAS_PASSWORD: Final = re.compile(
+    r".*\bpass\w*\s*=|[^/]*(//.*)?:.*@|.*/[^/]*:[^/]*@", re.IGNORECASE | re.DOTALL
+)
 _USER_OF_URL: Final = re.compile(r"(\A[^:/?]*://)[^/?]*@")
 
 

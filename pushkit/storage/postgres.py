@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -535,6 +536,8 @@ def _in_postgres(sql: str) -> str:
 
 def _reason(exc: BaseException) -> str:
     """Return what may be said of a fault: a server's own message; others might hold the DSN."""
+    if isinstance(exc, socket.gaierror):
+        return f"its name cannot be looked up: {exc.strerror}"
     if not isinstance(exc, asyncpg.PostgresError):
         return type(exc).__name__
     # The message names tables and limits, its detail the row that was refused: with tokens and

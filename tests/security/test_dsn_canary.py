@@ -32,6 +32,7 @@ DSNS = {
     "another database": "mysql://pushkit:{0}@127.0.0.1:1/agent",
     "one slash": "postgresql:/pushkit:{0}@127.0.0.1:1/agent",
     "no scheme": "pushkit:{0}@127.0.0.1:1/agent",
+    "no colon": "postgresql//pushkit:{0}@127.0.0.1:1/agent",
     "words of libpq": "host=127.0.0.1 port=1 user=pushkit password={0}",
     "a slash in the password": "postgresql://pushkit:1/{0}@127.0.0.1/agent",
     "no host": "postgresql://pushkit:{0}/agent",

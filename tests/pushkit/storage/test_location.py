@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import socket
 import traceback
 from pathlib import Path
 
@@ -36,7 +38,16 @@ async def test_postgresql_is_known_by_every_spelling_of_its_scheme(
     await database.close()
 
 
-@pytest.mark.parametrize("path", ["things.db", "a folder/things.db", "./c:/things.db"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "things.db",
+        "a folder/things.db",
+        "./c:/things.db",
+        "./d/c:/things@home.db",
+        "/srv/me@home/t.db",
+    ],
+)
 def test_a_path_is_a_sqlite_file(path: str) -> None:
     for location in (path, Path(path)):
         assert isinstance(at(location), SqliteDatabase)
@@ -56,6 +67,9 @@ def test_a_path_is_a_sqlite_file(path: str) -> None:
         pytest.param("u:{0}://@db/agent", "a URL", id="a secret where a scheme would end"),
         pytest.param("host=db user=u password={0}", "a password", id="words of libpq"),
         pytest.param("u:{0}@db/agent", "a password", id="no scheme"),
+        pytest.param("postgres//u:{0}@db/agent", "a password", id="no colon"),
+        pytest.param("postgres//u:1/{0}@db/agent", "a password", id="no colon, a slash"),
+        pytest.param("/u:{0}@db/agent", "a password", id="a slash alone"),
         pytest.param("host=db PassWord = '{0}'", "a password", id="words of libpq, spaced"),
     ],
 )
@@ -139,3 +153,13 @@ async def test_a_dsn_that_cannot_be_read_is_not_repeated(dsn: str) -> None:
         await database.open()
     written = "".join(traceback.format_exception(refused.value)) + repr(refused.value)
     assert canaries.found_in(written) == set()
+
+
+async def test_a_server_that_has_no_name_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    database = at("postgresql://u:secret@nowhere.example.com/agent")
+    with pytest.raises(StorageError, match="its name cannot be looked up: Name or service not kno"):
+        await database.open()
