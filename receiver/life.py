@@ -112,6 +112,7 @@ class Life:
         await self.intake.trust.close()
         await self.transport.close()
         await self.database.close()
+        self._opening = asyncio.Lock()  # the next start may be in another event loop
 
     def hear(self) -> None:
         """Wake callbacks, and look for those who wait: a notification was accepted elsewhere."""

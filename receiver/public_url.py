@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
@@ -81,7 +81,8 @@ class Probe:
     own_url: str  # the webhook as the receiver's configuration has it
     sender: TrustedSender  # who it is from
     key: SigningKey | None = None  # what signs it: the agent's own; None if it is not at hand
-    token: str | None = None  # one that the agent was given; None if it is not at hand
+    # One that the agent was given; None if it is not at hand.
+    token: str | None = field(default=None, repr=False)
 
 
 async def check_public_url(probe: Probe) -> list[Link]:

@@ -121,6 +121,8 @@ class Alerts:
                         await queue.join()
         for task in running:
             await cancelled(task)
+        # What is left waits for the next start, which may be in another event loop.
+        self._queues = [(sink, _moved(queue)) for sink, queue in self._queues]
         for sink, _ in self._queues:
             await sink.close()
 
@@ -149,3 +151,11 @@ class Alerts:
                 _log.exception("alert not sent by %s; it says: %s", sink.name, alert.says)
             finally:
                 queue.task_done()
+
+
+def _moved(queue: asyncio.Queue[Alert]) -> asyncio.Queue[Alert]:
+    """Return a new queue with what waits in one."""
+    moved: asyncio.Queue[Alert] = asyncio.Queue(_WAITING)
+    while not queue.empty():
+        moved.put_nowait(queue.get_nowait())
+    return moved

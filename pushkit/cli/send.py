@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -57,7 +57,7 @@ class OneUpdate:
     body: bytes  # JSON of any A2A version
     url: str
     issuer: str  # `iss`
-    token: str | None  # the token that the client chose
+    token: str | None = field(repr=False)  # the token that the client chose
     delivery_id: str | None = None  # None for a fresh one
     seq: int = 1  # its place among those of its task
     profile: Profile = Profile.STANDARD  # how it is signed

@@ -99,7 +99,7 @@ def sign_notification(
 class UnverifiedJwt:
     """A token that is well-formed, and what it claims to be. Nothing here is proven."""
 
-    token: str
+    token: str = field(repr=False)
     kid: str | None
     algorithm: str
     issuer: str | None

@@ -170,6 +170,8 @@ class PostgresDatabase:
             await pool.close()
             raise
         self._waiting = asyncio.Semaphore(max(self._connections // 2, 1))
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._group_commit = GroupCommit(
             self._run_batches, most=_MAX_BATCH, patience=self._command_timeout, wait=False
         )

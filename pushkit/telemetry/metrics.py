@@ -128,6 +128,7 @@ class Metrics(Collector):
     def start(self) -> None:
         """Look at the event loop every second. Does nothing if it does already."""
         if self._ticking is None:
+            self._reading = asyncio.Lock()  # the one before may belong to another event loop
             self._ticking = asyncio.create_task(self._run(), name="pushkit-metrics")
 
     async def stop(self) -> None:

@@ -113,6 +113,7 @@ class Pump(Generic[Item]):
 
     async def run(self) -> None:
         """Pump until cancelled; a fault is logged and outlived."""
+        self._awake = asyncio.Event()  # the one before may belong to another event loop
         while True:
             self._awake.clear()
             pause = await self._round()

@@ -130,7 +130,7 @@ class Renewing(Generic[T]):
     async def close(self) -> None:
         """End the fetch under way, and begin no other by itself."""
         self._is_closed = True
-        if self._flight is not None:
+        if self._flight is not None and not self._flight.done():  # one may be of another event loop
             self._flight.cancel()
             await asyncio.wait([self._flight])
         if self._timer is not None:

@@ -93,6 +93,7 @@ class Arrivals:
         key, waiter = (sender, task_id), _Waiter(after)
         self._waiting[key].add(waiter)
         if self._looking is None or self._looking.done():
+            self._elsewhere = asyncio.Event()  # the one before may belong to another event loop
             self._looking = asyncio.create_task(self._look(), name="receiver-waiting")
         try:
             yield waiter

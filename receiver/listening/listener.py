@@ -8,7 +8,7 @@ import json
 import logging
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class Listening:
     url: str  # the base URL at which agents reach this: the audience
     path: str  # where notifications arrive
     source: KeySource  # whose signatures are believed
-    token: str  # the token that is handed out
+    token: str = field(repr=False)  # the token that is handed out
     trial_key: VerificationKey  # a key of this machine's own, to try it with
     forward: str | None  # where what is accepted is posted on, byte by byte; None for nowhere
     folder: Path | None  # where requests are saved; None for nowhere

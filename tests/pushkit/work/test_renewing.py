@@ -135,6 +135,22 @@ async def test_what_is_no_good_is_dropped_unless_there_is_another_already(
     assert source.asked == 2
 
 
+def test_it_goes_on_in_another_event_loop() -> None:
+    async def fetch(_held: Held[int] | None) -> Held[int]:
+        return Held(value=1, since=START, fresh_until=START, good_until=START)
+
+    value = Renewing(fetch, clock=lambda: START)
+
+    async def use(*, fetches: bool) -> int | None:
+        found = await value.get() if fetches else None
+        await value.close()
+        return found
+
+    assert asyncio.run(use(fetches=True)) == 1
+    assert asyncio.run(use(fetches=False)) is None
+    assert asyncio.run(use(fetches=True)) == 1
+
+
 async def test_unasked_it_is_not_renewed_and_a_closed_one_ends_its_fetch(
     source: Source, value: Renewing[int]
 ) -> None:

@@ -1,0 +1,95 @@
+"""One receiver in one event loop after another: each `asyncio.run` of a program has its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pushkit import AlertOptions
+from pushkit.events.model import HealthFault
+from pushkit.webhook import WebhookRequest
+from receiver import Notification, Receiver, TaskPolicy, TrustedSender
+from receiver.testing import SigningAgent
+from tests.eventually import eventually
+
+AGENT = SigningAgent(webhook_url="https://client.example.com/a2a/push")
+
+
+def receiver_of(folder: Path, alerts: AlertOptions | None = None) -> Receiver:
+    key = AGENT.key.to_verification_key()
+    sender = TrustedSender(
+        name="agent",
+        issuer=AGENT.issuer,
+        keys={key.kid: key},
+        tokens=[AGENT.token],
+        tasks=TaskPolicy.ANY,
+    )
+    return Receiver(
+        url="https://client.example.com",
+        senders=[sender],
+        database=folder / "inbox.db",
+        alerts=alerts,
+    )
+
+
+async def post(receiver: Receiver, number: int) -> int:
+    request = AGENT.draft(f"task-{number}").request()
+    verdict = await receiver.receive(
+        WebhookRequest(target="/a2a/push", headers=request.headers, body=request.body)
+    )
+    return verdict.status
+
+
+def test_what_is_stored_elsewhere_is_waited_for_and_called_back_in_each(tmp_path: Path) -> None:
+    """`ours` hears of what `other` stored, and calls it back: claims and waiting go on."""
+    ours, other = receiver_of(tmp_path), receiver_of(tmp_path)
+    called: list[str | None] = []
+
+    @ours.on_status()
+    async def note(notification: Notification) -> None:
+        called.append(notification.task_id)
+
+    async def turn(number: int) -> None:
+        async with ours:
+            waiting = asyncio.create_task(ours.wait(f"task-{number}", until=lambda _: True))
+            await asyncio.sleep(0)
+            assert not await ours.unready()
+            await other.open()
+            assert await post(other, number) == 202
+            await other.close()
+            await waiting
+
+            async def is_called() -> bool:
+                assert not await ours.unready()
+                return f"task-{number}" in called
+
+            await eventually(is_called)
+
+    for number in range(3):
+        asyncio.run(turn(number))
+    assert called == ["task-0", "task-1", "task-2"]
+
+
+def test_alerts_are_sent_in_each(tmp_path: Path) -> None:
+    sent = tmp_path / "sent"
+    note = f"open({str(sent)!r}, 'a').write('one ')"
+    alerts = AlertOptions(command=[sys.executable, "-c", note])
+    receiver = receiver_of(tmp_path, alerts)
+
+    async def turn(number: int) -> None:
+        async with receiver:
+            await asyncio.sleep(0)  # whoever sends waits already
+            fault = HealthFault(
+                at=datetime.now(UTC), part="keys", about=f"agent-{number}", reason="none"
+            )
+            receiver.events.tell(fault)
+
+            async def is_sent() -> bool:
+                return sent.exists() and sent.read_text() == "one " * (number + 1)
+
+            await eventually(is_sent)
+
+    for number in range(2):
+        asyncio.run(turn(number))
