@@ -445,7 +445,7 @@ class PostgresDatabase:
     async def _migrate(self, pool: asyncpg.Pool) -> None:
         try:
             async with (
-                pool.acquire() as connection,
+                self._patient_connection() as connection,
                 # Whoever has waited for the lock must see what the one before did.
                 connection.transaction(isolation="read_committed"),
             ):
@@ -464,6 +464,16 @@ class PostgresDatabase:
                 raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
         except _FAULTS as exc:
             raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
+
+    @contextlib.asynccontextmanager
+    async def _patient_connection(self) -> AsyncIterator[asyncpg.Connection]:
+        """Connect for what takes as long as it takes: to make an index, to wait for who does."""
+        connection = await asyncpg.connect(self._dsn, timeout=self._connect_timeout.total_seconds())
+        try:
+            yield connection
+        finally:
+            with contextlib.suppress(*_FAULTS):
+                await connection.close(timeout=1)
 
 
 async def _only_read(connection: asyncpg.Connection) -> None:

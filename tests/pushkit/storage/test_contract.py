@@ -964,6 +964,18 @@ async def test_a_script_that_is_broken_off_leaves_nothing_to_the_next_on_its_con
     await database.close()
 
 
+async def test_a_migration_may_take_longer_than_a_statement(postgres_dsn: str) -> None:
+    slow = Migration(1, (*THINGS.statements, "SELECT pg_sleep(0.5)"))
+    database = PostgresDatabase(
+        postgres_dsn,
+        component="things",
+        migrations=(slow,),
+        command_timeout=timedelta(milliseconds=100),
+    )
+    await database.open()
+    await database.close()
+
+
 async def test_a_statement_that_takes_too_long_is_a_storage_error(postgres_dsn: str) -> None:
     database = PostgresDatabase(
         postgres_dsn,
