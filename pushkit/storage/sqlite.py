@@ -46,6 +46,7 @@ _BUSY_PAUSE = 0.005  # seconds
 _FEW = 4
 _LONG = 0.005
 _PAUSE_AFTER_LONG = 1.0
+_LOG_BYTES = 64 * 1024 * 1024
 _MIN_SQLITE = (3, 35, 0)  # UPDATE … RETURNING
 _HAS_TABLE = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = $1"
 # How SQLite opens the file: only what brings the schema up to date may make one.
@@ -80,6 +81,7 @@ class SqliteDatabase:
         self._group_commit: GroupCommit | None = None
         self._reader: ThreadPoolExecutor | None = None
         self._read_connection: sqlite3.Connection | None = None
+        self._inode: int | None = None  # of the file that the writer opened
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the file for what is meant."""
@@ -111,14 +113,28 @@ class SqliteDatabase:
         self._writer, self._group_commit = writer, group_commit
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        """Refuse to write where an upgrade has left this process behind."""
+        """Refuse to write where an upgrade has left this process behind, or another file is."""
+        self._check_file()
         newest = self._migrations[-1].version
         found = _execute(connection, newer_writers(self._component, newest), ())
         if found:
             raise left_behind(str(self.path), self._component, found[0]["oldest"], newest)
 
+    def _check_file(self) -> None:
+        # What is written to a file without a name is gone when this process ends.
+        if self._inode is not None and _inode(self._file) != self._inode:
+            raise StorageError(
+                f"{self.path}: the file was removed or replaced since this process opened it;"
+                " nothing is stored: put it back, or start the process again"
+            )
+
     def _new_writer(self, access: Access) -> _Writer:
-        return _Writer(lambda: self._connect(access), self._busy_timeout.total_seconds())
+        def connect() -> sqlite3.Connection:
+            connection = self._connect(access)
+            self._inode = _inode(self._file)
+            return connection
+
+        return _Writer(connect, self._busy_timeout.total_seconds())
 
     async def schema(self) -> Schema:
         """Return what the file holds, open or not, without changing anything."""
@@ -238,6 +254,7 @@ class SqliteDatabase:
         await asyncio.Event().wait()
 
     def _read(self, script: Script[T]) -> T:
+        self._check_file()
         try:
             if self._read_connection is None:
                 self._read_connection = self._connect(self._access)
@@ -285,6 +302,8 @@ class SqliteDatabase:
         seconds = self._busy_timeout.total_seconds()
         _execute_patiently(connection, "PRAGMA journal_mode = WAL", seconds)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        # What a long reader kept in the log is given back to the disk once it has ended.
+        connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
         # Settling goes from page to page of a long backlog: 2 MiB, the default, forget them.
         connection.execute("PRAGMA cache_size = -16384")
         # Savepoints keep what they would undo: of a few pages, not in a file of its own.
@@ -305,6 +324,14 @@ def _execute_patiently(connection: sqlite3.Connection, sql: str, seconds: float)
             time.sleep(_BUSY_PAUSE)
         else:
             return
+
+
+def _inode(path: Path) -> int | None:
+    """Return which file is there; None if there is none."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def _create_private(path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import shutil
 import sqlite3
 import stat
 import threading
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
+from pushkit.storage import sqlite
 from pushkit.storage.migrations import Migration
 from pushkit.storage.script import Refused, Script, Statement
 from pushkit.storage.sqlite import SqliteDatabase
@@ -141,6 +143,48 @@ async def test_a_process_that_goes_elsewhere_keeps_its_file(
     assert await database.read(names()) == ["a"]
     await database.close()
     assert os.listdir() == []  # noqa: PTH208  # where it is now
+
+
+async def test_nothing_is_stored_in_a_file_that_was_removed_or_replaced(
+    database: SqliteDatabase, path: Path, write: Write
+) -> None:
+    await write(database, insert("a"))
+    kept = path.with_suffix(".kept")
+    shutil.move(path, kept)
+    for _ in "removed", "replaced":
+        with pytest.raises(StorageError, match="was removed or replaced"):
+            await write(database, insert("b"))
+        with pytest.raises(StorageError, match="was removed or replaced"):
+            await database.read(names())
+        shutil.copy(kept, path)
+    shutil.move(kept, path)
+
+    await write(database, insert("c"))
+    assert await database.read(names()) == ["a", "c"]
+
+
+async def test_the_log_that_grew_beside_a_reader_shrinks_once_that_has_ended(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
+    database = things(path)
+    await database.open()
+    log = path.with_name("things.db-wal")
+
+    def grow() -> Script[None]:
+        yield from insert("x" * 8 * 1024 * 1024)
+
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM things").fetchall()
+        await database.write(grow())
+        grown = log.stat().st_size
+        reader.execute("ROLLBACK")
+    await database.write(insert("a"))  # its end takes the log into the file
+    await database.write(insert("b"))  # and this begins it anew
+
+    assert (grown > 8 * 1024 * 1024, log.stat().st_size) == (True, 64 * 1024)
+    await database.close()
 
 
 async def test_what_was_written_is_there_after_a_restart(path: Path) -> None:
