@@ -17,7 +17,17 @@ from typing import Any
 
 from pushkit.a2a.columns import COLUMNS, Elsewhere, Row, columns, one_of
 from pushkit.a2a.kinds import CONTENT, DATA_OBJECT, EXACT_TEXT, TEXT, TEXTS, one
-from pushkit.a2a.table import Build, Kind, Member, Need, Table, Writing, json_copy, reading
+from pushkit.a2a.table import (
+    Build,
+    Kind,
+    Member,
+    Need,
+    Table,
+    Writing,
+    json_copy,
+    json_object,
+    reading,
+)
 from pushkit.a2a.updates import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import InvalidPushConfigError
@@ -200,11 +210,9 @@ def parse_push_config(document: Mapping[str, JsonValue], version: WireVersion) -
         InvalidPushConfigError: A member is missing, of a wrong type, of another version, or cannot
             be a header value.
     """
-    if not isinstance(document, Mapping):  # a client's JSON may be anything
-        raise InvalidPushConfigError("a push config: expected an object")
-    _refuse_foreign(document, _FOREIGN[version], version)
     with reading(InvalidPushConfigError):
         copy = json_copy(document)
+        _refuse_foreign(copy, _FOREIGN[version], version)
         if _WRAPPERS.isdisjoint(copy):
             config: PushConfig = CONFIGS[version].read(copy)
             return config
@@ -287,7 +295,7 @@ def parse_inline_config(
     """
     version = WireVersion.parse(str(version))
     with reading(InvalidPushConfigError):
-        found: dict[str, Any] = _PARAMS[version].read(dict(params))
+        found: dict[str, Any] = _PARAMS[version].read(json_object(params))
     configs = {v: found[v] for v in _BESIDE if v in found} | found.get("configuration", {})
     for other in configs:
         if other is version:

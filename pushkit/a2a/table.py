@@ -249,9 +249,16 @@ def reading(error: type[PushkitError]) -> Iterator[None]:
         raise error(str(exc)) from exc
 
 
-def json_copy(document: Mapping[str, JsonValue]) -> JsonObject:
-    """Return a copy of what somebody else made. Raises ValueError: it is no JSON."""
-    copy: JsonObject = json.loads(write_json(dict(document)))
+def json_object(document: object) -> JsonObject:
+    """Return what somebody else made as a dict. Raises MismatchError: it is no object."""
+    if not isinstance(document, Mapping):  # a client's JSON may be anything
+        raise MismatchError("expected an object")
+    return dict(document)
+
+
+def json_copy(document: object) -> JsonObject:
+    """Return a copy of it. Raises MismatchError: no object; ValueError: no JSON."""
+    copy: JsonObject = json.loads(write_json(json_object(document)))
     return copy
 
 

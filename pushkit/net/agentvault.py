@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pushkit.a2a.kinds import EXACT_TEXT, TEXT, TEXTS, many
 from pushkit.a2a.push_config import Authentication
-from pushkit.a2a.table import Member, Need, Table, reading
+from pushkit.a2a.table import Member, Need, Table, json_object, reading
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError, InvalidPushConfigError
 from pushkit.net.authorization import DestinationCredentials
@@ -49,7 +49,7 @@ def parse_auth_schemes(card: Mapping[str, JsonValue]) -> list[AuthScheme]:
         InvalidPushConfigError: A member is of a wrong type, or `oauth2` has no `tokenUrl`.
     """
     with reading(InvalidPushConfigError):
-        found: dict[str, tuple[AuthScheme, ...]] = _CARD.read(dict(card))
+        found: dict[str, tuple[AuthScheme, ...]] = _CARD.read(json_object(card))
     schemes = [each for each in found.get("auth_schemes", ()) if each.scheme in _KNOWN]
     if any(each.scheme == "oauth2" and not each.token_url for each in schemes):
         raise InvalidPushConfigError("authSchemes: oauth2 needs a tokenUrl")

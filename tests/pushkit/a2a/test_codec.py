@@ -307,6 +307,12 @@ def test_extra_does_not_overrule_a_known_member() -> None:
     assert written["statusUpdate"]["status"] == {"state": "TASK_STATE_WORKING", "x": 1}
 
 
+@pytest.mark.parametrize("found", [None, 7, [1], "ab", [["kind", "task"]]])
+def test_what_is_parsed_already_and_no_object_is_refused(found: Any) -> None:
+    with pytest.raises(UnrecognisedBodyError, match="expected an object"):
+        parse_update(found)
+
+
 # --- writing -----------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -390,7 +391,8 @@ def test_the_repr_shows_no_secret() -> None:
     assert SECRET not in repr(config)
 
 
-@pytest.mark.parametrize("found", [[], "https://client.example.com/", None, 7])
-def test_what_is_no_object_is_refused(found: Any) -> None:
+@pytest.mark.parametrize("read", [parse_push_config, parse_inline_config])
+@pytest.mark.parametrize("found", [[], [1], [["url", URL]], "https://client.example.com/", None, 7])
+def test_what_is_no_object_is_refused(read: Callable[..., object], found: Any) -> None:
     with pytest.raises(InvalidPushConfigError, match="expected an object"):
-        parse_push_config(found, WireVersion.V1_0)
+        read(found, WireVersion.V1_0)
