@@ -68,6 +68,9 @@ def hand_out(
         _check_expected_by_task(sender, task_id, authentication)
     token = mint_token()
     minted = mint_authentication(authentication) if authentication else None
+    expires_at = None if expires_in is None else _end("expires_in", now, expires_in)
+    if replaces is not None:
+        _end("overlap", now, overlap)
     registration = Registration(
         sender=sender.name,
         expectation=mint_token(),
@@ -77,7 +80,7 @@ def hand_out(
         ),
         task_id=task_id,
         created_at=now,
-        expires_at=None if expires_in is None else now + expires_in,
+        expires_at=expires_at,
     )
     if replaces is None:
         yield from store.register(registration)
@@ -85,6 +88,13 @@ def hand_out(
         task_id = yield from store.replace(hash_token(replaces), registration, overlap=overlap)
     config = PushConfig(url=url, token=token, task_id=task_id, authentication=minted)
     return Expectation(sender=sender.name, config=config, version=wire_version)
+
+
+def _end(setting: str, since: datetime, within: timedelta) -> datetime:
+    try:
+        return since + within
+    except OverflowError as exc:
+        raise ConfigError(f"{setting}: found {within}, which ends beyond the calendar") from exc
 
 
 def _check_expected_by_task(

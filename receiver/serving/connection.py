@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from receiver.serving.server import HttpServer
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_BEFORE_PATH: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?]*", re.IGNORECASE)
 _MOST_HELD: Final = 128 * 1024
 # What was not read of a refused request is read for so long, so that the peer gets to its answer.
 _LINGERING: Final = timedelta(seconds=2)
@@ -316,9 +318,9 @@ class HttpConnection(asyncio.Protocol):
 
 def _head_of(head: RequestHead, messages: Messages, peer: str) -> Head:
     target = head.target
-    if not target.startswith("/") and "://" in target:  # RFC 9112 §3.2.2: to a proxy, say
-        target = target[len("://") + target.index("://") :]
-        target = "/" + target.partition("/")[2]
+    if absolute := _BEFORE_PATH.match(target):  # RFC 9112 §3.2.2: to a proxy, say
+        target = target[absolute.end() :]
+        target = target if target.startswith("/") else f"/{target}"
     path = target.partition("?")[0]
     return Head(
         method=head.method,

@@ -355,6 +355,33 @@ async def test_of_many_pipelined_requests_few_are_held_in_memory(serve: Serve) -
     assert connection._messages.held_bytes < 1024 * 1024
 
 
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        ("http://client.example.com/hooks?a=b", "/hooks", "a=b"),
+        ("HTTPS://client.example.com", "/", ""),
+        ("http://client.example.com?to=/hooks", "/", "to=/hooks"),
+        ("/hooks?to=http://x/y", "/hooks", "to=http://x/y"),
+        ("hooks?to=http://x/y", "hooks", "to=http://x/y"),
+        ("*", "*", ""),
+        ("client.example.com:443", "client.example.com:443", ""),
+    ],
+)
+async def test_the_path_of_a_target_is_read_as_others_read_it(
+    serve: Serve, target: str, path: str, query: str
+) -> None:
+    heads: list[Head] = []
+
+    async def note(head: Head, _read: ReadBody) -> Answer:
+        heads.append(head)
+        return Answer(status=404)
+
+    client = await (await serve(own=note)).connect()
+    await client.send(f"POST {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    await client.answer()
+    assert [(head.path, head.target.partition("?")[2]) for head in heads] == [(path, query)]
+
+
 async def test_a_request_and_a_half_close_get_their_answer(world: World, serve: Serve) -> None:
     client = await (await serve()).connect()
     await client.send(request_of(world) + request_of(world, number=2))
