@@ -64,19 +64,8 @@ class RedisReplay:
         self._remember_for = remember_for
         self._lease = lease
         self._faults = RepeatedLog(_log)
-        seconds = _TIMEOUT.total_seconds()
-        with contextlib.suppress(ValueError):  # its message quotes the URL
-            # Whoever finds every connection in use waits for one, instead of being turned away.
-            pool = BlockingConnectionPool.from_url(
-                url,
-                max_connections=_CONNECTIONS,
-                timeout=seconds,
-                socket_timeout=seconds,
-                socket_connect_timeout=seconds,
-            )
-            self._redis = Redis.from_pool(pool)
-            return
-        raise ConfigError("replay: expected a redis://, rediss:// or unix:// URL")
+        self._url = url
+        self._redis = self._connected()
 
     async def open(self) -> None:
         """Ask whether the server is there.
@@ -91,6 +80,22 @@ class RedisReplay:
         """Disconnect."""
         with contextlib.suppress(RedisError, OSError):
             await self._redis.aclose()
+        self._redis = self._connected()  # the next start may be in another event loop
+
+    def _connected(self) -> Redis:
+        seconds = _TIMEOUT.total_seconds()
+        with contextlib.suppress(ValueError):  # its message quotes the URL
+            # Whoever finds every connection in use waits for one, instead of being turned away.
+            return Redis.from_pool(
+                BlockingConnectionPool.from_url(
+                    self._url,
+                    max_connections=_CONNECTIONS,
+                    timeout=seconds,
+                    socket_timeout=seconds,
+                    socket_connect_timeout=seconds,
+                )
+            )
+        raise ConfigError("replay: expected a redis://, rediss:// or unix:// URL")
 
     async def reserve(self, seen: Seen) -> Seen | None:
         """Reserve an id that is fresh; None for a duplicate.

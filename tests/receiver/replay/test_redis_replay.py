@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -152,3 +153,16 @@ async def test_it_writes_nothing_into_the_database(replay: RedisReplay) -> None:
 
     assert list(replay.remember([reservation], datetime.now(UTC))) == []
     assert list(replay.forget(datetime.now(UTC))) == []
+
+
+def test_a_memory_that_was_closed_goes_on_in_another_event_loop(redis_url: str) -> None:
+    replay = RedisReplay(redis_url, namespace="receiver-1")
+
+    async def reserve_many(turn: int) -> None:
+        await replay.open()
+        many = [Seen("agent", f"{turn}-{number}", "digest") for number in range(40)]
+        assert None not in await asyncio.gather(*map(replay.reserve, many))
+        await replay.close()
+
+    for turn in range(2):
+        asyncio.run(reserve_many(turn))
