@@ -31,15 +31,17 @@ class WorkerLocks:
         return self._named.resolve()
 
     def hold(self, worker: str) -> None:
-        """Hold the lock of a worker of this process, until `release` or the process ends."""
-        while worker not in self._held:
+        """Hold the lock of a worker of this process, until `release` or the process ends.
+
+        Where somebody has removed its file, another one: nobody sees a lock on a file without name.
+        """
+        descriptor = self._held.pop(worker, None)
+        while descriptor is None or not self._is_there(worker, descriptor):
+            if descriptor is not None:
+                os.close(descriptor)
             descriptor = os.open(self._path(worker), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Somebody may have swept the file away before it was locked: then nobody sees the lock.
-            if self._is_there(worker, descriptor):
-                self._held[worker] = descriptor
-            else:
-                os.close(descriptor)
+        self._held[worker] = descriptor
 
     def release(self, worker: str) -> None:
         """Let go of a worker's lock: its rows are anybody's."""

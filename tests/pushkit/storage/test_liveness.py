@@ -55,6 +55,19 @@ def test_the_lock_of_a_living_worker_is_kept_and_of_a_dead_one_swept(database: P
     ours.release("ours")
 
 
+def test_a_worker_whose_lock_was_removed_is_alive_again_with_its_next_claim(
+    database: Path,
+) -> None:
+    ours, theirs = WorkerLocks(database), WorkerLocks(database)
+    ours.hold("ours")
+    for path in database.parent.glob("*.lock"):
+        path.unlink()
+    ours.hold("ours")
+    assert theirs.dead(["ours"]) == []
+    ours.release("ours")
+    assert theirs.dead(["ours"]) == ["ours"]
+
+
 def test_a_lock_that_was_swept_away_before_it_was_held_is_taken_again(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
