@@ -74,6 +74,11 @@ _BROKEN = (
     OSError,
     TimeoutError,
 )
+_PASSING = (
+    asyncpg.LockNotAvailableError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.InvalidCachedStatementError,  # a migration has changed what a statement returns
+)
 
 # Made anew at every start, under the migration lock: they hold no data.
 _FUNCTIONS = (
@@ -110,8 +115,8 @@ class _Connection(asyncpg.Connection):
         return ""
 
 
-class _HeldError(StorageError):
-    """Another transaction holds a row for longer than there was patience."""
+class _PassingError(StorageError):
+    """A script that would go through if it were run again: another transaction was in the way."""
 
 
 class PostgresDatabase:
@@ -278,7 +283,7 @@ class PostgresDatabase:
             try:
                 async with self._waiting:
                     return await self._write(_impatient(make()))
-            except _HeldError as exc:
+            except _PassingError as exc:
                 if clock() > until:
                     raise held_too_long(patience) from exc
             await asyncio.sleep(pause.total_seconds())
@@ -439,7 +444,7 @@ class PostgresDatabase:
         if isinstance(exc, asyncpg.PostgresError) and exc.sqlstate == _LEFT_BEHIND:
             newest = self._migrations[-1].version
             return left_behind(_WHERE, self._component, int(str(exc)), newest)
-        kind = _HeldError if isinstance(exc, asyncpg.LockNotAvailableError) else StorageError
+        kind = _PassingError if isinstance(exc, _PASSING) else StorageError
         return kind(f"PostgreSQL refused: {_reason(exc)}; {outcome}")
 
     async def _migrate(self, pool: asyncpg.Pool) -> None:

@@ -21,7 +21,7 @@ from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import Script, Statement, from_micros
 from pushkit.storage.sqlite import SqliteDatabase
-from tests.databases import PostgresServer, fresh
+from tests.databases import PostgresServer, execute, fresh
 from tests.eventually import DEADLINE, eventually
 
 if TYPE_CHECKING:
@@ -706,6 +706,22 @@ async def test_what_waits_for_a_row_leaves_connections_to_others_and_is_done_onc
     held.set()
     await asyncio.wait_for(asyncio.gather(*growing), DEADLINE)
     assert await database.read(size_of("a")) == len(make)
+    await database.close()
+
+
+async def test_what_a_migration_beside_it_breaks_off_is_done_again(postgres_dsn: str) -> None:
+    database = PostgresDatabase(
+        postgres_dsn, component="things", migrations=(THINGS,), connections=1
+    )
+    await database.open()
+
+    def everything() -> Script[int]:
+        rows = yield Statement("SELECT * FROM things")
+        return len(rows)
+
+    await database.write_patiently(everything)
+    await asyncio.to_thread(execute, postgres_dsn, COLOURS.statements[0])
+    assert await database.write_patiently(everything) == 0
     await database.close()
 
 
