@@ -46,6 +46,8 @@ class Peers:
         # Which header these proxies write.
         header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
     ) -> None:
+        if isinstance(trusted_proxies, str):  # a sequence too, of its letters
+            raise ConfigError("trusted_proxies: expected a list, found a string")
         self._proxies = [_network(entry) for entry in trusted_proxies]
         # Whether nobody stands in front: a request is from its socket's peer, as it is `shown`.
         self.are_direct: bool = not self._proxies

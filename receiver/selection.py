@@ -98,7 +98,10 @@ def base_url(url: str) -> str:
     Raises:
         ConfigError: No absolute URL, or one with a query.
     """
-    normalised = audience_of(url)
+    try:
+        normalised = audience_of(url)
+    except ConfigError as exc:
+        raise ConfigError(f"url: {str(exc).removeprefix('audience: ')}") from exc
     if "?" in normalised:
         raise ConfigError("url: expected a base URL without a query: the senders' paths follow it")
     return normalised.rstrip("/")

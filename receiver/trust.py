@@ -209,6 +209,8 @@ def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
     yield from (
         _mistakes_of_signed(sender) if sender.profile.signed else _mistakes_of_unsigned(sender)
     )
+    if not sender.name:
+        yield "name: expected a short one, found nothing"
     if not _PATH.fullmatch(sender.path):
         yield "path: expected it to start with /, without query or braces"
     # An empty secret, from a variable that is not set, would be one that everybody knows.

@@ -143,6 +143,8 @@ class DestinationPolicy:
     def __init__(
         self, allow: Sequence[str] = (), rules: DestinationRules = DestinationRules()
     ) -> None:
+        if isinstance(allow, str):  # a sequence too, of its letters
+            raise ConfigError("allow: expected a list, found a string")
         self.allow: tuple[str, ...] = tuple(allow)
         self._named = frozenset(_parse_allow(entry) for entry in allow)
         self._intranet = tuple(_parse_intranet_domain(entry) for entry in rules.allow_domains)

@@ -101,8 +101,8 @@ class CallbackRegistry:
         """Register a function.
 
         Raises:
-            ConfigError: An unknown kind or state, no time at all, a second function of the same
-                name, or callbacks are being called already.
+            ConfigError: An unknown kind or state, no time at all, a function that takes no
+                notification, a second one of the same name, or callbacks are being called already.
         """
         if isinstance(timeout, timedelta) and timeout <= timedelta(0):
             raise ConfigError(f"timeout: found {timeout}, expected more than zero, or 'none'")
@@ -115,6 +115,10 @@ class CallbackRegistry:
             tasks=frozenset(_names("tasks", tasks)),
             timeout=timeout,
         )
+        if not _takes_one(function):
+            raise ConfigError(
+                f"callback {callback.name}: expected a function of one argument, the notification"
+            )
         if self._frozen:
             raise ConfigError(
                 f"callback {callback.name}: registered while the receiver runs, expected before it"
@@ -135,6 +139,18 @@ class CallbackRegistry:
     def wanting(self, notification: Notification) -> list[Callback]:
         """Return the callbacks that get a notification."""
         return [callback for callback in self._callbacks.values() if callback.wants(notification)]
+
+
+def _takes_one(function: CallbackFunction) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of what is built in, which says nothing of its arguments
+        return True
+    try:
+        signature.bind(object())
+    except TypeError:
+        return False
+    return True
 
 
 def _names(what: str, names: Iterable[str]) -> Iterable[str]:

@@ -95,6 +95,7 @@ NO_TOKEN = Headers()
         pytest.param({"audience": f"{ISSUER}/a2a"}, id="an-audience-not-in-a-list"),
         pytest.param({"profile": "trpc"}, id="an-unknown-profile"),
         pytest.param({"tasks": "all"}, id="an-unknown-policy-of-tasks"),
+        pytest.param({"name": ""}, id="no-name"),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_an_error(changes: Mapping[str, Any]) -> None:
@@ -298,7 +299,7 @@ async def test_a_snapshot_of_a_live_trust_selects_as_it_does() -> None:
 
 @pytest.mark.parametrize("url", ["client.example.com", "https://client.example.com/?x=1"])
 def test_a_snapshot_has_a_base_url(url: str) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"^url: "):
         load_trust(url, [TrustedSender(**SETTINGS)])
 
 

@@ -208,6 +208,11 @@ def test_an_entry_that_names_no_host_and_port_is_a_configuration_error(entry: st
         DestinationPolicy([entry])
 
 
+def test_a_string_in_place_of_the_list_is_told() -> None:
+    with pytest.raises(ConfigError, match="allow: expected a list, found a string"):
+        DestinationPolicy("127.0.0.1:*")
+
+
 def test_there_is_no_entry_that_allows_everything() -> None:
     for entry in ("0.0.0.0:*", "[::]:*", ".:*"):
         with pytest.raises(DestinationRefusedError):

@@ -117,6 +117,27 @@ def test_a_second_callback_of_the_same_name_is_an_error(
 
 
 @pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda: None, id="no argument"),
+        pytest.param(lambda notification, more: None, id="two"),  # noqa: ARG005
+    ],
+)
+def test_a_function_that_takes_no_notification_is_refused(function: Any) -> None:
+    """Each call would fail, and the notification be a dead letter after hours."""
+    with pytest.raises(ConfigError, match="a function of one argument"):
+        CallbackRegistry().add(function)
+
+
+def test_a_function_with_more_arguments_that_may_be_left_out_is_a_callback() -> None:
+    def function(notification: object, *more: object, again: bool = False) -> None: ...
+
+    CallbackRegistry().add(function)
+    CallbackRegistry().add(functools.partial(function, again=True), name="partial")
+    CallbackRegistry().add(print)
+
+
+@pytest.mark.parametrize(
     "wishes",
     [
         pytest.param({"kinds": ["status_update"]}, id="kind"),
