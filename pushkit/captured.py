@@ -69,7 +69,7 @@ def circumstances_of(path: Path) -> Circumstances | None:
         document = read_json_object(beside.read_bytes())
         jwks, issuer = document["jwks"], document["issuer"]
         return Circumstances(
-            received_at=datetime.fromisoformat(str(document["received_at"])),
+            received_at=_moment(str(document["received_at"])),
             audience=str(document["audience"]),
             issuer=None if issuer is None else str(issuer),
             jwks=jwks if isinstance(jwks, dict) else None,
@@ -79,6 +79,13 @@ def circumstances_of(path: Path) -> Circumstances | None:
         raise ConfigError(
             f"{beside}: expected what `listen --save` writes beside a request"
         ) from exc
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.utcoffset() is None:
+        raise ValueError("expected an offset from UTC")
+    return found
 
 
 def save(folder: Path, name: str, request: WebhookRequest, circumstances: Circumstances) -> Path:

@@ -20,7 +20,7 @@ from pushkit.terminal.options import (
     gathered,
     page_options,
 )
-from pushkit.terminal.output import columns, document, example, harmless, table_of
+from pushkit.terminal.output import columns, document, example, harmless, lines_of, table_of
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.inspection import (
     InboxFilter,
@@ -56,15 +56,8 @@ def _error(summary: NotificationSummary) -> str | None:
     return "no callback wanted it" if summary.unmatched else summary.last_error
 
 
-def _printable(text: str) -> str:
-    """Return what a sender wrote as it may stand on a terminal: on one line."""
-    return ascii(text)[1:-1]
-
-
-_COLUMNS: Final = (
-    columns("id status sender", TASK=lambda found: _printable(found.task_id or "-"))
-    | columns("seq", GAP=_gap)
-    | columns("attempts RECEIVED=received_at", ERROR=_error)
+_COLUMNS: Final = columns("id status sender TASK=task_id seq", GAP=_gap) | columns(
+    "attempts RECEIVED=received_at", ERROR=_error
 )
 _OF_CALLBACKS: Final = columns(
     "callback", DONE=lambda found: "yes" if found.done else "no"
@@ -122,8 +115,7 @@ def show(*, notification_id: int, inbox: _Inbox, with_body: bool, as_json: bool)
     if as_json:
         click.echo(json.dumps(_report_document(report, with_body=with_body), indent=2))
         return
-    for name, value in document(report.notification).items():
-        click.echo(f"{name:16} {'-' if value is None else _printable(str(value))}")
+    click.echo(lines_of(document(report.notification)))
     click.echo(f"\n{table_of(_OF_CALLBACKS, report.callbacks)}")
     if with_body:
         click.echo(f"\n{harmless(report.body)}")

@@ -20,7 +20,7 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.terminal.command import LazyGroup, json_option
 from pushkit.terminal.options import Page, age_option, choice_option, page_options
-from pushkit.terminal.output import columns, document, example, harmless, table_of
+from pushkit.terminal.output import columns, document, example, harmless, lines_of, table_of
 
 _FINISHED = (DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD)
 _SEALED = "(sealed with a secret key that is not here)"
@@ -91,8 +91,7 @@ def show(
         found = report_document(report, with_body=with_body, with_answers=with_answers)
         click.echo(json.dumps(found, indent=2))
         return
-    for name, value in document(report.delivery).items():
-        click.echo(f"{name:16} {'-' if value is None else value}")
+    click.echo(lines_of(document(report.delivery)))
     click.echo(f"\n{table_of(_OF_ATTEMPTS, report.attempts)}")
     if with_answers:
         for attempt in report.attempts:

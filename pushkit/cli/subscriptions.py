@@ -16,7 +16,7 @@ from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import Page, choice_option, chosen_options, page_options
-from pushkit.terminal.output import columns, example
+from pushkit.terminal.output import columns, example, lines_of
 
 _SEE = "see `pushkit subscriptions list`"
 _COLUMNS: Final = columns(
@@ -81,9 +81,7 @@ def show(*, subscription_id: str, outbox: _Outbox, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**found, "deliveries": counts}, indent=2))
         return
-    for name, value in found.items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        click.echo(f"{name:16} {'-' if shown in (None, '') else shown}")
+    click.echo(lines_of(found))
     click.echo(f"{'deliveries':16} {', '.join(f'{n} {state}' for state, n in counts.items())}")
 
 

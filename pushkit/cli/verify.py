@@ -78,8 +78,8 @@ def verify(
     if saved is not None:
         at, issuer = at or saved.received_at, issuer or saved.issuer
         audience = audience or saved.audience
-        says = f"as it came: answered {saved.answered}; its moment, audience and keys are those of"
-        click.echo(f"{'saved':12} {says} {file.with_suffix('.json').name}")
+        says = f"as it came: answered {in_a_line(saved.answered)}; its moment, audience and keys"
+        click.echo(f"{'saved':12} {says} are those of {file.with_suffix('.json').name}")
     expected = Expected(
         keys=asyncio.run(load_jwks(jwks, allow=allow)) if jwks else _saved_keys(saved),
         verifiers=[read_verifier(secret) for secret in load_webhook_secrets(secrets_file)],

@@ -61,6 +61,6 @@ def check_timestamp(moment: datetime, now: datetime, tolerance: timedelta) -> No
 
 def check_expiry(moment: datetime, now: datetime) -> None:
     """Refuse what expired more than a minute ago."""
-    # The leeway goes to the clock's side: at the end of the calendar there is none to add.
-    if now - _EXPIRY_LEEWAY > moment:
+    # As an age: at the ends of the calendar a moment has no leeway to add or take away.
+    if now - moment > _EXPIRY_LEEWAY:
         raise TimestampError("the signature has expired")

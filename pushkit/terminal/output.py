@@ -65,6 +65,15 @@ def table_of(columns: Columns, found: Iterable[object]) -> str:
     return table([*columns], *([_cell(read(each)) for read in cells] for each in found))
 
 
+def lines_of(found: JsonObject) -> str:
+    """Return a document in lines, each a member and its value."""
+    shown = {
+        name: ", ".join(map(str, value)) if isinstance(value, list) else value
+        for name, value in found.items()
+    }
+    return "\n".join(f"{name:16} {_cell(value)}" for name, value in shown.items())
+
+
 def _cell(value: object) -> str:
     match value:
         case None | "":
@@ -73,7 +82,7 @@ def _cell(value: object) -> str:
             return moment(value)
         case timedelta():
             return milliseconds(value)
-    return str(value)
+    return in_a_line(str(value))
 
 
 def moment(found: datetime | None) -> str:

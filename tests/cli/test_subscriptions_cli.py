@@ -147,6 +147,19 @@ def test_one_is_shown_with_what_became_of_its_deliveries(
     assert f"{webhook.url}?***" in ran.out
 
 
+def test_what_others_are_called_moves_no_cursor(
+    command: Run, with_sender: Callable[..., str], webhook: Webhook
+) -> None:
+    async def subscribe(sender: PushSender) -> str:
+        config = {"url": webhook.url}
+        found = await sender.subscribe("task-1", config, version="1.0", owner="\a\u202ealice")
+        return found.id
+
+    made = with_sender(subscribe)
+    for ran in (command("list"), command("show", made)):
+        assert "\\x07\\x202ealice" in ran.out
+
+
 def test_an_unknown_one_is_an_error_with_a_hint(command: Run, ids: dict[str, str]) -> None:
     assert ids
     for verb in ("show", "pause", "enable", "test"):

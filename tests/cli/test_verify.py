@@ -133,6 +133,36 @@ def test_what_a_stranger_signed_writes_no_lines_of_its_own(verify: Run, captured
     assert results(ran)["token"] == "holds"
 
 
+def saved_as(captured: Captured, **changes: str) -> str:
+    """Write a request as `listen --save` does, with changes beside it; return its file's name."""
+    Path("saved.http").write_bytes(as_http(captured))
+    keys = json.loads(Path("jwks.json").read_text())
+    beside = {"received_at": "2026-01-01T00:00:00Z", "audience": "https://client.example.com/"}
+    beside |= {"issuer": ISSUER, "answered": "202 accepted", "jwks": keys}
+    Path("saved.json").write_text(json.dumps({**beside, **changes}))
+    return "saved.http"
+
+
+def test_a_saved_request_moves_no_cursor(pushkit_command: Run, captured: Captured) -> None:
+    ran = pushkit_command("verify", saved_as(captured, answered="202 \a\u202e"))
+    assert "answered 202 \\x07\\x202e;" in ran.out
+
+
+def test_a_saved_request_without_an_offset_from_utc_is_an_error(
+    pushkit_command: Run, captured: Captured
+) -> None:
+    ran = pushkit_command("verify", saved_as(captured, received_at="2026-01-01T00:00:00"))
+    assert ran.error == "saved.json: expected what `listen --save` writes beside a request"
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_a_request_may_be_verified_for_any_moment(
+    pushkit_command: Run, captured: Captured, at: str
+) -> None:
+    ran = pushkit_command("verify", saved_as(captured), "--at", at)
+    assert results(ran)["time"] == "FAILS"
+
+
 @dataclass
 class Schemes:
     """A genuine request that carries every signature."""
