@@ -68,8 +68,9 @@ def read_keys(ring: KeyRing, now: datetime) -> Readings:
     planned: dict[tuple[str, ...], float] = {}
     for key in ring.published(now):
         name = key.algorithm.value
-        age = (now - key.published_at).total_seconds()
-        ages[name, key.kid, ring.state(key.kid, now).value] = age
+        age = key.age(now)
+        if age is not None:
+            ages[name, key.kid, ring.state(key.kid, now).value] = age.total_seconds()
         if key.activates_at is not None and key.activates_at > now:
             until = (key.activates_at - now).total_seconds()
             planned[name,] = min(planned.get((name,), until), until)

@@ -27,13 +27,13 @@ def near_ends(ring: KeyRing, now: datetime) -> list[tuple[RingKey, str]]:
             for other in published
             if other.algorithm is key.algorithm and (at := other.took_over_at()) and at > now
         ]
-        revoked_at, age = key.revoked_at, now - key.published_at
+        revoked_at, age = key.revoked_at, key.age(now)
         if revoked_at is not None and revoked_at - now <= _SOON:
             if not any(at <= revoked_at for at in planned):
                 when = revoked_at.isoformat(timespec="minutes")
                 says = f"is revoked at {when}, and none signs then: pushkit keys rotate"
                 found.append((key, says))
-        elif age > _OLD and not planned:
+        elif age is not None and age > _OLD and not planned:
             says = f"is {age.days} days old, and no next one is planned: pushkit keys rotate"
             found.append((key, says))
     return found

@@ -48,10 +48,13 @@ class RemoteKey:
         Raises:
             ConfigError: Its public key cannot be read, or is private.
         """
+        jwk, name = signer.public_jwk, f"public_jwk of {type(signer).__name__}"
+        if not isinstance(jwk, Mapping):
+            raise ConfigError(f"{name}: found {type(jwk).__name__}, expected a mapping")
         try:
-            return cls(signer=signer, public=verification_key(signer.public_jwk))
+            return cls(signer=signer, public=verification_key(jwk))
         except JwksError as exc:
-            raise ConfigError(f"public_jwk of {type(signer).__name__}: {exc}") from exc
+            raise ConfigError(f"{name}: {exc}") from exc
 
     @property
     def kid(self) -> str:

@@ -26,6 +26,8 @@ _FETCH_MARGIN: Final = timedelta(seconds=30)
 DEFAULT_GRACE: Final = timedelta(seconds=300) + timedelta(seconds=300)
 _FORGET_AFTER: Final = timedelta(days=30)
 _IN_UTC: Final = timedelta(0)
+ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Since when a key is published of which nobody says since when."""
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -47,7 +49,7 @@ class RingKey:
     """A key with its timestamps, all aware and in UTC."""
 
     key: SigningKey | RemoteKey
-    published_at: datetime  # since when it stands in the JWK Set
+    published_at: datetime  # since when it stands in the JWK Set; `ALWAYS` if nobody says
     activates_at: datetime | None = None  # from when it signs; None while that is not decided
     # From when it is neither published nor used, whatever else is planned.
     revoked_at: datetime | None = None
@@ -66,6 +68,10 @@ class RingKey:
     def algorithm(self) -> Algorithm:
         """What the key signs with."""
         return self.key.algorithm
+
+    def age(self, now: datetime) -> timedelta | None:
+        """Return for how long it has been published; None if nobody says."""
+        return None if self.published_at == ALWAYS else now - self.published_at
 
     def took_over_at(self) -> datetime | None:
         """Return when it began to sign; None if it is not planned, or was revoked before."""

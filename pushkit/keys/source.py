@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from pushkit.errors import KeyFileError
 from pushkit.keys.files import load_key_ring
 from pushkit.keys.remote import RemoteKey, RemoteSigner
-from pushkit.keys.ring import KeyRing
+from pushkit.keys.ring import ALWAYS, KeyRing
 
 _logger = logging.getLogger(__name__)
 
@@ -67,10 +66,6 @@ class FileKeySource:
         self._changed(before, self._ring)
 
 
-# A key in a service signs from the beginning: it was there before this process.
-_ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def key_source(
     keys: KeySource | RemoteSigner | str | Path,
     passphrase: bytes | None = None,
@@ -85,7 +80,8 @@ def key_source(
     if isinstance(keys, str | Path):
         return FileKeySource(keys, passphrase, changed)
     if isinstance(keys, RemoteSigner):
-        return KeyRing.create(_ALWAYS, key=RemoteKey.of(keys))
+        # It was there before this process, and signs from the beginning.
+        return KeyRing.create(ALWAYS, key=RemoteKey.of(keys))
     return keys
 
 

@@ -77,7 +77,7 @@ SENDER_METRICS: Final = (
     Metric(
         "pushkit_signing_key_age_seconds",
         _R,
-        "Since a key was published",
+        "Since a key was published; absent if nobody says",
         ("algorithm", "kid", "state"),
     ),
     Metric(

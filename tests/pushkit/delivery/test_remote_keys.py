@@ -8,9 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from pushkit import DeliveryState
+from pushkit import AlertOptions, DeliveryState
 from pushkit.bounded_json import JsonValue
+from pushkit.errors import ConfigError
+from pushkit.events.model import Event
+from pushkit.events.sender import SigningKeyNearEnd
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
+from pushkit.keys.source import key_source
 from pushkit.signing.jose import sign
 from tests.eventually import DEADLINE
 from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
@@ -45,6 +49,28 @@ class Kms:
 @pytest.fixture
 def kms() -> Kms:
     return Kms()
+
+
+async def test_a_key_of_unknown_age_is_no_alert_and_no_reading(senders: Senders, kms: Kms) -> None:
+    events: list[Event] = []
+    sender = await senders.open(keys=kms, alerts=AlertOptions(log=True), on_event=events.append)
+    assert sender._alerts
+    await sender._alerts.run_once()
+    assert [event for event in events if isinstance(event, SigningKeyNearEnd)] == []
+    assert b"pushkit_signing_key_age_seconds{" not in (await sender.metrics.page()).body
+
+
+@pytest.mark.parametrize("found", [None, "{}", []], ids=repr)
+def test_a_public_key_that_is_no_mapping_is_a_mistake_of_the_configuration(found: object) -> None:
+    class Wrong:
+        public_jwk = found
+
+        async def sign(self, data: bytes) -> bytes:
+            return data
+
+    says = f"public_jwk of Wrong: found {type(found).__name__}, expected a mapping"
+    with pytest.raises(ConfigError, match=says):
+        key_source(Wrong())  # type: ignore[arg-type]  # that is the mistake
 
 
 async def test_what_it_signs_is_verified_with_the_key_that_is_published(
