@@ -26,7 +26,12 @@ from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import listen
 from pushkit.terminal.log_output import log_to_stderr
 from pushkit.terminal.output import example
-from pushkit.terminal.processes import Supervisor, run_service_loop, until_stopped
+from pushkit.terminal.processes import (
+    Supervisor,
+    run_service_loop,
+    unless_stopped,
+    until_stopped,
+)
 from pushkit.terminal.systemd import told_to_systemd
 
 if TYPE_CHECKING:
@@ -86,6 +91,8 @@ async def _deliver(settings: WorkerSettings, sockets: Sequence[socket.socket]) -
     """Deliver until a signal comes, or the process that started this one is gone."""
     with until_stopped() as stop:
         sender = _sender(settings)
+        if not await unless_stopped(stop, sender.start()):
+            return
         async with sender, _operated(sender, sockets), told_to_systemd():
             click.echo(f"process {os.getpid()} delivers for {settings.issuer}")
             await stop.wait()

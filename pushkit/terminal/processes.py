@@ -20,6 +20,7 @@ import click
 
 from pushkit.terminal.command import errors_told
 from pushkit.terminal.systemd import Relay
+from pushkit.work.pump import cancelled
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -211,6 +212,18 @@ def until_stopped() -> Iterator[asyncio.Event]:
     finally:
         if parent is not None:
             loop.remove_reader(parent.sentinel)
+
+
+async def unless_stopped(stop: asyncio.Event, starting: Coroutine[Any, Any, None]) -> bool:
+    """Do what a service starts with; break it off, and return False, if it is stopped meanwhile."""
+    start, end = asyncio.create_task(starting), asyncio.create_task(stop.wait())
+    await asyncio.wait([start, end], return_when=asyncio.FIRST_COMPLETED)
+    end.cancel()
+    if start.done():
+        await start
+        return True
+    await cancelled(start)
+    return False
 
 
 def accept_signal(number: signal.Signals, handler: Callable[[], None]) -> None:

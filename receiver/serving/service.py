@@ -30,6 +30,7 @@ from pushkit.terminal.processes import (
     is_first_process,
     place_in_service,
     run_service_loop,
+    unless_stopped,
     until_stopped,
 )
 from pushkit.terminal.systemd import told_to_systemd
@@ -145,6 +146,8 @@ async def _serve(
     with until_stopped() as stop:
         async with watching(receiver, settings) as watcher:
             accept_signal(signal.SIGHUP, lambda: _reload(watcher, tls))
+            if not await unless_stopped(stop, receiver.start()):
+                return
             async with (
                 receiver,
                 _operated(receiver, sockets.ops),

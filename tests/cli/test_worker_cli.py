@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import click
 import pytest
 
@@ -28,9 +29,10 @@ from pushkit import (
     save_key_ring,
 )
 from pushkit.cli.worker_options import Delivering, delivery_options
+from pushkit.storage.postgres import _MIGRATION_LOCK
 from pushkit.work.retry import DEFAULT_SCHEDULE, MAX_AGE, gives_up
 from tests.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, environment
-from tests.eventually import DEADLINE, eventually_sync
+from tests.eventually import DEADLINE, eventually, eventually_sync
 from tests.forked import forked
 
 pytestmark = pytest.mark.slow
@@ -127,6 +129,27 @@ def test_a_worker_delivers_and_ends_with_0(
     assert process.wait(DEADLINE) == 0
     assert "drains" in workers.out
     assert workers.err.count("ERROR") == 0
+
+
+def test_a_worker_that_waits_for_a_migration_ends_when_it_is_told_to(
+    workers: Workers, postgres_dsn: str
+) -> None:
+    async def while_another_migrates() -> int:
+        connection = await asyncpg.connect(postgres_dsn)
+        await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
+        process = workers.start(postgres_dsn)
+
+        async def waits() -> bool:
+            found = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            return bool(await connection.fetchval(found))
+
+        await eventually(waits)
+        process.terminate()
+        status = await asyncio.to_thread(process.wait, DEADLINE)
+        await connection.close()
+        return status
+
+    assert asyncio.run(while_another_migrates()) == 0
 
 
 @pytest.mark.parametrize("uvloop", UVLOOPS)
