@@ -124,7 +124,7 @@ class TrustedSender:
 
     name: str
     issuer: str | None = None
-    jwks_url: str | None = None
+    jwks_url: str | None = field(default=None, repr=False)
     stale_for: timedelta = timedelta(hours=1)
     jwks_file: Path | str | None = None
     keys: Mapping[str, VerificationKey] | None = None

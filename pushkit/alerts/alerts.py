@@ -46,7 +46,7 @@ class AlertOptions:
 
     log: bool = False
     command: Sequence[str] = ()
-    webhook: str | None = None
+    webhook: str | None = field(default=None, repr=False)
     webhook_token: str | None = field(default=None, repr=False)
     webhook_secret: str | None = field(default=None, repr=False)
     every: timedelta = timedelta(hours=1)

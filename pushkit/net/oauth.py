@@ -62,7 +62,7 @@ class OAuthClient:
         ConfigError: One of them is missing.
     """
 
-    token_url: str
+    token_url: str = field(repr=False)
     client_id: str
     client_secret: str = field(repr=False)
     scope: str = ""

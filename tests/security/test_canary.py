@@ -33,11 +33,14 @@ from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 import pushkit.cli.main
 import receiver.cli
 from pushkit import (
+    AlertOptions,
     Artifact,
     ArtifactUpdate,
     Authentication,
+    DestinationCredentials,
     KeyRing,
     Message,
+    OAuthClient,
     PushConfig,
     PushSender,
     Role,
@@ -439,6 +442,103 @@ async def test_a_signing_service_may_say_what_it_wants_in_its_errors(house: Hous
     await sender.worker.run_once()
     await sender.close()
     assert "did not sign: RuntimeError" in house.output.logged.getvalue()
+    assert house.output.leaks(house.canaries) == {}
+
+
+ANSWERS_OF_A_TOKEN_ENDPOINT = {
+    "a token": (200, {"access_token": "{token}", "token_type": "bearer"}),
+    "an echo as the error": (400, {"error": "{echo}"}),
+    "an echo in a list": (400, {"error": ["{echo}"]}),
+    "an echo as the type": (200, {"access_token": "{token}", "token_type": "{echo}"}),
+    "a token with a line break": (200, {"access_token": "{token}\r\nX: y", "token_type": "bearer"}),
+    "no JSON": (200, None),
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "proves"),
+    [("a token", False), *((answer, True) for answer in ANSWERS_OF_A_TOKEN_ENDPOINT)],
+)
+async def test_what_the_operator_configured_comes_out_nowhere(
+    house: House, aiohttp_server: AiohttpServer, answer: str, proves: bool
+) -> None:
+    """Not credentials by destination, queries of URLs, the proxy's password or an alert's token."""
+    plant = house.canaries.plant
+    access_token = plant("access token")
+    arrived: list[str] = []
+
+    async def issue(request: web.Request) -> web.Response:
+        status, members = ANSWERS_OF_A_TOKEN_ENDPOINT[answer]
+        echo = f"{dict(request.headers)} {await request.text()}"
+        if members is None:
+            return web.Response(text=echo)
+        text = json.dumps(members).replace("{token}", access_token)
+        return web.Response(status=status, text=text.replace("{echo}", json.dumps(echo)[1:-1]))
+
+    async def hook(request: web.Request) -> web.Response:
+        proof = request.query.get("validationToken")
+        if proof is not None:
+            house.canaries.plant(f"proof {len(house.canaries.planted)}", proof)
+            return web.Response(text=proof if proves else f"no {proof}")
+        arrived.append(request.headers["Authorization"])
+        echo = f"{dict(request.headers)} {await request.text()}"
+        return web.Response(status=int(request.path.strip("/")), reason="OK", text=echo)
+
+    app = web.Application()
+    app.router.add_post("/token", issue)
+    app.router.add_route("*", "/{path:.*}", hook)
+    server = await aiohttp_server(app, access_log=None)
+    base = f"http://127.0.0.1:{server.port}"
+    oauth = OAuthClient(
+        token_url=f"{base}/token?key={plant('query of the token endpoint')}",
+        client_id="us",
+        client_secret=plant("client secret"),
+    )
+    api_key = Authentication(schemes=("ApiKey",), credentials=plant("API key"))
+    credentials = [
+        DestinationCredentials(origin=base, authentication=api_key, oauth=oauth),
+        DestinationCredentials(origin=house.webhook, authentication=api_key),
+    ]
+    options = SenderOptions(
+        credentials=credentials,
+        proxy=f"http://us:{plant('password of the proxy')}@127.0.0.1:{server.port}",
+        verify_ownership=True,
+        alerts=AlertOptions(
+            log=True,
+            webhook=f"{base}/200?a={plant('query of the alerts')}",
+            webhook_token=plant("token of the alerts"),
+        ),
+        timeout=timedelta(seconds=5),
+    )
+    note = house.output.note
+    sender = PushSender(
+        issuer=ISSUER,
+        keys=house.keys,
+        passphrase=house.canaries.planted["passphrase"],
+        database=house.database,
+        allow=["127.0.0.1:*"],
+        options=options,
+        on_event=house.events.append,
+        secrets=house.secrets,
+    )
+    await sender.open()
+    query = plant("query of a webhook")
+    urls = [f"{base}/{status}?key={query}" for status in (200, 302, 400, 401, 410, 500)]
+    for number, url in enumerate([*urls, f"{house.webhook}/500?key={query}"]):
+        await sender.subscribe(f"task-{number}", {"url": url}, version="1.0")
+        await sender.notify(house.update(f"task-{number}"))
+    for _ in range(3):
+        await sender.worker.run_once()
+    for summary in await sender.outbox.find():
+        note("outbox", summary)
+        note("outbox", await sender.outbox.show(summary.id))
+    note("events", house.events)
+    note("options", options)
+    note("credentials", credentials)
+    note("metrics", (await sender.metrics.page()).body.decode())
+    await sender.close()
+    assert (f"Bearer {access_token}" in arrived) == (proves and answer == "a token")
+    assert house.events
     assert house.output.leaks(house.canaries) == {}
 
 
