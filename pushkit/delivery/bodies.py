@@ -12,7 +12,16 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Set
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from pushkit.a2a import SNAPSHOT_VERSIONS, AnyUpdate, Task, WireVersion, push_body
+from pushkit.a2a import (
+    SNAPSHOT_VERSIONS,
+    AnyUpdate,
+    NativeUpdate,
+    StatusUpdate,
+    Task,
+    TaskSnapshot,
+    WireVersion,
+    push_body,
+)
 from pushkit.errors import PayloadTooLargeError, PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Recipient
@@ -61,12 +70,17 @@ class BodyEncoder:
     ) -> bytes:
         """Return one body.
 
+        Of a task that is too large to be sent whole, clients of 0.3 get the status alone: they have
+        the rest by `tasks/get`, and would not hear of its end otherwise.
+
         Raises:
             InvalidUpdateError: The update cannot be written in this version.
             SnapshotRequiredError: The version sends whole tasks, and there is none.
             PayloadTooLargeError: It is over the limit.
         """
         body = push_body(update, version, snapshot, now=now)
+        if len(body) > self._max_body_bytes and version is WireVersion.V0_3:
+            body = _status_alone(update) or body
         if len(body) > self._max_body_bytes:
             raise PayloadTooLargeError(
                 f"the {version.value} body would be {len(body)} bytes,"
@@ -88,6 +102,16 @@ class BodyEncoder:
                 exc_info=exc,
             )
             return None
+
+
+def _status_alone(update: AnyUpdate) -> bytes | None:
+    """Return a task of 0.3 without history and artifacts; None of what says no status."""
+    said = update.neutral if isinstance(update, NativeUpdate) else update
+    if isinstance(said, TaskSnapshot):
+        said = StatusUpdate(
+            task_id=said.task.id, context_id=said.task.context_id, status=said.task.status
+        )
+    return push_body(said, WireVersion.V0_3) if isinstance(said, StatusUpdate) else None
 
 
 class Bodies:

@@ -325,13 +325,13 @@ async def test_a_task_is_its_own_snapshot(sender: PushSender, task: MakeTask) ->
 
 
 async def test_a_body_over_the_limit_is_refused_for_who_would_get_it_and_takes_no_seq(
-    senders: Senders, status: MakeStatus, task: MakeTask
+    senders: Senders, task: MakeTask
 ) -> None:
     sender = await senders.open(max_body_bytes=500)
     await sender.subscribe("task-1", HOOK, version="0.3", owner="alice")
     await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
     large = replace(task(), metadata={"log": "x" * 500})
-    result = await sender.notify(status(), snapshot=large)
+    result = await sender.notify(ARTIFACT, snapshot=large)
     assert [(each.owner, each.code) for each in result.refused] == [("alice", "payload_too_large")]
     assert [each.owner for each in await sender.deliveries("task-1")] == ["bob"]
     [subscription] = await sender.subscriptions("task-1", owner="alice")

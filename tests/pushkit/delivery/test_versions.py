@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from pushkit import (
     Artifact,
     ArtifactUpdate,
@@ -16,13 +18,14 @@ from pushkit import (
     Role,
     StatusUpdate,
     Task,
+    TaskSnapshot,
     TextPart,
     WireVersion,
     decode_update,
 )
 
 if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Webhook
+    from tests.pushkit.delivery.conftest import Senders, Webhook
 
 MakeStatus = Callable[..., StatusUpdate]
 MakeTask = Callable[..., Task]
@@ -97,6 +100,27 @@ async def test_a_0_1_subscription_needs_a_snapshot_for_a_message(
     assert refused.code == "snapshot_required"
     assert "A2A 0.1" in refused.message
     assert await sender.deliveries("task-1") == []
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["a status", "the task itself"])
+async def test_of_a_task_that_grew_too_large_a_client_of_0_3_hears_the_status(
+    senders: Senders, status: MakeStatus, task: MakeTask, *, is_whole: bool
+) -> None:
+    sender = await senders.open(max_body_bytes=500)
+    await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="0.3")
+    artifact = Artifact(artifact_id="a", parts=(TextPart(text="x" * 500),))
+    large = replace(task(state="completed"), artifacts=(artifact,))
+
+    if is_whole:
+        result = await sender.notify(TaskSnapshot(task=large))
+    else:
+        result = await sender.notify(status("completed"), snapshot=large)
+
+    assert result.refused == ()
+    [delivery] = await sender.deliveries("task-1")
+    said = json.loads(delivery.body)
+    assert said.keys() == {"kind", "id", "contextId", "status"}
+    assert said["status"]["state"] == "completed"
 
 
 async def test_each_version_has_a_test_notification(sender: PushSender, webhook: Webhook) -> None:
