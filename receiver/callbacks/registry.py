@@ -58,8 +58,7 @@ class Callback:
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        called = getattr(self.function, "__call__", None)  # noqa: B004  # of an object: `async def __call__`
-        is_async = any(map(inspect.iscoroutinefunction, (self.function, called)))
+        is_async = _is(inspect.iscoroutinefunction, self.function)
         object.__setattr__(self, "is_async", is_async)
 
     def wants(self, notification: Notification) -> bool:
@@ -101,8 +100,9 @@ class CallbackRegistry:
         """Register a function.
 
         Raises:
-            ConfigError: An unknown kind or state, no time at all, a function that takes no
-                notification, a second one of the same name, or callbacks are being called already.
+            ConfigError: An unknown kind or state, no time at all, a generator, a function that takes
+                no notification, a second one of the same name, or callbacks are being called
+                already.
         """
         if isinstance(timeout, timedelta) and timeout <= timedelta(0):
             raise ConfigError(f"timeout: found {timeout}, expected more than zero, or 'none'")
@@ -118,6 +118,11 @@ class CallbackRegistry:
         if not _takes_one(function):
             raise ConfigError(
                 f"callback {callback.name}: expected a function of one argument, the notification"
+            )
+        if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
+            raise ConfigError(
+                f"callback {callback.name}: found a generator, of which a call runs nothing,"
+                " expected a function without `yield`"
             )
         if self._frozen:
             raise ConfigError(
@@ -139,6 +144,11 @@ class CallbackRegistry:
     def wanting(self, notification: Notification) -> list[Callback]:
         """Return the callbacks that get a notification."""
         return [callback for callback in self._callbacks.values() if callback.wants(notification)]
+
+
+def _is(kind: Callable[[object], bool], function: CallbackFunction) -> bool:
+    called = getattr(function, "__call__", None)  # noqa: B004  # of an object: `async def __call__`
+    return kind(function) or kind(called)
 
 
 def _takes_one(function: CallbackFunction) -> bool:

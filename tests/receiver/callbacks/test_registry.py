@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -126,6 +126,28 @@ def test_a_second_callback_of_the_same_name_is_an_error(
 def test_a_function_that_takes_no_notification_is_refused(function: Any) -> None:
     """Each call would fail, and the notification be a dead letter after hours."""
     with pytest.raises(ConfigError, match="a function of one argument"):
+        CallbackRegistry().add(function)
+
+
+def yielding(_: Notification) -> Iterator[None]:
+    yield
+
+
+async def yielding_later(_: Notification) -> AsyncIterator[None]:
+    yield
+
+
+class Yielding:
+    def __call__(self, _: Notification) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize(
+    "function", [yielding, yielding_later, Yielding(), functools.partial(yielding)]
+)
+def test_a_generator_is_refused(function: Any) -> None:
+    """To call it runs nothing, and the notification would count as called back."""
+    with pytest.raises(ConfigError, match="found a generator"):
         CallbackRegistry().add(function)
 
 
