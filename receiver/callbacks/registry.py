@@ -100,8 +100,8 @@ class CallbackRegistry:
         """Register a function.
 
         Raises:
-            ConfigError: An unknown kind or state, no time at all, a generator, a function that takes
-                no notification, a second one of the same name, or callbacks are being called
+            ConfigError: An unknown kind or state, no time at all, a generator, a function that
+                takes no notification, a second one of the same name, or callbacks are being called
                 already.
         """
         if isinstance(timeout, timedelta) and timeout <= timedelta(0):
