@@ -29,7 +29,7 @@ from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 from a2a.server.tasks import PushNotificationConfigStore, PushNotificationSender
 from a2a.types import a2a_pb2
 from a2a.utils.constants import VERSION_HEADER
-from a2a.utils.errors import InvalidParamsError
+from a2a.utils.errors import InvalidParamsError, VersionNotSupportedError
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from pushkit.a2a import (
@@ -41,7 +41,7 @@ from pushkit.a2a import (
     parse_push_config,
 )
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, UnsupportedVersionError
 from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.record import record
@@ -76,7 +76,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
         notification_config: a2a_pb2.TaskPushNotificationConfig,
         context: ServerCallContext,
     ) -> a2a_pb2.TaskPushNotificationConfig:
-        """Register a config; a refused one is the client's error, `-32602`.
+        """Register a config; a refused one is the client's error, `-32602`; `-32009` its version.
 
         What is returned goes back to the client: without token and credentials.
         """
@@ -87,6 +87,8 @@ class PushkitConfigStore(PushNotificationConfigStore):
                 version=_version_of(context),
                 owner=self._owner_of(context),
             )
+        except UnsupportedVersionError as exc:
+            raise VersionNotSupportedError(message=str(exc)) from exc
         except ConfigError as exc:
             raise InvalidParamsError(message=str(exc)) from exc
         return _redacted(subscription)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 ISSUER = "https://agent.example.com"
 INVALID_PARAMS = -32602
+VERSION_NOT_SUPPORTED = -32009
 TASK_NOT_FOUND = -32001
 
 
@@ -372,6 +373,18 @@ async def test_a_refused_url_is_the_clients_error(run_agent: MakeAgent, url: str
         )
         assert answer["error"]["code"] == INVALID_PARAMS
         assert "secret" not in json.dumps(answer)
+        assert await agent.push.subscribers(task_id) == []
+
+
+async def test_a_version_that_is_not_spoken_is_refused_as_such(
+    run_agent: MakeAgent, webhook: Webhook
+) -> None:
+    async with run_agent() as agent:
+        task_id = (await agent.send(None))["id"]
+        config = {"taskId": task_id, "url": webhook.url}
+        # The SDK serves 1.1 as 1.0.
+        answer = await agent.call("CreateTaskPushNotificationConfig", config, version="1.1")
+        assert answer["error"]["code"] == VERSION_NOT_SUPPORTED
         assert await agent.push.subscribers(task_id) == []
 
 
