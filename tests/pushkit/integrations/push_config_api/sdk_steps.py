@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.client import Client, ClientConfig, ClientFactory, client_factory
+from a2a.compat.v0_3.grpc_transport import CompatGrpcTransport
 from a2a.types import a2a_pb2
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 
 from pushkit import PushSender
 
 URL = "https://client.example.com/hook"
+# Where a2a.server.routes was imported first, a2a-sdk 1.3.0 has None here (its modules import each
+# other), and speaks 1.0 to a service of 0.3.
+vars(client_factory)["CompatGrpcTransport"] = CompatGrpcTransport
 
 
 def client_of(url: str, binding: str, version: str, **settings: Any) -> Client:
