@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
+from weakref import WeakKeyDictionary
 
 from pushkit.a2a import TaskState, WireVersion
 from pushkit.clock import utc_now
@@ -186,6 +187,8 @@ class Receiver(CallbackDecorators):
             validation_echo=validation_echo,
         )
         self._is_ending = False
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
+        self._turns = WeakKeyDictionary()
         self._alerts = None if alerts is None else self._sending_alerts(alerts)
 
     @property
@@ -211,12 +214,13 @@ class Receiver(CallbackDecorators):
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
-        self._is_ending = False
-        await self._life.start()
-        if self._alerts is not None:
-            self._alerts.start()
-        if self._metrics is not None:
-            self._metrics.start()
+        async with self._turn:
+            self._is_ending = False
+            await self._life.start()
+            if self._alerts is not None:
+                self._alerts.start()
+            if self._metrics is not None:
+                self._metrics.start()
 
     def wind_down(self) -> None:
         """Call nobody back any more: what is being called has `drain` from here on.
@@ -232,12 +236,18 @@ class Receiver(CallbackDecorators):
         A coroutine that does not end in time is cancelled, and called again then. A plain function
         cannot be: what it is inside of is called again when its lease has ended.
         """
-        self._is_ending = True
-        if self._metrics is not None:
-            await self._metrics.stop()
-        await self._life.close()
-        if self._alerts is not None:
-            await self._alerts.stop()
+        async with self._turn:
+            self._is_ending = True
+            if self._metrics is not None:
+                await self._metrics.stop()
+            await self._life.close()
+            if self._alerts is not None:
+                await self._alerts.stop()
+
+    @property
+    def _turn(self) -> asyncio.Lock:
+        """Held by who starts or closes it: whoever starts it meanwhile waits for the end first."""
+        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     @property
     def is_open(self) -> bool:

@@ -1,4 +1,4 @@
-"""One receiver in one event loop after another: each `asyncio.run` of a program has its own."""
+"""A receiver that ends and starts again, at once or in another event loop (of `asyncio.run`)."""
 
 from __future__ import annotations
 
@@ -93,3 +93,29 @@ def test_alerts_are_sent_in_each(tmp_path: Path) -> None:
 
     for number in range(2):
         asyncio.run(turn(number))
+
+
+async def test_who_starts_it_while_it_is_closed_has_it_once_that_is_done(tmp_path: Path) -> None:
+    receiver = receiver_of(tmp_path)
+    inside, go_on = asyncio.Event(), asyncio.Event()
+    called: list[str | None] = []
+
+    @receiver.on_status()
+    async def note(notification: Notification) -> None:
+        inside.set()
+        await go_on.wait()
+        called.append(notification.task_id)
+
+    await receiver.start()
+    assert await post(receiver, 1) == 202
+    await inside.wait()
+    closing = asyncio.create_task(receiver.close())
+    await asyncio.sleep(0)
+    starting = asyncio.create_task(receiver.start())
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(closing, starting)
+    assert await receiver.unready() == {}
+    assert await post(receiver, 2) == 202
+    await receiver.close()
+    assert called == ["task-1", "task-2"]
