@@ -261,24 +261,32 @@ async def load_jwks(
 ) -> Mapping[str, VerificationKey]:
     """Return the keys of a JWK Set that the operator names, by a URL or a file.
 
-    `allow` are hosts named for development; None if the URL names its own.
+    The log says which are left out. `allow` are hosts named for development; None if the URL names
+    its own.
 
     Raises:
         ConfigError: It cannot be had.
     """
     try:
         if not where.startswith(("https://", "http://")):
-            return parse_jwks(await asyncio.to_thread(Path(where).read_bytes)).keys
+            return _usable(where, await asyncio.to_thread(Path(where).read_bytes))
         policy = DestinationPolicy.naming(where) if allow is None else DestinationPolicy(allow)
         async with closing(Transport(policy)) as transport:
             answer = await fetch_jwks(transport, where)
         if answer.status != 200:
             raise ConfigError(f"found status {answer.status}, expected 200")
-        return parse_jwks(answer.body).keys
+        return _usable(where, answer.body)
     except OSError as exc:
         raise ConfigError(f"--jwks: {where}: {exc.strerror}") from exc
     except PushkitError as exc:
         raise ConfigError(f"--jwks: {where}: {exc}") from exc
+
+
+def _usable(where: str, body: bytes) -> Mapping[str, VerificationKey]:
+    found = parse_jwks(body)
+    for name, reason in found.refused:
+        _logger.warning(_LEFT_OUT, name, masked_url(where), reason)
+    return found.keys
 
 
 def _joined(headers: Headers, name: str) -> str | None:

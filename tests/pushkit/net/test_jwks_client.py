@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,13 @@ from pushkit.keys.jwks import jwks_response
 from pushkit.keys.ring import KeyRing
 from pushkit.net import jwks_client
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
+from pushkit.net.jwks_client import (
+    JwksClient,
+    StaticKeys,
+    VerificationKeys,
+    fetch_jwks,
+    load_jwks,
+)
 from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
 from pushkit.webhook import Headers
@@ -549,6 +556,16 @@ async def test_closing_ends_the_fetch(client: JwksClient, publisher: Publisher) 
     await client.close()
     with pytest.raises(KeysUnavailableError):
         await waiting
+
+
+async def test_of_a_set_that_an_operator_names_the_log_says_which_keys_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_bytes(jwks(public_jwk(KEY), {"kty": "oct", "kid": "shared", "k": "c2VjcmV0"}))
+
+    assert list(await load_jwks(str(path))) == [KEY.kid]
+    assert "key shared from " in caplog.text
 
 
 async def test_static_keys_have_the_same_face() -> None:
