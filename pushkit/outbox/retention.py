@@ -24,7 +24,8 @@ _MOST: Final = 2**31 - 1
 class Retention:
     """How long a worker lets finished deliveries stay; None is for ever.
 
-    A delivery that is gone cannot be shown or sent again, and its idempotency key is forgotten.
+    A delivery that is gone cannot be shown or sent again, and its idempotency key is forgotten. A
+    config that is removed and set again counts on from those that are left.
 
     Raises:
         ConfigError: One of them is negative, or an age longer than a hundred years.
