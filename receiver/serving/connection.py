@@ -46,8 +46,6 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._peer = ""
-        # When it was made, or answered last, by a clock that nobody sets.
-        self.used_at: float = time.monotonic()
         self._wire: asyncio.Transport | None = None
         self._is_made = False
         self._early = b""
@@ -223,7 +221,7 @@ class HttpConnection(asyncio.Protocol):
         ):
             self._is_last = True
         self._write(answer, head)
-        self.used_at = time.monotonic()
+        self._server.open.used(self)
         if not self._is_last:
             if self._is_paused:
                 self._resume()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
 from typing import cast
 
@@ -40,7 +40,8 @@ class Connections:
     def __init__(self, limits: ConnectionLimits, is_proxy: Callable[[str], bool]) -> None:
         self._limits = limits
         self._is_proxy = is_proxy
-        self._open: dict[HttpConnection, str] = {}
+        # In the order in which they were made, or answered last.
+        self._open: OrderedDict[HttpConnection, str] = OrderedDict()
         self._per_peer: Counter[str] = Counter()
         self._ended = asyncio.Event()
 
@@ -63,8 +64,7 @@ class Connections:
         if self._per_peer[key] >= limit and not self._is_proxy(peer):
             return f"more than {limit} connections of one address"
         if len(self._open) >= self._limits.max_connections:
-            idle = (other for other in self._open if not other.busy)
-            oldest = min(idle, key=lambda other: other.used_at, default=None)
+            oldest = next((other for other in self._open if not other.busy), None)
             if oldest is None:
                 return f"{len(self._open)} connections, each with a request in work"
             self.forget(oldest)
@@ -72,6 +72,11 @@ class Connections:
         self._open[connection] = key
         self._per_peer[key] += 1
         return None
+
+    def used(self, connection: HttpConnection) -> None:
+        """Note that a connection was answered: all others make room before it."""
+        if connection in self._open:
+            self._open.move_to_end(connection)
 
     def forget(self, connection: HttpConnection) -> None:
         """Count a connection no longer."""

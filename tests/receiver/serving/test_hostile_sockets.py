@@ -18,6 +18,7 @@ import uvloop
 from receiver import Limits
 from receiver.edge import Answer, Begin, Reply
 from receiver.intake import BrokenBodyError, ReadBody, Rest
+from receiver.serving.connection import HttpConnection
 from receiver.serving.server import Connections, HttpServer
 from receiver.verification import Head
 from tests.eventually import DEADLINE, eventually
@@ -230,6 +231,37 @@ async def test_a_thousand_idle_connections_keep_nobody_out(
     assert (await client.answer()).status == 202
     assert len(site.server.open) <= 100
     assert await idle[0].ended() == b""  # the oldest made room
+
+
+async def test_the_one_that_was_answered_last_makes_room_last(world: World, serve: Serve) -> None:
+    site = await serve(max_connections=2)
+    first, second = await site.connect(), await site.connect()
+    await first.send(request_of(world))
+    assert (await first.answer()).status == 202
+    await site.connect()
+    assert await second.ended() == b""
+    await first.send(request_of(world, number=2))
+    assert (await first.answer()).status == 202
+
+
+async def test_whoever_makes_room_is_found_without_looking_at_all(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await serve(max_connections=100)
+    for _ in range(100):
+        await site.connect()
+    await site.until(lambda connections: len(connections) == 100)
+    looked_at: list[HttpConnection] = []
+
+    def is_busy(connection: HttpConnection) -> bool:
+        looked_at.append(connection)
+        return False
+
+    monkeypatch.setattr(HttpConnection, "busy", property(is_busy))
+    oldest = site.clients[0]
+    await site.connect()
+    assert await oldest.ended() == b""
+    assert len(looked_at) == 1
 
 
 async def test_one_address_has_its_share_of_connections(
