@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -134,9 +135,19 @@ def _carries(request: Request, evidence: Evidence) -> bool:
         values = [*request.all("Authorization"), *request.all("X-A2A-Signature")]
         return any(value.split(" ")[-1] == evidence.text for value in values)
     if evidence.scheme == HTTP:
-        return any(f":{evidence.text}:" in value for value in request.all("Signature"))
+        written = ":".join(request.all("Signature")).split(":")
+        return _bytes_of(evidence.text) in map(_bytes_of, written)
     words = [word for value in request.all("webhook-signature") for word in value.split(" ")]
     return evidence.text in words
+
+
+def _bytes_of(base64: str) -> bytes | None:
+    # Readers of structured fields are not to fail at other pad bits, or none (RFC 9651 §4.2.7).
+    digits = base64.rstrip("=")
+    try:
+        return b64decode(digits + "=" * (-len(digits) % 4), validate=True)
+    except ValueError:
+        return None
 
 
 def credentials_of(value: str) -> str:
