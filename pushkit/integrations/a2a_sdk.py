@@ -131,12 +131,13 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
     async def send_notification(self, task_id: str, event: PushEvent) -> None:
         """Enqueue an event for every subscriber of its task; returns when it is on disk.
 
-        While the outbox is out of reach it is kept in memory instead, and stored later: the SDK
-        logs an error of this method and goes on with the task. A subscriber that cannot have it is
-        reported as `PushSender.notify` does, and keeps it from nobody else.
+        While the outbox is out of reach it is kept in memory instead, and stored later. A
+        subscriber that cannot have it is reported as `PushSender.notify` does, and keeps it from
+        nobody else. What names no task, or finds too many waiting, is logged and counted
+        (`buffer.refused`), and not raised: a2a-sdk before 1.2.3 would fail the client's call by it.
 
         Raises:
-            PushkitError: It is no event that is pushed, or names no task; or too many wait already.
+            InvalidUpdateError: It is no event that is pushed.
         """
         update = native_update(event)
         snapshot = _Snapshots(self._task_store, update.task_id)

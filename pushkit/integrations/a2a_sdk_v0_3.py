@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from pushkit.a2a import WireVersion, format_push_config, parse_push_config, parse_update
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, UnrecognisedBodyError
 from pushkit.integrations.enqueue_buffer import Buffered
 from pushkit.subscriptions.model import Subscription
 
@@ -101,11 +101,15 @@ class PushkitNotificationSender(Buffered):
     async def send_notification(self, task: SdkObject) -> None:
         """Enqueue a task as it is now for every subscriber; returns when it is on disk.
 
-        Raises:
-            PushkitError: It is not valid, or too many updates wait. The SDK goes on with the task.
+        What cannot be sent, or finds too many waiting, is logged and counted (`buffer.refused`),
+        and never raised: the SDK would fail the client's call by it.
         """
         document = _as_json(task)
-        update = parse_update(document, WireVersion.V0_3)
+        try:
+            update = parse_update(document, WireVersion.V0_3)
+        except UnrecognisedBodyError as exc:
+            self.buffer.refuse(exc)
+            return
         await self._enqueue(update.task_id or "", update, size=len(json.dumps(document)))
 
 

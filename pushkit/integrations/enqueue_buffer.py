@@ -1,7 +1,7 @@
-"""What an SDK swallows: an update that could not be stored is kept in memory and tried again.
+"""What no SDK repeats: an update that could not be stored is kept in memory and tried again.
 
-The SDKs log an error of their notification sender and go on with the task, so that nobody would
-repeat the update. While the outbox is out of reach, updates wait here: a queue per task, in order,
+The SDKs log an error of their notification sender and go on with the task, or fail the client's
+call by it. While the outbox is out of reach, updates wait here instead: a queue per task, in order,
 bounded, and lost if the process dies, which is why `PushSender.notify` itself never does this.
 Nothing else waits here: a recipient whose backlog is full was refused, and others have the update.
 """
@@ -9,6 +9,7 @@ Nothing else waits here: a recipient whose backlog is full was refused, and othe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import secrets
@@ -140,7 +141,7 @@ class EnqueueBuffer:
                 await enqueue(True)
             except PushkitError as exc:
                 if not isinstance(exc, StorageError) or self._closing.is_set():
-                    self._refuse(exc)
+                    self.refuse(exc)
                     raise
                 self._keep(task_id, queue, _Kept(enqueue, size, is_last), exc)
         finally:
@@ -160,7 +161,7 @@ class EnqueueBuffer:
             and self._bytes + update.size <= self._max_bytes
         )
         if not fits:
-            self._refuse(reason)
+            self.refuse(reason)
             raise reason
         queue.waiting.append(update)
         self._waiting += 1
@@ -201,7 +202,7 @@ class EnqueueBuffer:
         except StorageError:
             raise
         except Exception as exc:  # noqa: BLE001  # what comes behind it must not wait for ever
-            self._refuse(exc)
+            self.refuse(exc)
         self._drop_first(queue)
 
     def _drop_first(self, queue: _Queue) -> None:
@@ -219,7 +220,7 @@ class EnqueueBuffer:
                 await self._try_first(queue)
             except StorageError as exc:
                 while queue.waiting:
-                    self._refuse(exc)
+                    self.refuse(exc)
                     self._drop_first(queue)
         queue.end()
 
@@ -235,7 +236,8 @@ class EnqueueBuffer:
         if not queue.waiting and not queue.callers and self._queues.get(task_id) is queue:
             del self._queues[task_id]
 
-    def _refuse(self, reason: Exception) -> None:
+    def refuse(self, reason: Exception) -> None:
+        """Count and log an update that will not be stored."""
         self.refused += 1
         expected = isinstance(reason, PushkitError)
         self._repeated.say(
@@ -283,21 +285,27 @@ class Buffered:
     def __init__(self, sender: PushSender, *, buffer: EnqueueBuffer | None = None) -> None:
         self._sender = sender
         self._keys = _keys_of_calls()
-        self.buffer: EnqueueBuffer = buffer or EnqueueBuffer()
+        # An empty buffer is false: it has a length.
+        self.buffer: EnqueueBuffer = EnqueueBuffer() if buffer is None else buffer
 
-    def _enqueue(
+    async def _enqueue(
         self,
         task_id: str,
         update: AnyUpdate,
         *,
         size: int,
         snapshot: SnapshotProvider | None = None,
-    ) -> Awaitable[None]:
+    ) -> None:
+        """Store an update, now or later. What will not be stored is told, and never raised.
+
+        An error would fail the client's own call, or end its stream, in a2a-sdk before 1.2.3.
+        """
         # Of this call: two updates that are equal are two, and a repeated attempt is none. Nobody
         # else can have the key, so there is no digest beside it that would tell updates apart.
         store = _Storing(self._sender, update, snapshot, next(self._keys))
         is_last = update.state is not None and update.state.terminal
-        return self.buffer.run(task_id, store, size=size, is_last=is_last)
+        with contextlib.suppress(PushkitError):  # which the buffer told
+            await self.buffer.run(task_id, store, size=size, is_last=is_last)
 
     async def close(self) -> None:
         """Store what still waits in memory; before the `PushSender` is closed."""

@@ -27,6 +27,7 @@ from pushkit.events.model import Event
 from pushkit.events.sender import RecipientRefused
 from pushkit.integrations import enqueue_buffer
 from pushkit.integrations.a2a_sdk import PushkitNotificationSender
+from pushkit.integrations.enqueue_buffer import EnqueueBuffer
 from tests.eventually import eventually
 from tests.told import told
 
@@ -241,3 +242,21 @@ async def test_an_event_is_taken_as_it_was_when_it_was_sent(
             event.status.state = TaskState.TASK_STATE_COMPLETED
     [delivery] = await push.deliveries("task-1")
     assert json.loads(delivery.body)["statusUpdate"]["status"]["state"] == "TASK_STATE_WORKING"
+
+
+async def test_what_finds_too_many_waiting_is_told_and_not_raised(
+    push: PushSender,
+    tasks: Tasks,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def away(*_: object, **__: object) -> NotifyResult:
+        raise StorageError("the database is away")
+
+    monkeypatch.setattr(push, "notify", away)
+    buffer = EnqueueBuffer(capacity=0)
+    adapter = PushkitNotificationSender(push, task_store=tasks, buffer=buffer)
+    await adapter.send_notification("task-1", status())
+    assert buffer.refused == 1
+    assert "an update was not stored" in caplog.text
+    await adapter.close()

@@ -134,6 +134,22 @@ async def test_a_task_waits_in_memory_while_the_outbox_is_away(
     assert len(await push.deliveries("task-1")) == 1
 
 
+@pytest.mark.usefixtures("_sdk_of_0_3")
+async def test_a_task_that_cannot_be_sent_is_told_and_not_raised(
+    push: PushSender, caplog: pytest.LogCaptureFixture
+) -> None:
+    await PushkitConfigStore(push).set_info("task-1", config())
+    file = v0_3.FilePart(file=v0_3.FileWithBytes(bytes="no base64!"))
+    artifact = v0_3.Artifact(artifact_id="a", parts=[v0_3.Part(root=file)])
+    notifications = PushkitNotificationSender(push)
+
+    await notifications.send_notification(task().model_copy(update={"artifacts": [artifact]}))
+
+    assert notifications.buffer.refused == 1
+    assert "artifacts.0.parts.0.file.bytes: expected base64" in caplog.text
+    assert await push.deliveries("task-1") == []
+
+
 def test_with_a2a_sdk_1_the_other_adapter_is_named(tmp_path: Path) -> None:
     sender = PushSender(
         issuer="https://agent.example.com",
