@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -89,7 +90,8 @@ def signing_of(choice: SigningChoice, subscription: Subscription) -> Signing:
         found = choice(subscription)
     except PushkitError:
         raise
-    except Exception as exc:  # an application's code: the attempt is tried again by itself
+    # An application's code: the attempt is tried again by itself.
+    except (Exception, asyncio.CancelledError) as exc:
         raise SigningError(f"signing: the function raised {type(exc).__name__}") from exc
     if not isinstance(found, Signing):
         raise SigningError(

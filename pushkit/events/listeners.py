@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import fields
@@ -47,7 +48,9 @@ class Listeners:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:  # noqa: BLE001  # a listener never breaks what it hears of
+            # A listener never breaks what it hears of. Nobody can be cancelled here, where nothing
+            # waits: it is that of some task or future which the listener looked at.
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001
                 self._log.exception("a listener failed at %s", event.kind.value)
 
 

@@ -8,6 +8,7 @@ of `pushkit verify` and `pushkit doctor`.
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 import contextlib
 from collections.abc import Coroutine, Iterable, Mapping
@@ -231,7 +232,11 @@ async def sign(data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE
         return sign_bytes(key, data, methods)
     try:
         signature: object = await key.signer.sign(data)
-    except Exception as exc:  # whatever a service's library raises; its text may hold secrets
+    except (Exception, asyncio.CancelledError) as exc:  # whatever a service's library raises
+        task = asyncio.current_task()
+        if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
+            raise  # it is this call that was cancelled
+        # Without its text, which may hold secrets.
         raise SigningError(f"key {key.kid} did not sign: {type(exc).__name__}") from exc
     if not isinstance(signature, bytes):
         raise SigningError(

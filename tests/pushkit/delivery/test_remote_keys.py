@@ -114,3 +114,21 @@ async def test_a_service_that_fails_is_asked_again_and_nothing_is_lost(
     assert request.claims(senders.public_keys()).seq == 1
     assert "ConnectionError" in caplog.text
     assert "canary" not in caplog.text
+
+
+async def test_a_service_whose_own_call_was_cancelled_is_a_fault_and_asked_again(
+    senders: Senders, webhook: Webhook
+) -> None:
+    class Shared(Kms):
+        async def sign(self, data: bytes) -> bytes:
+            flight = asyncio.ensure_future(asyncio.Event().wait())
+            flight.cancel()  # as by a client that was closed, or another who waited
+            await flight
+            return await super().sign(data)
+
+    sender = await senders.open(keys=Shared())
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    await sender.notify(status())
+    assert await sender.worker.run_once() == 1
+    [delivery] = await sender.deliveries("task-1")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "signing_failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from asyncio import Future, get_running_loop
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -65,6 +66,19 @@ def test_everybody_hears_in_order_and_one_that_fails_keeps_nobody_from_it(
         listeners.tell(event)
     assert heard == events
     assert caplog.text.count("a listener failed at attempt") == 2
+
+
+async def test_a_listener_that_looks_at_a_cancelled_future_cancels_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listeners, heard = Listeners(LOG), list[Event]()
+    future: Future[None] = get_running_loop().create_future()
+    future.cancel()
+    listeners.add(lambda _: future.result())
+    listeners.add(heard.append)
+    listeners.tell(attempt(200, None))
+    assert len(heard) == 1
+    assert caplog.text.count("a listener failed at attempt") == 1
 
 
 def test_the_log_has_a_line_with_the_code_and_the_facts(caplog: pytest.LogCaptureFixture) -> None:
