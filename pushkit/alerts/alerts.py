@@ -53,6 +53,8 @@ class AlertOptions:
     look_every: timedelta = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
+        if isinstance(self.command, str):
+            raise ConfigError("alerts: command: expected a list, found a string")
         for name in ("every", "look_every"):
             if getattr(self, name) <= timedelta(0):
                 found = getattr(self, name)
@@ -121,10 +123,13 @@ class Alerts:
                         await queue.join()
         for task in running:
             await cancelled(task)
-        # What is left waits for the next start, which may be in another event loop.
-        self._queues = [(sink, _moved(queue)) for sink, queue in self._queues]
-        for sink, _ in self._queues:
+        ended = self._queues
+        # The next start may be in another event loop.
+        self._queues = [(sink, asyncio.Queue(_WAITING)) for sink, _ in ended]
+        for sink, queue in ended:
             await sink.close()
+            while not queue.empty():
+                _say_stopped(sink, queue.get_nowait())
 
     async def run_once(self) -> None:
         """Look once, and tell what was found."""
@@ -147,15 +152,14 @@ class Alerts:
                 await sink.send(alert)
             except PushkitError as exc:
                 _log.error("alert not sent by %s: %s; it says: %s", sink.name, exc, alert.says)
+            except asyncio.CancelledError:
+                _say_stopped(sink, alert)
+                raise
             except Exception:  # noqa: BLE001  # one that fails stops none of the others
                 _log.exception("alert not sent by %s; it says: %s", sink.name, alert.says)
             finally:
                 queue.task_done()
 
 
-def _moved(queue: asyncio.Queue[Alert]) -> asyncio.Queue[Alert]:
-    """Return a new queue with what waits in one."""
-    moved: asyncio.Queue[Alert] = asyncio.Queue(_WAITING)
-    while not queue.empty():
-        moved.put_nowait(queue.get_nowait())
-    return moved
+def _say_stopped(sink: AlertSink, alert: Alert) -> None:
+    _log.error("alert not sent by %s before the end; it says: %s", sink.name, alert.says)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit import AlertOptions, StatusUpdate
+from pushkit.alerts import alerts
 from pushkit.errors import ConfigError, InvalidPushConfigError
-from pushkit.events.model import Event
+from pushkit.events.model import Event, HealthFault
 from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK, Delivered, DeliveryDead
 from tests.eventually import eventually
 from tests.told import told
@@ -189,3 +190,23 @@ async def test_alerts_that_cannot_be_sent_are_refused_at_once(
 ) -> None:
     with pytest.raises(ConfigError):
         await senders.open(alerts=alerts)
+
+
+async def test_what_a_command_had_not_taken_by_the_end_is_in_the_log(
+    senders: Senders, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts, "_LAST_SECONDS", 0.1)
+    sender = await senders.open(alerts=AlertOptions(command=("sleep", "60")))
+    assert sender._alerts
+    sender._alerts.start()
+    for reason in ("first", "second"):
+        fault = HealthFault(at=senders.clock.now, part="storage", about=reason, reason=reason)
+        sender.events.tell(fault)
+    await sender._alerts.stop()
+    said = [line for line in caplog.messages if "not sent by command before the end" in line]
+    assert [line.rpartition(" ")[2] for line in said[:2]] == ["first", "second"]
+
+
+def test_a_command_in_one_string_is_refused() -> None:
+    with pytest.raises(ConfigError, match="command: expected a list, found a string"):
+        AlertOptions(command="/usr/bin/notify --now")
