@@ -113,9 +113,11 @@ class _Credentials(_Table):
         return Authentication(schemes=(self.scheme,), credentials=secret)
 
     def _certificate(self, base: Path) -> ClientCertificate | None:
-        if self.client_certificate is None:
-            return None
         variable, file = self.client_key_password_env, self.client_key_password_file
+        if self.client_certificate is None:
+            if self.client_key or variable or file:
+                raise ConfigError("client_certificate: expected beside its key")
+            return None
         return ClientCertificate(
             certificate=base / self.client_certificate,
             key=_path(base, self.client_key),

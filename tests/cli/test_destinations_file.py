@@ -197,6 +197,11 @@ OAUTH = CREDENTIALS + '[credentials.oauth]\ntoken_url = "https://t.partner.net"\
             "either credentials_env or credentials_file",
             id="credentials twice",
         ),
+        pytest.param(
+            CREDENTIALS + 'client_key = "client.key"',
+            "client_certificate: expected beside its key",
+            id="a client's key without its certificate",
+        ),
         pytest.param(OAUTH, "expected client_secret_env", id="no secret"),
         pytest.param(
             OAUTH + 'client_secret = "canary"',
