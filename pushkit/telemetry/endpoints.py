@@ -65,6 +65,8 @@ async def serving(endpoints: Endpoints, sockets: Sequence[socket.socket]) -> Asy
     async def handle(request: web.BaseRequest) -> web.Response:
         page = await endpoints.answer(request.method, request.path)
         headers = {"Content-Type": page.content_type, "Server": "pushkit"}
+        if page.status == 405:
+            headers["Allow"] = ", ".join(_READS)
         return web.Response(status=page.status, body=page.body, headers=headers)
 
     # A series of when each other series began doubles them; this process is ours.

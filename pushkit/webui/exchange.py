@@ -59,9 +59,10 @@ class Answer:
 class Refused(Exception):  # noqa: N818  # an answer, no error of this program
     """Raised where a request is answered with a refusal."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, *headers: tuple[str, str]) -> None:
         super().__init__(text)
         self.status = status
+        self.headers = headers
 
 
 class SeeOther(Exception):  # noqa: N818  # an answer, no error of this program

@@ -18,6 +18,7 @@ from pushkit.errors import ConfigError
 from pushkit.keys.private_file import read_private
 from pushkit.terminal.dashboard_options import DashboardOptions
 from pushkit.terminal.listening import listen
+from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
 from pushkit.webui.access import DashboardAccess, is_loopback
@@ -85,7 +86,7 @@ def run_dashboard(
 ) -> None:
     """Serve a dashboard until a stop signal. Raises ConfigError: no such address, no token."""
     access = access_of(options)
-    logging.basicConfig(level=logging.WARNING, format=_WRITTEN)
+    log_to_stderr(verbose=False, log_format=LogFormat.TEXT)
     audit_to(options.audit_log)
 
     async def run(sockets: Sequence[socket.socket]) -> None:

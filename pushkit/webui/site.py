@@ -189,13 +189,16 @@ class Site:
 
         self._route("POST", path, serve)
 
-    async def _serve_live(self, _request: PageRequest) -> Answer:
+    async def _serve_live(self, request: PageRequest) -> Answer:
         """Tell a page when to look again, by server-sent events."""
+        headers = (("Content-Type", "text/event-stream"),)
+        if request.method == "HEAD":
+            return Answer(headers=headers)
         if self._live >= _MAX_LIVE:
             raise Refused(503, "too many pages are live at once")
         events = self._moments()
         await anext(events)  # from here on it is counted, and ends when it is closed
-        return Answer(headers=(("Content-Type", "text/event-stream"),), events=events)
+        return Answer(headers=headers, events=events)
 
     async def _moments(self) -> AsyncGenerator[bytes, None]:
         self._live += 1
@@ -239,15 +242,15 @@ class Site:
         except SeeOther as exc:
             answer = Answer(status=303, headers=(("Location", request.root + exc.path),))
         except Refused as exc:
-            answer = self._refusal(request, exc.status, str(exc))
+            answer = self._refusal(request, exc)
         except ConfigError as exc:
-            answer = self._refusal(request, 400, str(exc))
+            answer = self._refusal(request, Refused(400, str(exc)))
         except PushkitError as exc:
             _log.error("dashboard: %s: %s", printable(request.path), exc)
-            answer = self._refusal(request, 503, f"{exc.code}: the log says more")
+            answer = self._refusal(request, Refused(503, f"{exc.code}: the log says more"))
         except Exception:  # noqa: BLE001  # whatever it is, nothing of it is shown
             _log.exception("dashboard: %s", printable(request.path))
-            answer = self._refusal(request, 500, "an error of the dashboard: see its log")
+            answer = self._refusal(request, Refused(500, "an error of the dashboard: see its log"))
         return replace(answer, headers=tuple((_HEADERS | dict(answer.headers)).items()))
 
     async def _admitted(self, request: PageRequest, read: ReadForm) -> Answer:
@@ -266,7 +269,8 @@ class Site:
 
     def _turn_away(self, request: PageRequest) -> None:
         if request.path.startswith("/api/") or request.method not in _READS:
-            raise Refused(401, "expected the token: Authorization: Bearer …")
+            challenge = ("WWW-Authenticate", "Bearer")
+            raise Refused(401, "expected the token: Authorization: Bearer …", challenge)
         if self.access.token is None:
             raise Refused(403, "without a token, the dashboard is for loopback alone")
         asked = urlencode(request.query)
@@ -285,26 +289,28 @@ class Site:
         """Return who answers a path, and what stands in it."""
         came = [unquote(part) for part in request.path.split("/")]
         wanted = "GET" if request.method == "HEAD" else request.method
-        status, text = 404, "there is no such page"
+        allowed: list[str] = []
         for method, parts, handler in self._routes:
             values = _match(parts, came)
             if values is None:
                 continue
             if method == wanted:
                 return handler, values
-            status, text = 405, f"expected {method}"
-        raise Refused(status, text)
+            allowed += _READS if method == "GET" else [method]
+        if not allowed:
+            raise Refused(404, "there is no such page")
+        methods = ", ".join(allowed)
+        raise Refused(405, f"expected {methods}", ("Allow", methods))
 
-    def _refusal(self, request: PageRequest, status: int, text: str) -> Answer:
+    def _refusal(self, request: PageRequest, refused: Refused) -> Answer:
+        status, text = refused.status, str(refused)
         if request.path.startswith("/api/"):
             problem: JsonObject = {"type": "about:blank", "status": status, "detail": text}
             answer = _json(problem, status=status, content_type=_PROBLEM)
         else:
             found: JsonObject = {"status": status, "text": text}
             answer = self._html(request, "refusal.html", found, status=status)
-        if status == 401:
-            return replace(answer, headers=(*answer.headers, ("WWW-Authenticate", "Bearer")))
-        return answer
+        return replace(answer, headers=(*answer.headers, *refused.headers))
 
     def _html(
         self, request: PageRequest, template: str, found: Mapping[str, JsonValue], status: int = 200
@@ -426,7 +432,7 @@ def _local(path: str | None) -> str:
     """Return a path of this dashboard: what a link says is not where a login leads."""
     if not path or not path.startswith("/") or path.startswith("//") or "\\" in path:
         return "/"
-    return path if path.isprintable() else "/"
+    return path if path.isascii() and path.isprintable() else "/"
 
 
 def _json(found: JsonObject, *, status: int = 200, content_type: str = _JSON) -> Answer:

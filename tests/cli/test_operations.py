@@ -112,6 +112,9 @@ def test_the_processes_of_a_worker_answer_for_all_of_them(
     assert get(port, "/healthz") == (200, b"alive\n")
     assert get(port, "/readyz") == (200, b"ready\n")
     assert get(port, "/else")[0] == 404
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", data=b"")
+    assert (refused.value.code, refused.value.headers["Allow"]) == (405, "GET, HEAD")
     process.terminate()
     assert process.wait(DEADLINE) == 0
 
@@ -132,6 +135,20 @@ def test_a_worker_that_has_no_key_says_so_in_one_line(start: Start, tmp_path: Pa
     assert (status, first) == (503, "not ready")
     assert second.startswith("keys: no ES256 key is active; the next one signs from ")
     assert key.kid not in body.decode()
+
+
+def test_a_dashboard_logs_nothing_of_a_request_that_is_no_http(
+    start: Start, webhook: Webhook, tmp_path: Path
+) -> None:
+    database, port = str(tmp_path / "outbox.db"), free_port()
+    enqueue(database, webhook, 1)
+    listen = ["--listen", f"127.0.0.1:{port}"]
+    start("pushkit.cli.main", "dashboard", "--database", database, *listen)
+    eventually_sync(lambda: get(port, "/")[0] == 200)
+    with socket.create_connection(("127.0.0.1", port), DEADLINE) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\ncanary\r\n\r\n")
+        assert b" 400 " in stranger.recv(1000)
+    assert (tmp_path / "err").read_text() == ""
 
 
 def test_a_port_that_is_taken_is_said_before_anything_starts(

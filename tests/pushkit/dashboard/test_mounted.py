@@ -121,3 +121,34 @@ async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
                     status = answer.status
                     if status == 200:
                         assert await answer.content.readline() == b"event: changed\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("DELETE", "/login", "GET, HEAD, POST"), ("OPTIONS", "/api/v1/deliveries", "GET, HEAD")],
+)
+async def test_another_method_is_told_which_there_are(
+    ops: str, browser: aiohttp.ClientSession, method: str, path: str, allowed: str
+) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with browser.request(method, f"{ops}{path}", headers=headers) as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, allowed)
+
+
+async def test_a_link_that_no_header_can_hold_leads_to_the_first_page(
+    ops: str, browser: aiohttp.ClientSession
+) -> None:
+    headers, form = {"Origin": ops.removesuffix("/ops")}, {"token": TOKEN, "next": "/日本"}
+    login = browser.post(f"{ops}/login", data=form, headers=headers, allow_redirects=False)
+    async with login as answer:
+        assert (answer.status, answer.headers["Location"]) == (303, "/ops/")
+
+
+async def test_who_asks_for_the_head_alone_is_no_live_page(
+    ops: str, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "_MAX_LIVE", 1)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    for method in ("HEAD", "GET"):
+        async with browser.request(method, f"{ops}/live", headers=headers) as answer:
+            assert (answer.status, answer.content_type) == (200, "text/event-stream")
