@@ -104,10 +104,10 @@ class PushkitNotificationSender(Buffered):
         What cannot be sent, or finds too many waiting, is logged and counted (`buffer.refused`),
         and never raised: the SDK would fail the client's call by it.
         """
-        document = _as_json(task)
         try:
+            document = _as_json(task)
             update = parse_update(document, WireVersion.V0_3)
-        except UnrecognisedBodyError as exc:
+        except (ValueError, UnrecognisedBodyError) as exc:  # pydantic's, of what is no JSON
             self.buffer.refuse(exc)
             return
         await self._enqueue(update.task_id or "", update, size=len(json.dumps(document)))

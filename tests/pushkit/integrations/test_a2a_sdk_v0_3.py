@@ -134,19 +134,31 @@ async def test_a_task_waits_in_memory_while_the_outbox_is_away(
     assert len(await push.deliveries("task-1")) == 1
 
 
+NO_BASE64 = v0_3.Part(root=v0_3.FilePart(file=v0_3.FileWithBytes(bytes="no base64!")))
+
+
 @pytest.mark.usefixtures("_sdk_of_0_3")
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        pytest.param(
+            {"artifacts": [v0_3.Artifact(artifact_id="a", parts=[NO_BASE64])]},
+            "artifacts.0.parts.0.file.bytes: expected base64",
+            id="bytes that are no base64",
+        ),
+        pytest.param({"metadata": {"a": object()}}, "PydanticSerializationError", id="no JSON"),
+    ],
+)
 async def test_a_task_that_cannot_be_sent_is_told_and_not_raised(
-    push: PushSender, caplog: pytest.LogCaptureFixture
+    push: PushSender, caplog: pytest.LogCaptureFixture, members: dict[str, object], told: str
 ) -> None:
     await PushkitConfigStore(push).set_info("task-1", config())
-    file = v0_3.FilePart(file=v0_3.FileWithBytes(bytes="no base64!"))
-    artifact = v0_3.Artifact(artifact_id="a", parts=[v0_3.Part(root=file)])
     notifications = PushkitNotificationSender(push)
 
-    await notifications.send_notification(task().model_copy(update={"artifacts": [artifact]}))
+    await notifications.send_notification(task().model_copy(update=members))
 
     assert notifications.buffer.refused == 1
-    assert "artifacts.0.parts.0.file.bytes: expected base64" in caplog.text
+    assert told in caplog.text
     assert await push.deliveries("task-1") == []
 
 
