@@ -22,7 +22,7 @@ from pushkit.a2a import (
     WireVersion,
     push_body,
 )
-from pushkit.errors import PayloadTooLargeError, PushkitError
+from pushkit.errors import InvalidUpdateError, PayloadTooLargeError, PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Recipient
 
@@ -70,17 +70,24 @@ class BodyEncoder:
     ) -> bytes:
         """Return one body.
 
-        Of a task that is too large to be sent whole, clients of 0.3 get the status alone: they have
-        the rest by `tasks/get`, and would not hear of its end otherwise.
+        Of a task that cannot be sent whole, for it is too large or a message of it has no id,
+        clients of 0.3 get the status alone: they have the rest by `tasks/get`, and would not hear
+        of its end otherwise.
 
         Raises:
             InvalidUpdateError: The update cannot be written in this version.
             SnapshotRequiredError: The version sends whole tasks, and there is none.
             PayloadTooLargeError: It is over the limit.
         """
-        body = push_body(update, version, snapshot, now=now)
-        if len(body) > self._max_body_bytes and version is WireVersion.V0_3:
-            body = _status_alone(update) or body
+        try:
+            return self._bounded(push_body(update, version, snapshot, now=now), version)
+        except (InvalidUpdateError, PayloadTooLargeError):
+            alone = _status_alone(update) if version is WireVersion.V0_3 else None
+            if alone is None:
+                raise
+            return self._bounded(alone, version)
+
+    def _bounded(self, body: bytes, version: WireVersion) -> bytes:
         if len(body) > self._max_body_bytes:
             raise PayloadTooLargeError(
                 f"the {version.value} body would be {len(body)} bytes,"

@@ -123,6 +123,26 @@ async def test_of_a_task_that_grew_too_large_a_client_of_0_3_hears_the_status(
     assert said["status"]["state"] == "completed"
 
 
+@pytest.mark.parametrize("is_whole", [False, True], ids=["a status", "the task itself"])
+async def test_of_a_task_that_cannot_be_written_a_client_of_0_3_hears_the_status(
+    sender: PushSender, status: MakeStatus, task: MakeTask, *, is_whole: bool
+) -> None:
+    await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="0.3")
+    nameless = Message(message_id="", role=Role.AGENT, parts=(TextPart(text="hi"),))
+    snapshot = replace(task(state="completed"), history=(nameless,))
+
+    if is_whole:
+        result = await sender.notify(TaskSnapshot(task=snapshot))
+    else:
+        result = await sender.notify(status("completed"), snapshot=snapshot)
+
+    assert result.refused == ()
+    [delivery] = await sender.deliveries("task-1")
+    said = json.loads(delivery.body)
+    assert said.keys() == {"kind", "id", "contextId", "status"}
+    assert said["status"]["state"] == "completed"
+
+
 async def test_each_version_has_a_test_notification(sender: PushSender, webhook: Webhook) -> None:
     await subscribe_all(sender, webhook)
     for version in CONFIGS:
