@@ -296,10 +296,12 @@ class HttpConnection(asyncio.Protocol):
         assert self._wire is not None  # noqa: S101  # it is made
         self._messages = Messages(self._server.max_head_bytes)  # what came will not be answered
         self._resume()
-        if not self._wire.can_write_eof() or self._no_more:
+        if self._no_more:
             self._close()
             return
         self._lingering.begin()
+        if not self._wire.can_write_eof():  # over TLS that would end both halves
+            return
         try:
             self._wire.write_eof()
         except OSError:  # it was reset, and the event loop has not read that yet

@@ -594,6 +594,19 @@ async def test_an_answer_that_was_taken_over_tls_has_no_deadline_any_more(
     assert (await client.answer()).code == "head_timeout"
 
 
+async def test_whoever_is_refused_over_tls_in_mid_body_gets_to_the_answer(
+    world: World, serve: Serve, tls: ssl.SSLContext, trusting: ssl.SSLContext
+) -> None:
+    site = await serve(tls=tls)
+    client, other = await site.connect(tls=trusting), await site.connect(tls=trusting)
+    await client.send(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\nhalf of")
+    answer = await client.answer()
+    assert (answer.code, answer.headers["connection"]) == ("not_found", "close")
+    await other.send(request_of(world))
+    assert (await other.answer()).status == 202  # so much later
+    assert not client.reader.at_eof()  # a connection that is closed while it sends is reset
+
+
 async def test_a_handshake_that_failed_leaves_nothing_in_memory(
     make_world: WorldFactory, serve: Serve, tls: ssl.SSLContext
 ) -> None:
