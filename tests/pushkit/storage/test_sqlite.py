@@ -163,6 +163,22 @@ async def test_nothing_is_stored_in_a_file_that_was_removed_or_replaced(
     assert await database.read(names()) == ["a", "c"]
 
 
+@pytest.mark.parametrize("suffix", ["-wal", "-shm"])
+async def test_nothing_is_stored_in_a_log_that_was_removed(
+    tmp_path: Path, suffix: str, write: Write
+) -> None:
+    (folder := tmp_path / "there").mkdir()
+    (link := tmp_path / "link.db").symlink_to(folder / "things.db")
+    database = things(link)
+    await database.open()
+    await write(database, insert("a"))
+    (folder / f"things.db{suffix}").unlink()
+
+    with pytest.raises(StorageError, match="was removed or replaced"):
+        await write(database, insert("b"))
+    await database.close()
+
+
 async def test_the_log_that_grew_beside_a_reader_shrinks_once_that_has_ended(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
