@@ -403,7 +403,10 @@ class PushSender:
 
         sinks = options.sinks()
         if options.webhook is not None:
-            self._policy.check(options.webhook)
+            try:
+                self._policy.check(options.webhook)
+            except InvalidPushConfigError as exc:
+                raise ConfigError(f"alerts: webhook: {exc}") from exc
             config = PushConfig(id="alerts", url=options.webhook, token=options.webhook_token)
             sinks.append(AlertWebhook(self, config, every=options.every))
         return Alerts(options, sinks, look=self._look, events=self.events)

@@ -20,9 +20,11 @@ def listen(address: str, *, setting: str) -> list[socket.socket]:
         setting: Which setting says so, for the error.
 
     Raises:
-        ConfigError: It cannot be had.
+        ConfigError: It is none, or cannot be had.
     """
     name, _, port = address.rpartition(":")
+    if parse_host_and_port(f"*{address}" if address.startswith(":") else address) is None:
+        raise ConfigError(f"{setting}: found {address!r}, expected host:port")
     try:
         found = socket.getaddrinfo(
             name.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -57,4 +59,7 @@ def listening_at(address: str) -> socket.socket:
 
 
 def _reason(exc: OSError) -> str:
-    return str(exc.strerror if isinstance(exc, socket.gaierror) else os.strerror(exc.errno or 0))
+    number = exc.errno or 0
+    # `create_server` tells of a name that nobody knows as if the system had said so.
+    is_of_name = isinstance(exc, socket.gaierror) or number < 0
+    return str(exc.strerror).partition(" (while")[0] if is_of_name else os.strerror(number)

@@ -85,11 +85,9 @@ def run_dashboard(
     say: Callable[[str], None],  # called with the line that tells where it is
 ) -> None:
     """Serve a dashboard until a stop signal. Raises ConfigError: no such address, no token."""
-    access = access_of(options)
     log_to_stderr(verbose=False, log_format=LogFormat.TEXT)
-    audit_to(options.audit_log)
 
-    async def run(sockets: Sequence[socket.socket]) -> None:
+    async def run(access: DashboardAccess, sockets: Sequence[socket.socket]) -> None:
         with until_stopped() as stop:
             async with opened(access) as site, serving(site, sockets):
                 host, port = sockets[0].getsockname()[:2]
@@ -100,4 +98,6 @@ def run_dashboard(
         sockets = listen(options.listen, setting="--listen")
         for each in sockets:
             closing.enter_context(each)
-        asyncio.run(run(sockets))
+        access = access_of(options)
+        audit_to(options.audit_log)
+        asyncio.run(run(access, sockets))

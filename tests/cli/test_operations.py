@@ -165,6 +165,23 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(
     )
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "9702", "127.0.0.1:99999", "127.0.0.1:http"])
+@pytest.mark.parametrize("command", ["worker", "dashboard"])
+def test_an_address_without_a_port_is_told(
+    pushkit_command: Run, tmp_path: Path, command: str, address: str
+) -> None:
+    database = str(tmp_path / "outbox.db")
+    assert pushkit_command("migrate", "--database", database).status == 0
+    save_key_ring(tmp_path / "keys.json", KeyRing.create(datetime.now(UTC)))
+    option = "--http" if command == "worker" else "--listen"
+    issuer = ("--issuer", ISSUER) if command == "worker" else ()
+    ran = pushkit_command(
+        *(command, "--database", database, option, address),
+        *("--keys", str(tmp_path / "keys.json"), *issuer),
+    )
+    assert (ran.status, ran.error) == (1, f"{option}: found {address!r}, expected host:port")
+
+
 def test_a_receiver_answers_operators_apart_from_webhooks(
     start: Start, pushkit_command: Run, own_folder: Path
 ) -> None:

@@ -188,7 +188,7 @@ async def test_what_a_command_fails_by_is_logged_with_the_alert(
 async def test_alerts_that_cannot_be_sent_are_refused_at_once(
     senders: Senders, alerts: AlertOptions
 ) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"^alerts: "):
         await senders.open(alerts=alerts)
 
 
