@@ -135,7 +135,8 @@ class DashboardAccess:
 
     def _sign(self, purpose: str, value: str) -> str:
         key = hashlib.sha256(f"pushkit dashboard {self.token}".encode()).digest()
-        return hmac.new(key, f"{purpose} {value}".encode(), hashlib.sha256).hexdigest()
+        data = f"{purpose} {value}".encode("utf-8", "surrogateescape")
+        return hmac.new(key, data, hashlib.sha256).hexdigest()
 
 
 def is_loopback(address: str | None) -> bool:

@@ -45,13 +45,15 @@ def _request(request: web.Request) -> PageRequest:
 
 
 async def read_body(request: web.Request, limit: int) -> bytes | None:
-    """Return the body of a request; None once it is longer than the limit."""
+    """Return the body of a request; None once it is longer than the limit, or breaks off."""
     body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > limit:
-            return None
-    return bytes(body)
+    with contextlib.suppress(ConnectionError, web.RequestPayloadError):
+        async for chunk in request.content.iter_any():
+            body += chunk
+            if len(body) > limit:
+                return None
+        return bytes(body)
+    return None
 
 
 async def _respond(request: web.Request, answer: Answer) -> web.StreamResponse:

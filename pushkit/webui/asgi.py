@@ -65,13 +65,13 @@ def _request(scope: _Message) -> PageRequest:
 
 
 async def read_body(receive: _Receive, limit: int) -> bytes | None:
-    """Return the body of a request; None once it is longer than the limit."""
+    """Return the body of a request; None once it is longer than the limit, or breaks off."""
     body, more = bytearray(), True
     while more:
         message = await receive()
         body += message.get("body", b"")
         more = message.get("more_body", False)
-        if len(body) > limit:
+        if len(body) > limit or message["type"] == "http.disconnect":
             return None
     return bytes(body)
 

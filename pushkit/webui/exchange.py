@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 _MAX_VALUES = 1000
 
 ReadForm: TypeAlias = Callable[[int], Awaitable[bytes | None]]
-"""Reads the body of a request; None once it is longer than the limit."""
+"""Reads the body of a request; None once it is longer than the limit, or breaks off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.errors import ConfigError, PushkitError
-from pushkit.logs import printable
+from pushkit.logs import RepeatedLog, printable
 from pushkit.webui import formats
 from pushkit.webui.access import SESSION_LIFETIME, DashboardAccess
 from pushkit.webui.exchange import Answer, PageRequest, ReadForm, Refused, SeeOther, values_of
@@ -78,6 +78,7 @@ class Site:
     ) -> None:
         self.access = access
         self._live = 0
+        self._wrong_tokens = RepeatedLog(_log, most=10)
         self._clock = clock
         self._title = title
         # Cookies know no ports: another dashboard of this machine has another one.
@@ -263,7 +264,7 @@ class Site:
         if request.method == "POST":
             body = await read(_MAX_FORM_BYTES)
             if body is None:
-                raise Refused(413, f"expected a form of at most {_MAX_FORM_BYTES} bytes")
+                raise Refused(413, f"expected a whole form, of at most {_MAX_FORM_BYTES} bytes")
             request = replace(request, form=values_of(body.decode("utf-8", "replace")))
         return await handler(request)
 
@@ -349,7 +350,8 @@ class Site:
         if not self.access.is_same_origin(request.headers):
             raise Refused(403, "the form is not from a page of this dashboard")
         if not self.access.holds_token(request.field("token").strip()):
-            _log.warning("dashboard: a wrong token from %s", request.peer)
+            said = "dashboard: a wrong token from %s"
+            self._wrong_tokens.say(request.peer, logging.WARNING, said, request.peer)
             return self._html(request, "login.html", {"then": then, "wrong": True}, status=403)
         lifetime = int(SESSION_LIFETIME.total_seconds())
         cookie = self._set_cookie(request, self.access.begin_session(self._clock()), lifetime)

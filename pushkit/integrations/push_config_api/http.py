@@ -124,8 +124,8 @@ class PushConfigApi:
         return ApiAnswer(status=200, headers={"Content-Type": _JSON}, body=_bytes(document))
 
     def too_long(self) -> ApiError:
-        """Return the refusal of a request that is longer than the limit."""
-        detail = f"longer than {self.max_body_bytes} bytes"
+        """Return the refusal of a request that is longer than the limit, or broke off."""
+        detail = f"expected a whole body, of at most {self.max_body_bytes} bytes"
         return ApiError(ErrorKind.REQUEST, detail, status=413)
 
 
