@@ -91,27 +91,27 @@ class _Sent:
 class AlertBound:
     """Lets the same alert through once in an interval, and counts the others.
 
-    Of more than a hundred different ones in an interval the rest is one: `other`.
+    Of more than a hundred different ones of a code in an interval the rest is one: `other`.
     """
 
     def __init__(self, every: timedelta) -> None:
         self._every = every
-        self._sent: dict[tuple[AlertCode, str], _Sent] = {}
+        # By what it is about, for each code: one that others cause crowds out no other.
+        self._sent: dict[AlertCode, dict[str, _Sent]] = {code: {} for code in AlertCode}
 
     def admit(self, alert: Alert) -> Alert | None:
         """Return an alert as it is to be sent; None if it is only counted."""
-        key = (alert.code, alert.about)
-        if key not in self._sent and len(self._sent) >= _MOST:
-            self._sent = {
-                each: sent for each, sent in self._sent.items() if self._is_lately(sent, alert)
-            }
-            if len(self._sent) >= _MOST:
-                key = (alert.code, _OTHER)
-        before = self._sent.get(key)
+        about, of_code = alert.about, self._sent[alert.code]
+        if about not in of_code and len(of_code) >= _MOST:
+            of_code = {each: sent for each, sent in of_code.items() if self._is_lately(sent, alert)}
+            self._sent[alert.code] = of_code
+            if len(of_code) >= _MOST:
+                about = _OTHER
+        before = of_code.get(about)
         if before is not None and self._is_lately(before, alert):
             before.unsent += 1
             return None
-        self._sent[key] = _Sent(alert.at)
+        of_code[about] = _Sent(alert.at)
         return replace(alert, more=before.unsent) if before else alert
 
     def _is_lately(self, sent: _Sent, alert: Alert) -> bool:

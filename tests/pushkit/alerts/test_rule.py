@@ -143,6 +143,11 @@ def test_another_origin_is_another_alert_up_to_a_hundred_of_them() -> None:
     sent = [bound.admit(alert) for alert in alerts if alert is not None]
     assert len([each for each in sent if each is not None]) == 101
 
+    for part in ("storage", "keys"):  # of another code, none is one too many
+        fault = alert_of(HealthFault(at=NOW, part=part, reason="it is away"))
+        assert fault is not None
+        assert bound.admit(fault) is not None
+
     later = alert_of(replace(DEAD, origin="https://new.example.com:443", at=NOW + HOUR))
     assert later is not None
     assert bound.admit(later) is not None

@@ -54,6 +54,22 @@ async def test_attempts_are_counted_by_what_came_of_them_and_latency_from_notify
     assert found.value("pushkit_slots", state="free") == 256
 
 
+async def test_no_webhook_crowds_out_the_codes_of_others(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open(breaker=BreakerPolicy(failures=1000))
+    await read(sender)
+    for number, code in enumerate([*range(500, 560), 400]):
+        task, owner = f"task-{number}", f"owner-{number}"
+        await sender.subscribe(task, {"url": webhook.url()}, version="1.0", owner=owner)
+        webhook.replies_with(code)
+        await sender.notify(status(task_id=task))
+        await sender.worker.run_once()
+    found = await read(sender)
+    assert found.value("pushkit_dead_letters_total", code="rejected") == 1
+    assert found.value("pushkit_attempts_total", origin=webhook.base, code="other") == 10
+
+
 async def test_the_backlog_is_read_from_the_database(
     senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
 ) -> None:
