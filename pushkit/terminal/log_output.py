@@ -40,8 +40,10 @@ class JsonLines(logging.Formatter):
             "process": record.process,
             "message": record.getMessage(),
         }
-        facts = {k: v for k, v in vars(record).items() if k not in _STANDARD}
-        line.update({k: v for k, v in facts.items() if k not in line})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        facts = {k: v for k, v in vars(record).items() if k not in _STANDARD and k not in line}
+        try:
+            return json.dumps(line | facts, default=str, allow_nan=False)
+        except (TypeError, ValueError):  # an application's: NaN, keys of other types, loops
+            return json.dumps(line | {name: str(value) for name, value in facts.items()})

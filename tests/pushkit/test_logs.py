@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import logging
 from datetime import timedelta
 
 import pytest
 
 from pushkit.logs import RepeatedLog
+from pushkit.terminal.log_output import JsonLines
 
 
 class Clock:
@@ -99,3 +101,11 @@ def test_of_all_causes_an_interval_has_so_many_lines(
         "away: 1",
         "away: 2",
     ]
+
+
+@pytest.mark.parametrize("odd", [float("nan"), {("a", "b"): 1}, [float("-inf")]])
+def test_whatever_an_application_adds_a_line_is_json(odd: object) -> None:
+    record = logging.makeLogRecord({"msg": "said", "odd": odd, "task": "task-1"})
+    line = json.loads(JsonLines().format(record), parse_constant=pytest.fail)
+    assert (line["message"], line["task"], line["odd"]) == ("said", "task-1", str(odd))
+    assert isinstance(line["process"], int)
