@@ -59,7 +59,7 @@ class OAuthClient:
         authentication: Whether id and secret travel in a header or in the body.
 
     Raises:
-        ConfigError: One of them is missing.
+        ConfigError: One of them is missing, or what no token endpoint can have given out.
     """
 
     token_url: str = field(repr=False)
@@ -72,8 +72,9 @@ class OAuthClient:
 
     def __post_init__(self) -> None:
         for name in ("token_url", "client_id", "client_secret"):
-            if not getattr(self, name):
-                raise ConfigError(f"oauth: {name}: expected a string that is not empty")
+            value = getattr(self, name)
+            if not value or not value.isprintable():  # as with a line break at its end
+                raise ConfigError(f"oauth: {name}: expected printable characters")
         if self.authentication not in set(ClientAuthentication):
             expected = " or ".join(ClientAuthentication)
             raise ConfigError(f"oauth: authentication: expected {expected}")

@@ -377,6 +377,8 @@ async def test_the_token_endpoint_is_under_the_guard(
         {"token_url": ""},
         {"client_id": ""},
         {"client_secret": ""},
+        {"client_secret": "canary\n"},
+        {"client_id": "not UTF-8: \udcff"},
         {"authentication": "private_key_jwt"},
     ],
 )
