@@ -15,7 +15,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -202,14 +202,17 @@ class SqliteDatabase:
                 f"connection: found {type(connection).__name__}, expected a sqlite3.Connection:"
                 " the outbox is a SQLite file"
             )
-        if not found.in_transaction:
-            raise ConfigError(
-                "connection: not in a transaction, so that nothing would hold task and"
-                " notification together: execute BEGIN IMMEDIATE first"
-            )
         try:
-            self._check(found)
-            return _run_nested(found, script)
+            if not found.in_transaction:
+                raise ConfigError(
+                    "connection: not in a transaction, so that nothing would hold task and"
+                    " notification together: execute BEGIN IMMEDIATE first"
+                )
+            with _reading_text(found):
+                self._check(found)
+                return _run_nested(found, script)
+        except sqlite3.ProgrammingError as exc:  # it is closed, or belongs to another thread
+            raise ConfigError(f"connection: {exc}") from exc
         except sqlite3.Error as exc:
             raise StorageError(f"the database refused: {exc}; roll the transaction back") from exc
 
@@ -376,6 +379,16 @@ def _execute(connection: sqlite3.Connection, sql: str, parameters: tuple[object,
         return cursor.execute(in_sqlite(sql), parameters).fetchall()
     except (UnicodeEncodeError, OverflowError) as exc:  # half a surrogate pair, 64 bits and more
         raise sqlite3.DataError(f"a value cannot be stored: {type(exc).__name__}") from exc
+
+
+@contextlib.contextmanager
+def _reading_text(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read text as `str`, whatever a caller's own connection reads it as."""
+    theirs, connection.text_factory = connection.text_factory, str
+    try:
+        yield
+    finally:
+        connection.text_factory = theirs
 
 
 def _run_nested(connection: sqlite3.Connection, script: Script[T]) -> T:

@@ -115,6 +115,29 @@ async def test_on_sqlite_the_callers_row_factory_stays(
     own.close()
 
 
+async def test_on_sqlite_the_callers_text_factory_stays(
+    senders: Senders, sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    own = connect(senders.database)
+    own.text_factory = bytes
+    own.execute("BEGIN IMMEDIATE")
+    await sender.notify(status(), connection=own)
+    assert own.execute("SELECT 'x'").fetchone() == (b"x",)
+    own.execute("COMMIT")
+    own.close()
+    assert await stored(sender) == 1
+
+
+async def test_on_sqlite_a_connection_that_is_closed_is_refused(
+    senders: Senders, sender: PushSender, status: MakeStatus
+) -> None:
+    own = connect(senders.database)
+    own.close()
+    with pytest.raises(ConfigError, match="connection: Cannot operate on a closed database"):
+        await sender.notify(status(), connection=own)
+
+
 async def test_on_sqlite_a_connection_outside_a_transaction_is_refused(
     senders: Senders, sender: PushSender, status: MakeStatus
 ) -> None:
