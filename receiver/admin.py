@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from pushkit.arguments import check_age, check_list, check_number
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.progress import advance
@@ -124,6 +125,7 @@ class InboxAdmin:
             status = None if wanted.unmatched else InboxStatus.DEAD
             pages = self._pages(replace(wanted, status=status))
         else:
+            check_list("wanted", wanted)
             pages = _batches(list(dict.fromkeys(wanted)))
         redriven: list[int] = []
         asked = 0
@@ -152,10 +154,12 @@ class InboxAdmin:
             max_done: What is done, but for the newest so many.
 
         Raises:
-            ConfigError: Neither an age nor a number is given.
+            ConfigError: Neither an age nor a number is given, or one that is below zero.
         """
         if older_than is None and max_done is None:
             raise ConfigError("purge: expected older_than or max_done, found neither")
+        check_age("purge: older_than", older_than)
+        check_number("purge: max_done", max_done)
         purged = 0
         if older_than is not None:
             before = await self._database.read(self._database.now()) - older_than

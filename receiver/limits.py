@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from pushkit.arguments import check_type
 from pushkit.errors import ConfigError
 
 
@@ -48,8 +49,15 @@ class Limits:
     max_backlog_per_sender: int = 100_000
 
     def __post_init__(self) -> None:
-        if self.max_backlog < 1 or self.max_backlog_per_sender < 1:
-            raise ConfigError("limits: expected backlogs of at least 1")
+        for name in ("max_body_bytes", "max_header_bytes", "max_backlog", "max_backlog_per_sender"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"limits: {name}: found {getattr(self, name)}, expected 1 or more"
+                )
+        check_type("limits: request_timeout", self.request_timeout, timedelta)
+        if self.request_timeout <= timedelta(0):
+            found = self.request_timeout
+            raise ConfigError(f"limits: request_timeout: found {found}, expected more than zero")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from weakref import WeakKeyDictionary
 
 from pushkit.a2a import TaskState, WireVersion
+from pushkit.arguments import check_type
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.listeners import Listener, Listeners
@@ -124,10 +125,15 @@ class Receiver(CallbackDecorators):
     ) -> None:
         if not senders:
             raise ConfigError("senders: expected at least one trusted sender")
+        if concurrency < 1:
+            raise ConfigError(f"concurrency: found {concurrency}, expected at least 1")
         if callback_timeout is not None and callback_timeout <= timedelta(0):
             raise ConfigError(
                 f"callback_timeout: found {callback_timeout}, expected more than zero, or None"
             )
+        check_type("drain", drain, timedelta)
+        retry = callback_retry() if retry is None else retry
+        check_type("retry", retry, RetryPolicy)
         retention = retention or InboxRetention()
         check_memory(senders, retention.ids)
         self.events: Listeners = Listeners(_log)
@@ -143,7 +149,7 @@ class Receiver(CallbackDecorators):
         self.dispatcher: Dispatcher = Dispatcher(
             self._database,
             self.callbacks,
-            retry=retry or callback_retry(),
+            retry=retry,
             concurrency=concurrency,
             timeout=callback_timeout,
             senders=lambda: len(self.trust),

@@ -26,6 +26,7 @@ SENDER_ROWS = [
     {"terminal"},
     {"a2a", "captured", "keys", "storage", "work"},
     {
+        "arguments",
         "bounded_json",
         "caching",
         "clock",

@@ -53,6 +53,8 @@ class Authentication:
     extra: Mapping[str, JsonValue] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.schemes, str):  # each letter would be a scheme
+            raise InvalidPushConfigError("authentication.schemes: found a string, expected a list")
         if len(self.schemes) > _MAX_SCHEMES:
             raise InvalidPushConfigError(
                 f"authentication.schemes: {len(self.schemes)}, expected at most {_MAX_SCHEMES}"

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from pushkit.arguments import check_age, check_list, check_number
 from pushkit.clock import utc_now
 from pushkit.delivery.again import Again, Redriven, Retried
 from pushkit.delivery.breaker import BreakerPolicy
@@ -38,7 +39,7 @@ from pushkit.outbox.inspection import (
     Inspection,
     OutboxStats,
 )
-from pushkit.outbox.retention import Purge, Retention, check_age, check_number
+from pushkit.outbox.retention import Purge, Retention
 from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.store import OutboxStore
 from pushkit.progress import advance
@@ -210,6 +211,7 @@ class OutboxAdmin:
 
     async def cancel(self, ids: Sequence[str]) -> list[str]:
         """Cancel pending deliveries; return those that were pending. One in flight goes on."""
+        check_list("ids", ids)
         cancelled: list[str] = []
         with self._telling(OutboxChange.CANCELLED) as tell:
             async for batch in _batches(ids):
@@ -286,6 +288,7 @@ class OutboxAdmin:
         self, wanted: Sequence[str] | DeliveryFilter, state: DeliveryState, from_seq: int = 1
     ) -> AsyncIterator[list[str]]:
         if not isinstance(wanted, DeliveryFilter):
+            check_list("wanted", wanted)
             async for batch in _batches(list(dict.fromkeys(wanted))):
                 yield batch
             return

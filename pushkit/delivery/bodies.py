@@ -22,6 +22,7 @@ from pushkit.a2a import (
     WireVersion,
     push_body,
 )
+from pushkit.arguments import check_type
 from pushkit.errors import InvalidUpdateError, PayloadTooLargeError, PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Recipient
@@ -98,7 +99,9 @@ class BodyEncoder:
     async def ask(self, provider: SnapshotProvider, owner: str, update: AnyUpdate) -> Task | None:
         """Return an owner's snapshot; None if there is none, or the provider fails."""
         try:
-            return await provider(owner)
+            snapshot = await provider(owner)
+            if snapshot is not None:
+                check_type("snapshot", snapshot, Task)
         except Exception as exc:  # noqa: BLE001  # the agent's own code, for one owner of many
             self._repeated.say(
                 ("snapshot", type(exc)),
@@ -109,6 +112,7 @@ class BodyEncoder:
                 exc_info=exc,
             )
             return None
+        return snapshot
 
 
 def _status_alone(update: AnyUpdate) -> bytes | None:

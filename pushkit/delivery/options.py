@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pushkit.arguments import check_callable, check_type
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.limits import check_pace
 from pushkit.delivery.signatures import Signing, SigningChoice
@@ -70,8 +71,8 @@ class SenderOptions:
             end are sent; nowhere if None.
 
     Raises:
-        ConfigError: A number is out of range, or `rate_per_origin` too low for
-            `concurrency_per_host`.
+        ConfigError: One is of a wrong type, a number out of range, or `rate_per_origin` too low
+            for `concurrency_per_host`.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -104,6 +105,10 @@ class SenderOptions:
     alerts: AlertOptions | None = None
 
     def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            check_type(name, getattr(self, name), kind)
+        if not isinstance(self.signing, Signing):
+            check_callable("signing", self.signing)
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: found {getattr(self, name)}, expected at least 1")
@@ -124,3 +129,10 @@ _AT_LEAST_ONE = (
     "max_backlog_per_owner",
 )
 _LONGER_THAN_NOTHING = ("timeout", "disable_after", "lease_margin", "poll_interval")
+_KINDS: Mapping[str, type] = {
+    "drain": timedelta,
+    "retry": RetryPolicy,
+    "breaker": BreakerPolicy,
+    "retain": Retention,
+    "destinations": DestinationRules,
+}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
+from pushkit.arguments import check_list
 from pushkit.clock import utc_now
 from pushkit.delivery.registered import Found, Registered
 from pushkit.delivery.reporting import report_changed
@@ -219,6 +220,7 @@ class SubscriptionAdmin:
                 after = page[-1].id
                 await asyncio.sleep(_PAUSE.total_seconds())
             return
+        check_list("wanted", wanted)
         ids = list(dict.fromkeys(wanted))
         for start in range(0, len(ids), _BATCH):
             yield ids[start : start + _BATCH]

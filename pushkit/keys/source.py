@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from pushkit.errors import KeyFileError
+from pushkit.errors import ConfigError, KeyFileError
 from pushkit.keys.files import load_key_ring
 from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import ALWAYS, KeyRing
@@ -75,13 +75,18 @@ def key_source(
 
     Raises:
         KeyFileError: `keys` is a path, and the file cannot be read.
-        ConfigError: It is a signer, and its public key cannot be read.
+        ConfigError: It is none of these; or a signer, and its public key cannot be read.
     """
     if isinstance(keys, str | Path):
         return FileKeySource(keys, passphrase, changed)
     if isinstance(keys, RemoteSigner):
         # It was there before this process, and signs from the beginning.
         return KeyRing.create(ALWAYS, key=RemoteKey.of(keys))
+    if not hasattr(keys, "ring"):
+        raise ConfigError(
+            f"keys: found {type(keys).__name__},"
+            " expected the path of a key file, a KeyRing, a KeySource or a RemoteSigner"
+        )
     return keys
 
 

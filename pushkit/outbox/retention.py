@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
 
-from pushkit.errors import ConfigError
+from pushkit.arguments import check_age, check_number
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.script import Script, Statement, among, to_micros
-
-_LONGEST: Final = timedelta(days=36500)
-_MOST: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +35,6 @@ class Retention:
         check_age("retain: delivered", self.delivered)
         check_age("retain: dead", self.dead)
         check_number("retain: per_task", self.per_task)
-
-
-def check_age(name: str, age: timedelta | None) -> None:
-    """Raise ConfigError if an age is negative, or longer than a hundred years."""
-    if age is not None and not timedelta(0) <= age <= _LONGEST:
-        raise ConfigError(f"{name}: found {age}, expected 0 to {_LONGEST.days} days")
-
-
-def check_number(name: str, number: int | None) -> None:
-    """Hold that a number, if there is one, is none below 0. Raises ConfigError: it is."""
-    if number is not None and not 0 <= number <= _MOST:
-        raise ConfigError(f"{name}: found {number}, expected 0 to {_MOST}")
 
 
 class Purge:

@@ -24,6 +24,7 @@ from tenacity import (
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base, wait_random_exponential
 
+from pushkit.arguments import check_callable
 from pushkit.errors import ConfigError
 
 T = TypeVar("T")
@@ -84,6 +85,10 @@ class RetryPolicy:
             | stop_after_delay(MAX_AGE.total_seconds())
         )
     )
+
+    def __post_init__(self) -> None:
+        check_callable("retry: wait", self.wait)
+        check_callable("retry: stop", self.stop)
 
 
 def next_attempt(

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from pushkit.a2a import TaskState, UpdateKind
+from pushkit.arguments import check_list, check_type
 from pushkit.errors import ConfigError
 from pushkit.record import field, record
 from receiver.inbox.model import Notification
@@ -104,13 +105,15 @@ class CallbackRegistry:
                 takes no notification, a second one of the same name, or callbacks are being called
                 already.
         """
-        if isinstance(timeout, timedelta) and timeout <= timedelta(0):
-            raise ConfigError(f"timeout: found {timeout}, expected more than zero, or 'none'")
+        if timeout is not None and timeout != NO_TIMEOUT:
+            check_type("timeout", timeout, timedelta)
+            if timeout <= timedelta(0):
+                raise ConfigError(f"timeout: found {timeout}, expected more than zero, or 'none'")
         callback = Callback(
             name=name or f"{function.__module__}:{getattr(function, '__qualname__', 'callback')}",
             function=function,
-            kinds=frozenset(_parse(UpdateKind, kind) for kind in kinds),
-            states=frozenset(_parse(TaskState, state) for state in states),
+            kinds=frozenset(parse_member(UpdateKind, kind) for kind in kinds),
+            states=frozenset(parse_member(TaskState, state) for state in states),
             senders=frozenset(_names("senders", senders)),
             tasks=frozenset(_names("tasks", tasks)),
             timeout=timeout,
@@ -164,12 +167,12 @@ def _takes_one(function: CallbackFunction) -> bool:
 
 
 def _names(what: str, names: Iterable[str]) -> Iterable[str]:
-    if isinstance(names, str):  # a string is a collection too: of its letters
-        raise ConfigError(f"{what}: found {names!r}, expected a list: [{names!r}]")
+    check_list(what, names)
     return names
 
 
-def _parse(kind: type[_Named], value: _Named | str) -> _Named:
+def parse_member(kind: type[_Named], value: _Named | str) -> _Named:
+    """Return a member of an enumeration by its value. Raises ConfigError: there is none."""
     try:
         return kind(value)
     except ValueError as exc:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pushkit.arguments import LONGEST_AGE, check_number
 from pushkit.errors import ConfigError
 from pushkit.storage.script import Row, Script, Statement, among, to_micros
 from receiver.inbox.model import InboxStatus
@@ -17,7 +18,6 @@ from receiver.inbox.model import InboxStatus
 # To free a long body, SQLite walks through all of it.
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 _SEQUENCES_AT_ONCE = 500
-LONGEST_AGE = timedelta(days=36_500)  # the calendar begins long before so far back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,7 @@ class InboxRetention:
                 f"retention: expected ages above zero and up to {LONGEST_AGE.days} days,"
                 " or None for ever"
             )
-        if self.max_done is not None and self.max_done < 0:
-            raise ConfigError(f"retention: max_done: found {self.max_done}, expected 0 or more")
+        check_number("retention: max_done", self.max_done)
 
 
 class Purge:

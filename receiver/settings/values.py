@@ -16,9 +16,9 @@ from pydantic import (
     WrapValidator,
 )
 
+from pushkit.arguments import LONGEST_AGE
 from pushkit.errors import ConfigError
 from pushkit.url import audience_of, parse_host_and_port
-from receiver.inbox.retention import LONGEST_AGE
 from receiver.limits import RateLimit
 
 

@@ -194,3 +194,19 @@ async def test_forever_is_for_ever(desk: Desk) -> None:
 
     assert await desk.admin.retain(InboxRetention(done=None)) == 0
     assert await desk.left() == sorted(kept)
+
+
+async def test_a_negative_age_or_number_purges_nothing(desk: Desk) -> None:
+    kept = await desk.settled(2)
+
+    with pytest.raises(ConfigError, match="older_than: found -1 day"):
+        await desk.admin.purge(older_than=timedelta(days=-1))
+    with pytest.raises(ConfigError, match="max_done: found -1"):
+        await desk.admin.purge(max_done=-1)
+
+    assert {each.id for each in await desk.admin.find()} == set(kept)
+
+
+async def test_a_string_is_no_list_of_what_to_redrive(desk: Desk) -> None:
+    with pytest.raises(ConfigError, match=r"wanted: found '12', expected a list: \['12'\]"):
+        await desk.admin.redrive("12")  # type: ignore[arg-type]

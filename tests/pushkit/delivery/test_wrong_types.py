@@ -1,0 +1,50 @@
+"""What nobody's type checker looked at: wrong types that would be misread without a word."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pushkit import PushSender, StatusUpdate
+from pushkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HOOK = {"url": "https://client.example.com/hook", "id": "1"}
+
+
+async def test_a_provider_that_returns_no_task_fails_for_its_owner_alone(
+    sender: PushSender, status: Callable[..., StatusUpdate], caplog: pytest.LogCaptureFixture
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="0.3", owner="alice")
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
+
+    async def snapshot(_: str) -> Any:
+        return {"id": "task-1"}
+
+    with caplog.at_level(logging.ERROR):
+        result = await sender.notify(status(), snapshot=snapshot)
+
+    assert {each.owner for each in result.deliveries} >= {"bob"}
+    assert "its provider failed" in caplog.text
+
+
+@pytest.mark.parametrize("action", ["redrive", "resend", "retry_now", "cancel"])
+async def test_one_delivery_is_a_list_of_one(
+    sender: PushSender, status: Callable[..., StatusUpdate], action: str
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    [delivery_id] = (await sender.notify(status())).ids
+
+    with pytest.raises(ConfigError, match=rf"expected a list: \['{delivery_id}'\]"):
+        await getattr(sender.outbox, action)(delivery_id)
+
+
+async def test_one_subscription_is_a_list_of_one(sender: PushSender) -> None:
+    subscription = await sender.subscribe("task-1", HOOK, version="1.0")
+
+    with pytest.raises(ConfigError, match=rf"expected a list: \['{subscription.id}'\]"):
+        await sender.subscription_admin.remove(subscription.id)
