@@ -107,6 +107,7 @@ class Life:
         for forward in self._forwards:
             await forward.close()
         await self.dispatcher.retire()
+        await self.arrivals.close()
         self.dispatcher.registry.thaw()
         await self.replay.close()
         await self.intake.trust.close()

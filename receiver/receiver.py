@@ -29,7 +29,7 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.decorators import CallbackDecorators
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher, callback_retry
 from receiver.callbacks.registry import CallbackRegistry, Wanted
-from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
+from receiver.callbacks.waiting import SETTLED_STATES, Arrivals, in_states
 from receiver.edge import Edge
 from receiver.expected import ExpectedStore
 from receiver.expecting import Expectation, hand_out
@@ -506,13 +506,16 @@ class Receiver(CallbackDecorators):
 
         Raises:
             TimeoutError: Nothing of that kind arrived in time.
+            ConfigError: No such state or sender.
+            StorageError: This receiver was closed meanwhile.
         """
+        wanted = until if callable(until) else in_states(until)
         await self._life.listen()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         async with asyncio.timeout(seconds):
             found = await self._arrivals.wait(
                 task_id,
-                until=until,
+                wanted=wanted,
                 sender=self._sender(sender).name,
                 after=after.id if after else 0,
             )
@@ -521,7 +524,12 @@ class Receiver(CallbackDecorators):
     async def updates(
         self, task_id: str, *, sender: str | None = None
     ) -> AsyncGenerator[Notification, None]:
-        """Yield a task's notifications, from the first; ends after a terminal state."""
+        """Yield a task's notifications, from the first; ends after a terminal state.
+
+        Raises:
+            ConfigError: No such sender.
+            StorageError: This receiver was closed meanwhile.
+        """
         await self._life.listen()
         arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
         async with contextlib.aclosing(arrivals) as updates:

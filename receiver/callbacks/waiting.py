@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 
 from pushkit.a2a import TaskState
-from pushkit.errors import InboundError, StorageError
+from pushkit.errors import ConfigError, InboundError, StorageError
 from pushkit.storage.database import Database
+from pushkit.work.pump import cancelled
+from receiver.callbacks.registry import parse_member
 from receiver.inbox.model import Notification
 from receiver.inbox.store import Inbox
 
@@ -48,6 +51,16 @@ class Arrivals:
             if not waiter.arrived.done():
                 waiter.arrived.set_result(None)
 
+    async def close(self) -> None:
+        """Tell all who wait that nothing comes any more."""
+        if self._looking is not None:
+            await cancelled(self._looking)
+            self._looking = None
+        for waiter in itertools.chain.from_iterable(self._waiting.values()):
+            if not waiter.arrived.done():
+                waiter.arrived.set_exception(StorageError("the receiver was closed"))
+                waiter.arrived.exception()  # who is just reading the inbox never asks for it
+
     def look_elsewhere(self) -> None:
         """Look for all who wait: another process accepted something, and nobody said what."""
         self._elsewhere.set()
@@ -74,12 +87,11 @@ class Arrivals:
         self,
         task_id: str,
         *,
-        until: Collection[TaskState] | Callable[[Notification], bool],
+        wanted: Callable[[Notification], bool],
         sender: str,
         after: int = 0,
     ) -> Notification:
         """Return the first notification of a task that is wanted, of those after an id."""
-        wanted = until if callable(until) else _in_states(until)
         async with contextlib.aclosing(
             self.updates(task_id, sender=sender, after=after)
         ) as updates:
@@ -124,7 +136,15 @@ class Arrivals:
             await asyncio.sleep(_REST_SECONDS)
 
 
-def _in_states(states: Collection[TaskState]) -> Callable[[Notification], bool]:
+def in_states(states: Collection[TaskState]) -> Callable[[Notification], bool]:
+    """Return what says whether a notification is of one of these states.
+
+    Raises:
+        ConfigError: There is no such state, or none at all: nothing would end the waiting.
+    """
     # One state alone is a string, and a string is a collection: of its letters.
-    wanted = frozenset({states} if isinstance(states, str) else states)
+    listed = [states] if isinstance(states, str) else list(states)
+    wanted = frozenset(parse_member(TaskState, each) for each in listed)
+    if not wanted:
+        raise ConfigError("until: found no state, expected at least one")
     return lambda notification: notification.state in wanted

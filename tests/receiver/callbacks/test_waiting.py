@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, StorageError
 from pushkit.keys.jwk import Algorithm, generate_key
 from receiver import Notification, TaskState
 from tests.eventually import DEADLINE
@@ -244,3 +244,23 @@ async def test_more_updates_than_one_look_returns_are_all_yielded(world: World) 
         seen = [update.seq async for update in world.receiver.updates("task-1")]
 
     assert seen == list(range(1, 121))
+
+
+async def test_whoever_waits_hears_that_the_receiver_was_closed(world: World) -> None:
+    await world.start()
+    task = await waiting(world)
+    following = asyncio.ensure_future(anext(world.receiver.updates("task-2")))
+    await waiting(world, "task-3")  # one reader: the one before has looked, too
+
+    await world.receiver.close()
+
+    for each in (task, following):
+        with pytest.raises(StorageError, match="the receiver was closed"):
+            await asyncio.wait_for(each, DEADLINE)
+
+
+@pytest.mark.parametrize("until", ["complete", ["completed", "complete"], []])
+async def test_waiting_for_a_state_that_there_is_not_is_refused(world: World, until: Any) -> None:
+    await world.start()
+    with pytest.raises(ConfigError, match=r"found 'complete', expected one of|found no state"):
+        await world.receiver.wait("task-1", until=until, timeout=DEADLINE)
