@@ -127,6 +127,11 @@ class Life:
             await self.database.read(Inbox().next_due())
         except StorageError as exc:
             unready["storage"] = f"storage: {exc}"
+        if self._background:
+            try:
+                await self.replay.open()
+            except StorageError as exc:
+                unready["replay"] = f"replay: {exc}"
         if not self._background or any(task.done() for task in self._background):
             unready["callbacks"] = "callbacks: the dispatcher does not run"
         elif self.dispatcher.is_stuck:

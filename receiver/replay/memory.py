@@ -54,7 +54,11 @@ class ReplayMemory(Protocol):
     """Whether `reserve` asks somebody: else what is fresh is said by the transaction alone."""
 
     async def open(self) -> None:
-        """Connect. Does nothing if it is connected already."""
+        """Ask whether it can be reached.
+
+        Raises:
+            StorageError: It cannot.
+        """
 
     async def close(self) -> None:
         """Disconnect."""
