@@ -18,6 +18,7 @@ from typing import Final
 
 from pushkit.errors import KeyRingError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
+from pushkit.keys.jwks import MAX_JWKS_KEYS
 from pushkit.keys.remote import RemoteKey
 
 DEFAULT_MAX_AGE: Final = timedelta(seconds=300)
@@ -158,8 +159,11 @@ class KeyRing:
         An algorithm that has no key which signs, or is going to, gets its first one: that is
         scheduled at `now` plus the lead. Not at once, since the ring is served already and
         receivers hold sets without it.
+
+        Raises:
+            KeyRingError: So many keys are published that receivers would take no more.
         """
-        _require_utc(now)
+        self._require_room(now)
         new = key or generate_key(algorithm or self.default_algorithm)
         planned = self._active(new.algorithm, now) or self._planned(new.algorithm, now)
         activates_at = None if planned else now + self.activation_lead
@@ -188,14 +192,15 @@ class KeyRing:
                 an unknown `kid` usually saves the day.
 
         Raises:
-            KeyRingError: `activate_now`, and no key has been published for `max_age`.
+            KeyRingError: `activate_now`, and no key has been published for `max_age`; or so many
+                keys are published that receivers would take no more.
         """
         _require_utc(now)
         algorithm = algorithm or self.default_algorithm
         if activate_now:
             return self._activate(self._next_at_once(algorithm, now, force=force), now)
         unscheduled = (e for e in self._pending(algorithm, now) if e.activates_at is None)
-        entry = next(unscheduled, None) or _new_entry(algorithm, now)
+        entry = next(unscheduled, None) or self._new_entry(algorithm, now)
         planned = self._planned(algorithm, now)
         return self._activate(entry, max(now, entry.published_at + self.activation_lead, *planned))
 
@@ -343,7 +348,7 @@ class KeyRing:
     def _next_at_once(self, algorithm: Algorithm, now: datetime, *, force: bool) -> RingKey:
         entry = next(iter(self._pending(algorithm, now)), None)
         if force:
-            return entry or _new_entry(algorithm, now)
+            return entry or self._new_entry(algorithm, now)
         if entry is None:
             raise KeyRingError(f"no {algorithm} key is pending: add one, and wait {self.max_age}")
         if now - entry.published_at < self.max_age:
@@ -352,6 +357,17 @@ class KeyRing:
                 f" {self.max_age}: receivers may hold a set without it; wait, or force"
             )
         return entry
+
+    def _new_entry(self, algorithm: Algorithm, now: datetime) -> RingKey:
+        self._require_room(now)
+        return _new_entry(algorithm, now)
+
+    def _require_room(self, now: datetime) -> None:
+        if len(self.published(now)) >= MAX_JWKS_KEYS:
+            raise KeyRingError(
+                f"{MAX_JWKS_KEYS} keys are published, and receivers refuse a set of more: rotate"
+                " less often, with a shorter grace, or revoke keys that nobody needs"
+            )
 
     def _activate(self, entry: RingKey, at: datetime) -> KeyRing:
         # To the end of the ring: of two keys with the same moment, the one scheduled later signs.

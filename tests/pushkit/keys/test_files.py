@@ -320,10 +320,10 @@ def _rotate_often(path: Path, times: int) -> None:
 @pytest.mark.slow
 def test_of_two_processes_that_rotate_none_is_lost(path: Path) -> None:
     save_key_ring(path, KeyRing.create(START))
-    processes = [SPAWN.Process(target=_rotate_often, args=(path, 20)) for _ in range(2)]
+    processes = [SPAWN.Process(target=_rotate_often, args=(path, 15)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(DEADLINE)
     assert [process.exitcode for process in processes] == [0, 0]
-    assert len(load_key_ring(path).keys) == 1 + 2 * 20
+    assert len(load_key_ring(path).keys) == 1 + 2 * 15

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pushkit.errors import KeyRingError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, generate_key
+from pushkit.keys.jwks import MAX_JWKS_KEYS, jwks_document, parse_jwks
 from pushkit.keys.ring import KeyRing, KeyState
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,6 +115,21 @@ def test_a_scheduled_key_can_be_activated_early(ring: KeyRing) -> None:
 def test_force_activates_a_new_key_at_once(ring: KeyRing) -> None:
     forced = ring.rotate(START, activate_now=True, force=True)
     assert signs(forced, START) == forced.keys[-1].kid != ring.keys[0].kid
+
+
+def test_no_more_keys_are_published_than_receivers_take(ring: KeyRing) -> None:
+    while len(ring.published(START)) < MAX_JWKS_KEYS:
+        ring = ring.add(START)
+    assert len(parse_jwks(jwks_document(ring, START)).keys) == MAX_JWKS_KEYS
+    with pytest.raises(KeyRingError, match="32 keys are published"):
+        ring.add(START)
+    while any(key.activates_at is None for key in ring.keys):
+        ring = ring.rotate(START)
+    with pytest.raises(KeyRingError, match="32 keys are published"):
+        ring.rotate(START)
+    assert (
+        len(ring.revoke(ring.keys[-1].kid, START).rotate(START).published(START)) == MAX_JWKS_KEYS
+    )
 
 
 def test_a_revoked_key_is_unpublished_at_once(ring: KeyRing) -> None:
