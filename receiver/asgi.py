@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pushkit.webhook import Headers
+from pushkit.webui.asgi import mounted_at
 from receiver.edge import Answer, Edge, read_bounded
 from receiver.intake import BrokenBodyError
 from receiver.verification import Head
@@ -145,14 +146,8 @@ async def _serve(edge: Edge, scope: _Message, receive: _Receive, send: _Send, *,
 
 
 def _path_within(scope: _Message) -> str:
-    """Return the path below a mount (ASGI: `path` has the whole, `root_path` what is mounted)."""
     path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
-    if not path.startswith(f"{root}/"):
-        # A server that was told a root path that the proxy strips may leave it out of `path`.
-        # Starlette adds what it mounts behind it, and says here where that begins.
-        root = root.removeprefix(scope.get("app_root_path", root).rstrip("/"))
-    return path[len(root) :] if path.startswith(f"{root}/") else path
+    return path[len(mounted_at(scope)) :] or path
 
 
 def _target(scope: _Message) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
@@ -42,18 +42,35 @@ class AsgiSite:
             await _send(answer, receive, send)
 
 
-def _request(scope: _Message) -> PageRequest:
-    root = quote(scope.get("root_path", "").rstrip("/"))
+def mounted_at(scope: Mapping[str, Any]) -> str:
+    """Return what of a request's `path` the application is mounted at; empty at the root.
+
+    In ASGI `path` has the whole, and `root_path` what is mounted.
+    """
+    path, root = f"{scope['path']}/", scope.get("root_path", "").rstrip("/")
+    if not path.startswith(f"{root}/"):
+        # A server that was told a root path that the proxy strips may leave it out of `path`.
+        # Starlette adds what it mounts behind it, and says here where that begins.
+        root = root.removeprefix(scope.get("app_root_path", root))
+    return root if path.startswith(f"{root}/") else ""
+
+
+def path_within(scope: Mapping[str, Any]) -> str:
+    """Return the path below the mount as it came, where the server gives it: with its %2F."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     path = raw.partition(b"?")[0].decode("latin-1")
-    # A server that was told a root path which the proxy strips leaves it out of the path.
-    within = path.removeprefix(root) if path.startswith(f"{root}/") else path
+    # By its slashes: what is encoded in it may be spelled in several ways.
+    _, *segments = path.split("/")
+    return "/" + "/".join(segments[mounted_at(scope).count("/") :])
+
+
+def _request(scope: _Message) -> PageRequest:
     client, server = scope.get("client"), scope.get("server")
     query = values_of(scope.get("query_string", b"").decode("latin-1"))
     return PageRequest(
         method=scope["method"],
-        root=root,
-        path=within,
+        root=quote(scope.get("root_path", "").rstrip("/")),
+        path=path_within(scope),
         query={name: values[0] for name, values in query.items()},
         headers=joined_fields(
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote
 
 from pushkit.integrations.asgi import Message, Receive, Send, answer
 from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi
-from pushkit.webui.asgi import read_body
+from pushkit.webui.asgi import path_within, read_body
 
 OwnerOfScope: TypeAlias = Callable[[Mapping[str, Any]], str | Awaitable[str | None] | None]
 
@@ -39,7 +39,9 @@ class PushConfigAsgi:
             ApiRequest(
                 owner=await named if isawaitable(named) else named,
                 method=scope["method"],
-                segments=_segments(scope),
+                segments=[
+                    unquote(each) for each in path_within(scope).removeprefix("/").split("/")
+                ],
                 query=dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"))),
                 content_type=headers.get(b"content-type", ""),
                 version=headers.get(b"a2a-version"),
@@ -47,11 +49,3 @@ class PushConfigAsgi:
             )
         )
         await answer(send, found.status, found.headers, found.body)
-
-
-def _segments(scope: Mapping[str, Any]) -> list[str]:
-    # The raw path, where the server gives it: an id may have a slash in it, as %2F.
-    raw = scope.get("raw_path")
-    path = raw.decode("latin-1").partition("?")[0] if raw else scope["path"]
-    path = path.removeprefix(scope.get("root_path", "")).removeprefix("/")
-    return [unquote(segment) if raw else segment for segment in path.split("/")]

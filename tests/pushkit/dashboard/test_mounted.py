@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator
 
 import aiohttp
+import httpx
 import pytest
 from aiohttp import web
 from fastapi import FastAPI
@@ -90,6 +91,20 @@ async def test_the_api_and_its_description_stand_under_the_mount(
         assert (await answer.json())["verdict"] == "healthy"
     async with browser.get(f"{ops}/api/v1/overview") as answer:
         assert answer.status == 401
+
+
+@pytest.mark.parametrize("mount", ["/public/ops", "/ops"])
+async def test_a_root_path_may_stand_in_the_path_or_be_left_out(house: House, mount: str) -> None:
+    host = FastAPI()
+    host.mount("/ops", sender_dashboard(house.sender, token=TOKEN, hosts=["127.0.0.1"]).asgi())
+    transport = httpx.ASGITransport(host, root_path="/public")  # Hypercorn leaves it out
+
+    async with httpx.AsyncClient(transport=transport) as client:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        url = f"http://127.0.0.1{mount}/api/openapi.json"
+        answer = await client.get(url, headers=headers)
+
+    assert answer.json()["servers"] == [{"url": "/public/ops/api/v1"}]
 
 
 async def test_another_host_is_refused_under_the_mount(

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from pushkit import PushSender
+from pushkit.integrations.push_config_api import PushConfigApi
+from pushkit.integrations.push_config_api.asgi import PushConfigAsgi
 from tests.pushkit.integrations.push_config_api.conftest import Server
 
 URL = "https://client.example.com/hook"
@@ -50,6 +55,21 @@ async def test_an_id_may_have_a_slash_in_it(server: Server, sender: PushSender) 
     assert len(await sender.subscriptions("of/alice", owner="alice")) == 1
     assert (await server.request("GET", f"{path}/a%2Fb")).json()["id"] == "a/b"
     assert (await server.request("GET", path, user="bob")).status_code == 404
+
+
+@pytest.mark.parametrize("mount", ["/public/a2a", "/a2a", "/%612a"])
+async def test_a_mount_is_no_tenant_where_a_server_leaves_its_root_path_out(
+    mount: str, api: PushConfigApi, sender: PushSender
+) -> None:
+    app = Starlette(routes=[Mount("/a2a", PushConfigAsgi(api, owner=lambda _: "alice"))])
+    transport = httpx.ASGITransport(app, root_path="/public")  # Hypercorn leaves it out
+
+    async with httpx.AsyncClient(transport=transport) as client:
+        url = f"https://agent.example.com{mount}{CONFIGS}"
+        answer = await client.post(url, json={"url": URL})
+
+    assert answer.status_code == 200
+    assert len(await sender.subscriptions("task-1", owner="alice")) == 1
 
 
 async def test_pages_are_asked_for_in_the_query(server: Server) -> None:
