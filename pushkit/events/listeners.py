@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
+from pushkit.errors import ConfigError
 from pushkit.events.model import Event
 from pushkit.logs import printable
 
@@ -26,7 +28,13 @@ class Listeners:
         self._listeners: tuple[Listener, ...] = ()
 
     def add(self, listener: Listener) -> None:
-        """Let a function hear of everything. Quick, on the event loop; what it raises is logged."""
+        """Let a function hear of everything. Quick, on the event loop; what it raises is logged.
+
+        Raises:
+            ConfigError: It is a coroutine function, whose calls nobody would await.
+        """
+        if inspect.iscoroutinefunction(listener):
+            raise ConfigError("on_event: found a coroutine function, expected a plain one")
         self._listeners += (listener,)
 
     def remove(self, listener: Listener) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pushkit.errors import ConfigError
 from pushkit.events.listeners import Listeners
 from pushkit.events.model import Event
 from pushkit.events.sender import AttemptMade, Delivered, SubscriptionChange, SubscriptionChanged
@@ -66,6 +67,14 @@ def test_everybody_hears_in_order_and_one_that_fails_keeps_nobody_from_it(
         listeners.tell(event)
     assert heard == events
     assert caplog.text.count("a listener failed at attempt") == 2
+
+
+def test_a_coroutine_function_is_no_listener() -> None:
+    async def listen(event: Event) -> None:
+        raise AssertionError(event)
+
+    with pytest.raises(ConfigError, match="found a coroutine function"):
+        Listeners(LOG).add(listen)  # type: ignore[arg-type]  # as an application may
 
 
 async def test_a_listener_that_looks_at_a_cancelled_future_cancels_nobody_else(
