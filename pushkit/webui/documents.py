@@ -22,6 +22,8 @@ MAX_CHARS: Final = 512
 TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f]*$"
 _TEXT: Final = re.compile(TEXT_PATTERN)
 _BUCKETS: Final = 60
+# Lines of deep JSON are mostly indentation: a megabyte of it comes to 70, and takes seconds.
+_MAX_INDENTED_BYTES: Final = 64 * 1024
 
 
 def page_document(name: str, page: Page[T], document: Callable[[T], JsonObject]) -> JsonObject:
@@ -57,10 +59,12 @@ def buckets(
 
 
 def shown_body(body: bytes | None) -> str | None:
-    """Return a body as people read it: JSON in lines, anything else as it is."""
+    """Return a body as people read it: JSON in lines, anything else, or a long one, as it is."""
     if body is None:
         return None
     text = body.decode("utf-8", "backslashreplace")
+    if len(body) > _MAX_INDENTED_BYTES:
+        return text
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Bodies of requests that break off, behind either kind of server."""
+"""Bodies of requests that break off, behind either kind of server; and bodies that are shown."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from pushkit.webui import aiohttp, asgi
+from pushkit.webui.documents import shown_body
 from tests.eventually import DEADLINE
 
 
@@ -42,3 +43,11 @@ async def test_a_body_that_breaks_off_is_none_for_asgi() -> None:
         return messages.pop(0)
 
     assert await asgi.read_body(receive, 100) is None
+
+
+def test_a_long_body_is_shown_as_it_is_for_its_lines_would_be_many_times_as_long() -> None:
+    def deep(values: int) -> bytes:
+        return b"[" * 60 + b"1," * values + b"1" + b"]" * 60
+
+    assert len(shown_body(deep(10)) or "") > 1000
+    assert shown_body(deep(100_000)) == deep(100_000).decode()
