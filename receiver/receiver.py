@@ -193,6 +193,7 @@ class Receiver(CallbackDecorators):
             validation_echo=validation_echo,
         )
         self._is_ending = False
+        self._closing: asyncio.Task[None] | None = None
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
         self._turns = WeakKeyDictionary()
         self._alerts = None if alerts is None else self._sending_alerts(alerts)
@@ -241,7 +242,15 @@ class Receiver(CallbackDecorators):
 
         A coroutine that does not end in time is cancelled, and called again then. A plain function
         cannot be: what it is inside of is called again when its lease has ended.
+
+        Who calls it while another call is at it waits for the end, too; of whoever is cancelled in
+        here it goes on to the end.
         """
+        if self._closing is None or self._closing.done():
+            self._closing = asyncio.create_task(self._close(), name="receiver-closing")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         async with self._turn:
             self._is_ending = True
             if self._metrics is not None:

@@ -168,7 +168,7 @@ class PushSender:
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
         self._opening = asyncio.Lock()
-        self._closing = asyncio.Lock()
+        self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._is_open = False
         self._running: asyncio.Task[None] | None = None
@@ -270,11 +270,13 @@ class PushSender:
         """Stop claiming, give running attempts their time, and close the outbox.
 
         What is not delivered stays in the outbox for the next start. A closed sender stays closed.
-        Who calls it while another call is at it waits for the end, too.
+        Who calls it while another call is at it waits for the end, too; of whoever is cancelled in
+        here it goes on to the end.
         """
         self._closed = True
-        async with self._closing:
-            await self._close()
+        if self._closing is None or self._closing.done():
+            self._closing = asyncio.create_task(self._close(), name="pushkit-closing")
+        await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         background = (self._running, self._housekeeping)

@@ -7,6 +7,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from pushkit import AlertOptions
 from pushkit.events.model import HealthFault
 from pushkit.webhook import WebhookRequest
@@ -119,3 +121,19 @@ async def test_who_starts_it_while_it_is_closed_has_it_once_that_is_done(tmp_pat
     assert await post(receiver, 2) == 202
     await receiver.close()
     assert called == ["task-1", "task-2"]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+async def test_a_close_that_is_cancelled_goes_on_to_the_end(tmp_path: Path, rounds: int) -> None:
+    receiver = receiver_of(tmp_path)
+    before = asyncio.all_tasks()
+    await receiver.start()
+    closing = asyncio.create_task(receiver.close())
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await receiver.close()
+
+    assert asyncio.all_tasks() == before

@@ -702,3 +702,27 @@ async def test_who_closes_twice_breaks_no_attempt_off(
 
     [delivery] = await (await senders.open()).deliveries("task-1")
     assert (delivery.state, delivery.attempts) == (DeliveryState.DELIVERED, 1)
+
+
+async def test_a_close_that_is_cancelled_goes_on_to_the_end(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    answered = asyncio.Event()
+
+    async def slowly() -> web.Response:
+        await answered.wait()
+        return web.Response()
+
+    webhook.replies_with(slowly)
+    sender = await senders.open()
+    await sender.start()
+    await sender.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    await webhook.until(lambda: len(webhook.received) == 1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(sender.close(), 0.05)
+    answered.set()
+    await sender.close()
+
+    [delivery] = await (await senders.open()).deliveries("task-1")
+    assert (delivery.state, delivery.attempts) == (DeliveryState.DELIVERED, 1)
