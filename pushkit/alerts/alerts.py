@@ -41,7 +41,7 @@ class AlertOptions:
         look_every: How often to look whether all is well, and whether a key is near its end.
 
     Raises:
-        ConfigError: There is no such program, or a time is not more than 0.
+        ConfigError: They go nowhere, there is no such program, or a time is not more than 0.
     """
 
     log: bool = False
@@ -53,6 +53,8 @@ class AlertOptions:
     look_every: timedelta = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
+        if not (self.log or self.command or self.webhook):
+            raise ConfigError("alerts: expected log, command or webhook: nobody would get them")
         if isinstance(self.command, str):
             raise ConfigError("alerts: command: expected a list, found a string")
         for name in ("every", "look_every"):

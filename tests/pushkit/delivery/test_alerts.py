@@ -207,6 +207,11 @@ async def test_what_a_command_had_not_taken_by_the_end_is_in_the_log(
     assert [line.rpartition(" ")[2] for line in said[:2]] == ["first", "second"]
 
 
+def test_alerts_that_go_nowhere_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected log, command or webhook"):
+        AlertOptions(every=timedelta(minutes=5))
+
+
 def test_a_command_in_one_string_is_refused() -> None:
     with pytest.raises(ConfigError, match="command: expected a list, found a string"):
         AlertOptions(command="/usr/bin/notify --now")
