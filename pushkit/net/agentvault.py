@@ -87,7 +87,7 @@ def agentvault_credentials(
             scheme = _AUTHORIZATION_SCHEMES[each.scheme]
             static = Authentication(schemes=(scheme,), credentials=secret)
             break
-        if each.token_url and client_id and client_secret:
+        if each.scheme == "oauth2" and each.token_url and client_id and client_secret:
             oauth = OAuthClient(
                 token_url=each.token_url,
                 client_id=client_id,

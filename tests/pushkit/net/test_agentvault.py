@@ -8,7 +8,7 @@ import pytest
 
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidPushConfigError
-from pushkit.net.agentvault import parse_auth_schemes
+from pushkit.net.agentvault import agentvault_credentials, parse_auth_schemes
 
 
 def test_reads_how_an_agentvault_webhook_wants_to_be_called() -> None:
@@ -34,3 +34,19 @@ def test_reads_how_an_agentvault_webhook_wants_to_be_called() -> None:
 def test_refuses_auth_schemes_that_cannot_be_read(schemes: JsonValue) -> None:
     with pytest.raises(InvalidPushConfigError):
         parse_auth_schemes({"authSchemes": schemes})
+
+
+def test_a_clients_secret_goes_where_oauth2_says_and_no_other_scheme() -> None:
+    other = {"scheme": "apiKey", "tokenUrl": "https://other.example.com/token"}
+    oauth2 = {"scheme": "oauth2", "tokenUrl": "https://agent.example.com/token"}
+
+    found = agentvault_credentials(
+        "https://agent.example.com",
+        {"authSchemes": [other, oauth2]},
+        client_id="client-1",
+        client_secret="secret",
+    )
+
+    assert found is not None
+    assert found.oauth is not None
+    assert found.oauth.token_url == "https://agent.example.com/token"
