@@ -29,6 +29,7 @@ MIN_TOKEN_CHARS: Final = 20
 SESSION_LIFETIME: Final = timedelta(hours=12)
 
 _TOKEN = re.compile(r"[!-~]+")
+_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9a-fA-F.:]*:[0-9a-fA-F.]*:[0-9a-fA-F.:]*", re.ASCII)
 _HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII)
 # What says that somebody else asks through this connection.
 _OF_PROXIES: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
@@ -39,7 +40,8 @@ class DashboardAccess:
     """Who may look, and act.
 
     Raises:
-        ConfigError: A short token, one that is not visible ASCII, or actions without one.
+        ConfigError: A short token, one that is not visible ASCII, actions without one, or a host
+            that is none, or has a port.
     """
 
     # What readers show; None for loopback alone.
@@ -58,6 +60,11 @@ class DashboardAccess:
             )
         if self.allow_actions and self.token is None:
             raise ConfigError("actions need a token: give one, or leave the dashboard read-only")
+        if isinstance(self.hosts, str):
+            raise ConfigError("hosts: expected a list, found a string")
+        for each in self.hosts:
+            if not _NAME.fullmatch(each):
+                raise ConfigError(f"hosts: found {each!r}, expected a name without a port")
 
     # --- 1. the host ---------------------------------------------------------------------------
 

@@ -44,6 +44,20 @@ def test_a_host_is_the_address_that_was_asked_or_a_name_that_was_given(
     assert access.knows_host(host, asked) is known
 
 
+@pytest.mark.parametrize(
+    "hosts", ["ops.example.com", ["ops.example.com:8443"], ["https://ops.example.com"], ["[::1]"]]
+)
+def test_hosts_that_no_request_can_name_are_refused(hosts: str | list[str]) -> None:
+    with pytest.raises(ConfigError, match="hosts: "):
+        DashboardAccess(hosts=hosts)
+
+
+@pytest.mark.parametrize("host", ["fd00::1", "10.0.0.7", "ops_1.example.com"])
+def test_a_host_may_be_an_address(host: str) -> None:
+    named = f"[{host}]:8443" if ":" in host else f"{host}:8443"
+    assert DashboardAccess(hosts=[host]).knows_host(named, "192.0.2.1")
+
+
 async def test_another_host_is_refused_before_anything_is_read(reader: Browser) -> None:
     async with reader.client.get("/", headers={"Host": "evil.example.com"}) as answer:
         assert answer.status == 421
