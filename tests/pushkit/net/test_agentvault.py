@@ -37,8 +37,8 @@ def test_refuses_auth_schemes_that_cannot_be_read(schemes: JsonValue) -> None:
 
 
 def test_a_clients_secret_goes_where_oauth2_says_and_no_other_scheme() -> None:
-    other = {"scheme": "apiKey", "tokenUrl": "https://other.example.com/token"}
-    oauth2 = {"scheme": "oauth2", "tokenUrl": "https://agent.example.com/token"}
+    other: JsonValue = {"scheme": "apiKey", "tokenUrl": "https://other.example.com/token"}
+    oauth2: JsonValue = {"scheme": "oauth2", "tokenUrl": "https://agent.example.com/token"}
 
     found = agentvault_credentials(
         "https://agent.example.com",
