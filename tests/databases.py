@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import signal
 import sqlite3
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
@@ -229,6 +230,19 @@ class PostgresServer:
     def start(self) -> None:
         """Start it again."""
         self._server.ensure_postgres_running()
+
+    @contextlib.contextmanager
+    def silent(self) -> Iterator[None]:
+        """Let it stand still, with every connection: nothing is refused, and nothing answered."""
+        main = (self._folder / "data" / "postmaster.pid").read_text().split()[0]
+        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        for pid in (main, *children):
+            os.kill(int(pid), signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in (*children, main):
+                os.kill(int(pid), signal.SIGCONT)
 
     def remove(self) -> None:
         """Stop it for good."""

@@ -52,7 +52,9 @@ _HAS_TABLE = "SELECT 1 AS found WHERE to_regclass($1) IS NOT NULL"
 _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '50ms'"
 _FIRST_PAUSE = timedelta(milliseconds=20)
 _LONGEST_PAUSE = timedelta(seconds=1)
-_CLOSE_TIMEOUT = timedelta(seconds=10)
+_CLOSE_TIMEOUT = timedelta(seconds=5)
+_ROLLBACK_TIMEOUT = 2.0  # seconds; then the connection is broken off, and the server rolls back
+_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
 _LEFT_BEHIND = "PK001"  # the SQLSTATE of `pushkit_check`
 # Whoever has read it is let end, and sees nothing of what comes; who comes later sees it.
@@ -256,13 +258,7 @@ class PostgresDatabase:
 
     async def _write(self, script: Script[T]) -> T:
         async with self._connection() as connection:
-            try:
-                await connection.execute(self._begin)
-                result = await run_script(connection, script)
-            except BaseException:
-                with contextlib.suppress(*_FAULTS):  # a broken connection has rolled back already
-                    await connection.execute("ROLLBACK")
-                raise
+            result = await _run_begun(connection, self._begin, script)
             try:
                 await connection.execute("COMMIT")
             except _BROKEN as exc:
@@ -346,11 +342,10 @@ class PostgresDatabase:
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, on a consistent snapshot."""
         self._check_open()
-        async with (
-            self._connection() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
-            return await run_script(connection, script)
+        async with self._connection() as connection:
+            result = await _run_begun(connection, _BEGIN_READING, script)
+            await connection.execute("COMMIT")
+            return result
 
     def now(self) -> Script[datetime]:
         """Return the present by the server's clock: workers' clocks may disagree."""
@@ -430,7 +425,7 @@ class PostgresDatabase:
                 yield connection
             finally:
                 with contextlib.suppress(*_FAULTS):  # broken, and what it did is committed
-                    await pool.release(connection)
+                    await pool.release(connection, timeout=_ROLLBACK_TIMEOUT)
         except _FAULTS as exc:
             if isinstance(exc, asyncpg.ReadOnlySQLTransactionError):
                 await pool.expire_connections()  # they lead to what is a standby since a failover
@@ -501,6 +496,19 @@ async def _check_isolation(connection: asyncpg.Connection | PoolConnectionProxy)
             f"connection: its transaction is {found.upper()}, expected READ COMMITTED: begin it"
             " so, or notify after it"
         )
+
+
+async def _run_begun(connection: PoolConnectionProxy, begin: str, script: Script[T]) -> T:
+    """Begin a transaction, and run a script in it, or roll back."""
+    try:
+        await connection.execute(begin)
+        return await run_script(connection, script)
+    except BaseException:
+        try:
+            await connection.execute("ROLLBACK", timeout=_ROLLBACK_TIMEOUT)
+        except _FAULTS:  # a broken connection has rolled back already
+            connection.terminate()  # nor does one wait any longer for a server that is silent
+        raise
 
 
 async def _run_nested(

@@ -161,11 +161,11 @@ class Pump(Generic[Item]):
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Break off the items that are in work; they come back with their leases."""
-        while self._running or self._filling:
-            for task in list(self._running):
+        """Break off what is in work, and claims; the items come back with their leases."""
+        while tasks := {*self._running, *self._filling}:
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait({*self._running, *self._filling})
+            await asyncio.wait(tasks)
 
     async def _round(self) -> timedelta:
         try:

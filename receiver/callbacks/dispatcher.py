@@ -44,6 +44,7 @@ CALLBACK_TIMEOUT = timedelta(minutes=5)
 _LAST_WORDS = 1.0  # seconds in which the last ends are written down
 _MOST_KEPT = 1024
 _LARGEST_KEPT = 16 * 1024  # bytes
+_LONGEST_RETIRING = 5.0  # seconds in which what is left is given back
 
 
 def callback_retry() -> RetryPolicy:
@@ -200,8 +201,10 @@ class Dispatcher:
         """
         inside = self._caller.left_inside
         try:
-            with contextlib.suppress(StorageError):  # then it comes back with its lease
-                await self._database.write(self._give_back_script(inside))
+            # Or else it comes back with its lease.
+            with contextlib.suppress(StorageError, TimeoutError):
+                async with asyncio.timeout(_LONGEST_RETIRING):
+                    await self._database.write(self._give_back_script(inside))
         finally:
             if self._database.locks is not None and not inside:
                 self._database.locks.release(self.name)

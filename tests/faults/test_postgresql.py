@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import pytest
 
 from pushkit.errors import StorageError
+from pushkit.storage import postgres as on_postgres
 from tests.databases import PostgresServer, execute, fresh
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 from tests.faults.conftest import Senders, Traffic, Webhook, numbered
 
 
@@ -105,6 +108,27 @@ async def test_without_a_connection_left_notify_refuses_and_goes_on_later(
     told = await asyncio.gather(*(sender.notify(numbered("task-1", n)) for n in range(20)))
     stored = {each.id for each in await sender.deliveries("task-1")}
     assert stored == {result.ids[0] for result in told}
+
+
+async def test_a_sender_ends_though_the_server_is_silent(
+    server: PostgresServer, senders: Senders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_postgres, "_ROLLBACK_TIMEOUT", 0.1)
+    monkeypatch.setattr(on_postgres, "_CLOSE_TIMEOUT", timedelta(seconds=0.1))
+    dsn = await asyncio.to_thread(fresh, server.dsn)
+    sender = await senders.make(dsn, drain=timedelta(0), prepare=_patient)
+    with server.silent():
+
+        async def claims() -> bool:
+            return bool(sender.worker.pump._filling)
+
+        await eventually(claims)
+        async with asyncio.timeout(DEADLINE):
+            await sender.close()
+
+
+def _patient(database: Any) -> None:
+    database._command_timeout = timedelta(hours=1)
 
 
 async def test_no_connection_stays_with_a_server_that_became_a_standby(
