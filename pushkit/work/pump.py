@@ -202,6 +202,10 @@ class Pump(Generic[Item]):
         """Log why an item could not be settled."""
         self._tell(fault, "could not be settled", "it comes back with its lease")
 
+    def keep_trying(self, fault: StorageError) -> None:
+        """Log why an item cannot be settled yet."""
+        self._tell(fault, "cannot be settled", "it is tried until it can be")
+
     def _finished(self, task: asyncio.Task[None]) -> None:
         if task not in self._running:
             return  # let go before

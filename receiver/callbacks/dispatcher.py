@@ -25,7 +25,7 @@ from pushkit.storage.script import Script
 from pushkit.traceparent import trace_id_of
 from pushkit.work import stop_after_attempt
 from pushkit.work.pump import Pump
-from pushkit.work.retry import RetryPolicy, next_attempt, persist, wait_schedule
+from pushkit.work.retry import RetryPolicy, next_attempt, wait_schedule
 from receiver.callbacks.calls import TIMED_OUT, Call, Caller, logged_of, within_trace
 from receiver.callbacks.leases import Leases
 from receiver.callbacks.registry import Callback, CallbackRegistry
@@ -41,10 +41,12 @@ _log = logging.getLogger("receiver")
 
 POLL_INTERVAL = timedelta(seconds=1)
 CALLBACK_TIMEOUT = timedelta(minutes=5)
+# Seconds after an outage in which leases that ended are left to their holders, who renew them.
+_SPARED_FOR = 5.0
 _LAST_WORDS = 1.0  # seconds in which the last ends are written down
+_LONGEST_RETIRING = 5.0  # seconds in which what is left is given back
 _MOST_KEPT = 1024
 _LARGEST_KEPT = 16 * 1024  # bytes
-_LONGEST_RETIRING = 5.0  # seconds in which what is left is given back
 
 
 def callback_retry() -> RetryPolicy:
@@ -89,6 +91,7 @@ class Dispatcher:
         self._kept: dict[int, Notification] = {}
         self._is_finished = False
         self._claimed_at: datetime | None = None
+        self._spares_until = 0.0
         self._unmatched_kinds: set[UpdateKind] = set()
         self._is_running = False
         self._leases = Leases(database)
@@ -108,6 +111,7 @@ class Dispatcher:
             self._leases,
             begin=self.begin,
             look=self.pump.wake,
+            away=self.pump.keep_trying,
             fault=self.pump.leave_to_lease,
         )
         # As `Hands` has it.
@@ -219,8 +223,10 @@ class Dispatcher:
         claimed: list[ClaimedNotification] = []
         try:
             await self._database.write(self._claim_script(claimed))
-        except BaseException:
+        except BaseException as exc:
             self._turns.cancel(each.stored.sender for each in claimed)
+            if isinstance(exc, StorageError):
+                self._spares_until = time.perf_counter() + _SPARED_FOR
             raise
         return claimed
 
@@ -244,6 +250,7 @@ class Dispatcher:
                 now=now,
                 until=self._leases.lease(now, taken).until,
                 held=self._leases.held,
+                spare_others=taken < self._spares_until,
                 divide=self._turns.divide,
                 taken=taken,
             )
@@ -459,15 +466,8 @@ class Dispatcher:
             )
 
     async def _write(self, script: Callable[[], Script[bool]]) -> bool:
-        """Write down what a callback had, which it has again unless that gets written down.
-
-        While the database is away it is tried for as long as the lease surely lasts.
-        """
-        return await persist(
-            lambda: self._database.write(script()),
-            through=StorageError,
-            within=self._leases.patience,
-        )
+        """Write down what a callback had, which it has again unless that gets written down."""
+        return await self._settler.persist(lambda: self._database.write(script()))
 
     def _go_on_script(self, claimed: ClaimedNotification, call: Call) -> Script[bool]:
         """Write down how a call ended; return whether this attempt may make the next one."""

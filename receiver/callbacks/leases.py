@@ -18,6 +18,7 @@ from receiver.inbox.store import Inbox
 
 _LEASE = timedelta(seconds=60)
 _SURE_FOR = _LEASE / 2
+_AFTER_FAULT = timedelta(seconds=1)  # until a renewal is tried again
 
 
 class Leases:
@@ -80,15 +81,18 @@ class Leases:
             await cancelled(self._heart)
 
     async def _beat(self) -> None:
+        pause = _LEASE / 3
         while self._held:
-            await asyncio.sleep(_LEASE.total_seconds() / 3)
+            await asyncio.sleep(pause.total_seconds())
             asked = time.perf_counter()
+            pause = _AFTER_FAULT
             # A database out of reach must not end the renewal: the callbacks go on.
             with contextlib.suppress(StorageError):
                 if self._held:
                     ours = await self._database.write(self._renew_script())
                     for each in ours & self._held.keys():
                         self._held[each] = self._held[each][0], asked
+                    pause = _LEASE / 3
 
     def _renew_script(self) -> Script[set[int]]:
         now = yield from self._database.now()

@@ -11,10 +11,10 @@ import asyncio
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
 from pushkit.storage.database import Database
@@ -26,6 +26,8 @@ from receiver.callbacks.turns import Turns
 from receiver.inbox.model import ClaimedNotification
 from receiver.inbox.store import Inbox, task_lock
 from receiver.inbox.together import Asked, together
+
+T = TypeVar("T")
 
 # What follows each of a batch: the next of its task, if that is in hand now.
 _Followed: TypeAlias = Sequence[ClaimedNotification | Apart | None]
@@ -68,6 +70,7 @@ class Settler:
     Args:
         begin: Begins with what follows, and is in hand.
         look: Looks for what waits for a claim.
+        away: Hears why something cannot be written down yet: it is tried again.
         fault: Hears why something could not be written down: it comes back with its lease.
     """
 
@@ -79,6 +82,7 @@ class Settler:
         *,
         begin: Callable[[ClaimedNotification], None],
         look: Callable[[], None],
+        away: Callable[[StorageError], None],
         fault: Callable[[Exception], None],
     ) -> None:
         self._database = database
@@ -87,6 +91,7 @@ class Settler:
         self._leases = leases
         self._begin = begin
         self._look = look
+        self._away = away
         self._fault = fault
         # What ends in the event loop is taken from here in whatever thread a transaction runs.
         self._ended: deque[Ended] = deque()
@@ -141,7 +146,7 @@ class Settler:
             for each in batch.ended:  # one must not stand in the way of the others
                 self._write(_Batch([each]))
             return
-        if isinstance(error, StorageError) and not isinstance(writing, asyncio.Task):
+        if isinstance(error, StorageError):
             self._hear_of(batch, asyncio.create_task(self._write_patiently(batch)))
             return
         if isinstance(error, Exception):
@@ -165,11 +170,20 @@ class Settler:
             self._look()
 
     async def _write_patiently(self, batch: _Batch) -> _Followed:
-        return await persist(
-            lambda: self._database.write_together(together, self._asked(batch)),
-            through=StorageError,
-            within=self._leases.patience,
+        return await self.persist(
+            lambda: self._database.write_together(together, self._asked(batch))
         )
+
+    async def persist(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write until it succeeds, or this is cancelled: what had ended would be called again.
+
+        If the lease ends meanwhile, whoever has it then finds out what had ended.
+        """
+        while True:
+            try:
+                return await persist(write, through=StorageError, within=self._leases.patience)
+            except StorageError as exc:
+                self._away(exc)
 
     def _let_next_go(self, ended: Ended) -> None:
         if ended.has_next:

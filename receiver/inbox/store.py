@@ -138,6 +138,7 @@ class Inbox:
         # What this worker has in hand: a clock that leapt, or a machine that slept, must not have
         # it take them a second time.
         held: Sequence[int] = (),
+        spare_others: bool = False,  # whether others keep leases that ended
         divide: Divide | None = None,  # shares them among senders; by default as evenly as may be
         # When `now` was asked for, by the clock of this process that nobody sets.
         taken: float | None = None,
@@ -155,12 +156,13 @@ class Inbox:
                     f" AND status = 'in_progress' AND id {clause}",
                     (to_micros(until), worker, *ids),
                 )
-            yield Statement(
-                "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
-                f" last_error = '{_LEASE_EXPIRED}' WHERE id IN (SELECT id FROM pushkit_inbox"
-                " WHERE status = 'in_progress' AND lease_until <= $1 FOR UPDATE SKIP LOCKED)",
-                (moment,),
-            )
+            if not spare_others:
+                yield Statement(
+                    "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
+                    f" last_error = '{_LEASE_EXPIRED}' WHERE id IN (SELECT id FROM pushkit_inbox"
+                    " WHERE status = 'in_progress' AND lease_until <= $1 FOR UPDATE SKIP LOCKED)",
+                    (moment,),
+                )
         rows = yield from self._take(worker, limit, moment, to_micros(until), divide or _evenly)
         callbacks = (yield from self._callbacks_of(worker)) if rows else {}
         claimed = [_claimed(row, callbacks.get(row["id"], {}), leased_at) for row in rows]

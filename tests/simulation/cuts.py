@@ -571,7 +571,7 @@ CUTS = (
         "callback lease",
         "A callback that runs long keeps its lease.",
         _IN_HAND,
-        ("await asyncio.sleep(_LEASE.total_seconds() / 3)", "await asyncio.sleep(1e9)"),
+        ("await asyncio.sleep(pause.total_seconds())", "await asyncio.sleep(1e9)"),
         ("return tuple(self._held)", "return ()"),
     ),
     _cut(

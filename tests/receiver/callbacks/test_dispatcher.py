@@ -7,14 +7,18 @@ import contextlib
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import pytest
 
+from pushkit.errors import StorageError
 from pushkit.work.retry import next_attempt
 from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
+from receiver.callbacks import dispatcher as of_dispatcher
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
+from receiver.callbacks.leases import Leases
 from receiver.inbox.inspection import InboxFilter
 from tests.eventually import DEADLINE, eventually
 from tests.receiver.callbacks.conftest import RETRY, START, House
@@ -601,6 +605,87 @@ async def test_what_was_called_while_the_database_went_away_is_not_called_again(
 
     assert (calls, house.called) == (1, ["first:task-1#1"])
     assert await house.counts() == {"done": 1}
+
+
+@pytest.mark.parametrize("names", [("lose",), ("lose", "record")], ids=["one", "several"])
+async def test_however_long_the_database_is_away_nothing_is_called_again(
+    house: House,
+    names: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(Leases, "patience", timedelta(0))
+
+    async def lose(_: Notification) -> None:
+        house.called.append("lose")
+        execute(house.location, "ALTER TABLE pushkit_callbacks RENAME TO away")
+
+    async def record(_: Notification) -> None:
+        house.called.append("record")
+
+    for name in names:
+        house.registry.add({"lose": lose, "record": record}[name], name=name)
+    await house.store()
+    running = asyncio.create_task(house.run_once())
+
+    async def told() -> bool:
+        return "it is tried until it can be" in caplog.text
+
+    await eventually(told)
+    execute(house.location, "ALTER TABLE away RENAME TO pushkit_callbacks")
+    await running
+
+    assert house.called == [*names]
+    assert await house.counts() == {"done": 1}
+
+
+async def test_an_outage_longer_than_a_lease_is_not_taken_for_the_end_of_others(
+    house: House,
+) -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(notification: Notification) -> None:
+        house.called.append(notification.delivery_id)
+        started.set()
+        if len(house.called) == 1:
+            await go_on.wait()
+
+    house.registry.add(slow)
+    await house.store()
+    other = house.another_dispatcher()
+    running = asyncio.create_task(house.run_once())
+    await started.wait()
+    execute(house.location, "ALTER TABLE pushkit_inbox RENAME TO away")
+    with pytest.raises(StorageError):
+        await other.run_once()
+    house.now += LEASE
+    execute(house.location, "ALTER TABLE away RENAME TO pushkit_inbox")
+
+    assert await other.run_once() == 0
+    go_on.set()
+    await running
+    assert house.called == ["task-1#1"]
+    assert await house.counts() == {"done": 1}
+
+
+async def test_what_somebody_left_who_died_in_an_outage_is_taken_over_a_moment_later(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_dispatcher, "_SPARED_FOR", 0.0)
+    house.locks.hold("gone")
+    house.record("record")
+    await house.store()
+    await house.database.write(
+        house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
+    )
+    execute(house.location, "ALTER TABLE pushkit_inbox RENAME TO away")
+    with pytest.raises(StorageError):
+        await house.run_once()
+    house.now += LEASE
+    execute(house.location, "ALTER TABLE away RENAME TO pushkit_inbox")
+    await house.run_once()
+
+    assert house.called == ["record:task-1#1"]
 
 
 def execute(location: str, sql: str) -> None:

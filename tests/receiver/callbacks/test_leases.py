@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from pushkit.errors import StorageError
+from receiver.callbacks import leases as of_leases
 from receiver.callbacks.leases import Leases
+from tests.eventually import eventually
 
 
 def claimed(number: int, leased_at: float) -> Any:
@@ -27,4 +33,30 @@ async def test_who_slept_through_its_lease_ends_not_that_of_the_claim_after_it()
     assert leases.is_sure(anew)
     leases.let_go(anew)
     assert not leases.held
+    await leases.close()
+
+
+async def test_a_renewal_that_failed_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_leases, "_AFTER_FAULT", timedelta(0))
+    monkeypatch.setattr(of_leases, "_LEASE", timedelta(0))  # the first renewal comes at once
+    asked = 0
+
+    async def refuse_once(_: object) -> set[int]:
+        nonlocal asked
+        asked += 1
+        monkeypatch.setattr(of_leases, "_LEASE", timedelta(hours=1))
+        if asked == 1:
+            raise StorageError("away")
+        return {7}
+
+    database: Any = SimpleNamespace(write=refuse_once)
+    leases = Leases(database)
+    taken = claimed(7, time.perf_counter() - 100)
+    leases.hold(taken)
+
+    async def sure() -> bool:
+        return leases.is_sure(taken)
+
+    await eventually(sure)
+    assert asked == 2
     await leases.close()
