@@ -8,7 +8,6 @@ of `pushkit verify` and `pushkit doctor`.
 
 from __future__ import annotations
 
-import asyncio
 import binascii
 import contextlib
 from collections.abc import Coroutine, Iterable, Mapping
@@ -230,6 +229,8 @@ async def sign(data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE
     """
     if isinstance(key, SigningKey):
         return sign_bytes(key, data, methods)
+    import asyncio  # who verifies, or signs with a key that is here, does without
+
     try:
         signature: object = await key.signer.sign(data)
     except (Exception, asyncio.CancelledError) as exc:  # whatever a service's library raises
