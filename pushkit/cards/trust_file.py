@@ -15,6 +15,7 @@ revoked_at = 2026-05-01T12:00:00Z
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Mapping
 from datetime import datetime
@@ -26,6 +27,8 @@ from pushkit.errors import ConfigError, KeyFileError, PushkitError
 from pushkit.keys.jwk import Algorithm, VerificationKey, verification_key_from_pem
 from pushkit.keys.jwks import parse_jwks
 from pushkit.url import Url
+
+_logger: Final = logging.getLogger(__name__)
 
 _ORIGIN: Final = {"jwks_urls": list, "keys": list, "revoked": dict}
 _TIMES: Final = {"not_before": datetime, "expires_at": datetime, "revoked_at": datetime}
@@ -56,7 +59,7 @@ def load_card_trust(path: str | Path) -> dict[str, OriginTrust]:
 def load_public_keys(
     path: str | Path, *, kid: str | None = None, algorithm: Algorithm | None = None
 ) -> list[VerificationKey]:
-    """Read the public keys in a file: PEM, or a JWK Set.
+    """Read the public keys in a file: PEM, or a JWK Set. The log says which of a set are left out.
 
     `kid` and `algorithm` are of a key in PEM: its thumbprint, and what follows from its type, if
     None.
@@ -74,12 +77,14 @@ def load_public_keys(
         return [verification_key_from_pem(content, kid=kid, algorithm=algorithm)]
     if kid is not None or algorithm is not None:
         raise KeyFileError(f"{path}: a JWK Set says itself what its keys are called and are for")
-    keys = list(parse_jwks(content).keys.values())
-    if not keys:
+    found = parse_jwks(content)
+    for name, reason in found.refused:
+        _logger.warning("%s: key %s is left out: %s", path, name, reason)
+    if not found.keys:
         raise KeyFileError(
             f"{path}: no usable key in the JWK Set; `pushkit keys export` writes one of a key file"
         )
-    return keys
+    return list(found.keys.values())
 
 
 def _origin(name: str, entry: object, folder: Path) -> OriginTrust:

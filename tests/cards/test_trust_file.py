@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -131,3 +132,17 @@ def test_public_keys_in_pem(tmp_path: Path, algorithm: Algorithm) -> None:
 def test_a_pem_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError):
         load_public_keys(tmp_path)
+
+
+def test_a_key_of_a_set_that_cannot_be_used_is_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "jwks.json"
+    document = json.loads(path.read_bytes())
+    document["keys"].append({"kty": "oct", "k": "AA", "kid": "symmetric"})
+    path.write_text(json.dumps(document), "utf-8")
+
+    [key] = load_public_keys(path)
+
+    assert key.kid == document["keys"][0]["kid"]
+    assert f"{path}: key symmetric is left out: " in caplog.text
