@@ -1098,8 +1098,8 @@ class _Connection:
         if self._broken:
             raise asyncpg.ConnectionDoesNotExistError("connection was closed")
 
-    async def execute(self, sql: str, *values: Any) -> None:
-        transaction = _TransactionContext(self, read_only=False)
+    async def execute(self, sql: str, *values: Any, **within: float) -> None:
+        transaction = _TransactionContext(self, read_only="READ ONLY" in sql)
         if sql.startswith("BEGIN"):
             await transaction.start()
             if found := _IDLE_TIMEOUT.search(sql):
@@ -1107,9 +1107,11 @@ class _Connection:
                 self._idle_since = self._server.loop.time()
                 self.watch(self._transaction, int(found[1]) / 1000)
         elif sql == "COMMIT":
-            await transaction.commit()
+            assert self._transaction is not None
+            await _TransactionContext(self, self._transaction.read_only).commit()
         elif sql == "ROLLBACK":
-            await transaction.rollback()
+            async with asyncio.timeout(within.get("timeout")):
+                await transaction.rollback()
         elif "FUNCTION" not in sql and not sql.startswith(("SELECT pushkit_check", "LOCK TABLE")):
             await self.fetch(sql, *values)
 
@@ -1132,6 +1134,10 @@ class _Connection:
                 if self._transaction is not None:
                     self._server.fail(self._transaction)
                 raise
+
+    def terminate(self) -> None:
+        if not self._broken:
+            self.break_off()
 
     def break_off(self) -> None:
         self._broken = True
@@ -1236,7 +1242,7 @@ class _Pool:
             raise
         return made
 
-    async def release(self, connection: _Connection) -> None:
+    async def release(self, connection: _Connection, **_: float) -> None:
         if connection._transaction is not None:
             self._server.give_up(connection.process, connection._transaction)
             connection._transaction = None
