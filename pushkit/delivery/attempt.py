@@ -60,6 +60,7 @@ T = TypeVar("T")
 _log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
+_NO_SECRETS = ("User-Agent", "Accept-Encoding")
 _BODY_WITHIN = timedelta(seconds=1)
 # At once, after 1 h, after 2 h more: a name that leads to a forbidden address seldom changes.
 _REFUSED_WAITS = (3600, 7200)
@@ -193,7 +194,7 @@ class Attempt:
             result = self._judged(delivery, answer)
             result.timing = answer.timing
             if self.keep_answers:
-                result.answer = answer.body[:_KEPT_BYTES]
+                result.answer = _kept(answer.body, route, token)
         result.started_at = started_at
         result.duration = timedelta(0, time.perf_counter() - begun)
         return result
@@ -262,6 +263,16 @@ class Attempt:
             retry_at=retry_at and max(retry_at, hold_until or retry_at),
             hold_until=hold_until,
         )
+
+
+def _kept(answer: bytes, route: Route, token: str | None) -> bytes:
+    """Return what is kept of an answer: its beginning, without the secrets that it may repeat."""
+    sent = [value for name, value in route.headers if name not in _NO_SECRETS]
+    for value in (*sent, token or ""):
+        for secret in (value, value.partition(" ")[2]):  # credentials follow their scheme
+            if secret:
+                answer = answer.replace(secret.encode("ascii"), b"***")
+    return answer[:_KEPT_BYTES]
 
 
 def _facts(delivery: Delivery, error: PushkitError) -> dict[str, str]:

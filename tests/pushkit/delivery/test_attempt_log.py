@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import PushSender, StatusUpdate
+from pushkit.bounded_json import JsonValue
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.work.housekeeping import Housekeeper
 from tests.eventually import eventually
@@ -114,6 +115,24 @@ async def test_the_first_kib_of_an_answer_is_kept_on_request(
     delivery_id = await notify(sender, webhook.url(), status())
     [attempt] = await attempts_of(sender, delivery_id)
     assert attempt.answer == b"x" * 1024
+
+
+async def test_an_answer_is_kept_without_the_secrets_that_it_repeats(
+    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open(keep_answers=True)
+    said = b"x" * 1000 + b"; Basic of-the-client; a-token-of-the-client"
+    webhook.replies_with(lambda: web.Response(status=500, body=said))
+    config: dict[str, JsonValue] = {
+        "url": webhook.url(),
+        "token": "a-token-of-the-client",
+        "authentication": {"scheme": "Basic", "credentials": "of-the-client"},
+    }
+    await sender.subscribe("task-1", config, version="1.0")
+    [delivery_id] = (await sender.notify(status())).ids
+    await sender.worker.run_once()
+    [attempt] = await attempts_of(sender, delivery_id)
+    assert attempt.answer == b"x" * 1000 + b"; ***; ***"
 
 
 async def test_a_redriven_delivery_arrives_with_its_id_and_gets_its_whole_schedule(
