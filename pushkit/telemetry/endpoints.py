@@ -55,7 +55,8 @@ class Endpoints:
         lines = ["not ready" if unready else "ready"]
         lines += [*unready.values(), *(f"degraded: {each}" for each in degraded.values())]
         text = "".join(f"{' '.join(line.split())}\n" for line in lines)
-        return Page(503 if unready else 200, text.encode())
+        # A path may hold what no encoding has.
+        return Page(503 if unready else 200, text.encode("utf-8", "backslashreplace"))
 
 
 @contextlib.asynccontextmanager

@@ -14,6 +14,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 from pushkit import BreakerPolicy, PushSender, StatusUpdate
 from pushkit.integrations.aiohttp import metrics_route
 from pushkit.integrations.asgi import MetricsApp
+from pushkit.telemetry.endpoints import Endpoints
 from tests.metrics_page import MetricsRead
 
 if TYPE_CHECKING:
@@ -163,3 +164,12 @@ async def test_an_agent_serves_them_as_a_route(
     async with httpx.AsyncClient(transport=transport, base_url="http://agent") as client:
         assert MetricsRead.of((await client.get("/")).content).value("pushkit_database_up") == 1
         assert (await client.post("/")).status_code == 405
+
+
+async def test_a_reason_may_name_a_file_whose_name_is_no_text(senders: Senders) -> None:
+    async def unready() -> dict[str, str]:
+        return {"storage": "storage: /var/\udcff.db: it is gone"}
+
+    endpoints = Endpoints(metrics=(await senders.open()).metrics, unready=unready)
+    page = await endpoints.answer("GET", "/readyz")
+    assert (page.status, page.body) == (503, b"not ready\nstorage: /var/\\udcff.db: it is gone\n")
