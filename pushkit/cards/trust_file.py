@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pushkit.cards.trust import OriginTrust, TrustedKey
-from pushkit.errors import ConfigError, KeyFileError, PushkitError
+from pushkit.errors import ConfigError, JwksError, KeyFileError, PushkitError
 from pushkit.keys.jwk import Algorithm, VerificationKey, verification_key_from_pem
 from pushkit.keys.jwks import parse_jwks
 from pushkit.url import Url
@@ -73,11 +73,15 @@ def load_public_keys(
         content = path.read_bytes()
     except OSError as exc:
         raise KeyFileError(f"{path}: {exc.strerror or 'cannot be read'}") from exc
-    if content.lstrip()[:1] != b"{":
-        return [verification_key_from_pem(content, kid=kid, algorithm=algorithm)]
-    if kid is not None or algorithm is not None:
+    is_pem = content.lstrip()[:1] != b"{"
+    if not is_pem and (kid is not None or algorithm is not None):
         raise KeyFileError(f"{path}: a JWK Set says itself what its keys are called and are for")
-    found = parse_jwks(content)
+    try:
+        if is_pem:
+            return [verification_key_from_pem(content, kid=kid, algorithm=algorithm)]
+        found = parse_jwks(content)
+    except (KeyFileError, JwksError) as exc:
+        raise type(exc)(f"{path}: {exc}") from exc
     for name, reason in found.refused:
         _logger.warning("%s: key %s is left out: %s", path, name, reason)
     if not found.keys:

@@ -24,7 +24,15 @@ from receiver.settings.tables import (
     RetentionSettings,
     TlsSettings,
 )
-from receiver.settings.values import HostAndPort, NotNegative, Positive, PositiveOrNone, Url, rate
+from receiver.settings.values import (
+    HostAndPort,
+    Network,
+    NotNegative,
+    Positive,
+    PositiveOrNone,
+    Url,
+    rate,
+)
 from receiver.trust import TrustedSender
 
 if TYPE_CHECKING:
@@ -66,7 +74,7 @@ class ReceiverSettings(
     stop_timeout_seconds: Positive = 20  # how long requests in flight are given at the end
     max_connections: Positive = 512  # how many at once, in each process
     max_connections_per_peer: Positive = 128
-    trusted_proxies: list[str] = []
+    trusted_proxies: list[Network] = []
     # Which header they write: `X-Forwarded-For` or `Forwarded`.
     forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR
     validation_echo: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -33,6 +34,14 @@ def _absolute_url(value: str) -> str:
 def _host_and_port(value: str) -> str:
     if parse_host_and_port(value) is None:
         raise ValueError("expected host:port, for example 127.0.0.1:9000")
+    return value
+
+
+def _network(value: str) -> str:
+    try:
+        ipaddress.ip_network(value)
+    except ValueError as exc:
+        raise ValueError("expected an address or a network, like 10.0.0.0/8") from exc
     return value
 
 
@@ -82,6 +91,7 @@ PositiveOrNone = Annotated[Positive | Literal["none"], WrapValidator(_whole_or_n
 File = Annotated[Path, AfterValidator(_without_nul)]
 Url = Annotated[str, AfterValidator(_absolute_url)]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
+Network = Annotated[str, AfterValidator(_network)]
 ModuleAndFunction = Annotated[str, AfterValidator(_module_and_function)]
 
 

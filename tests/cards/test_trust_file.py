@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_file_without_a_public_key(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(content)
-    with pytest.raises(PushkitError):
+    with pytest.raises(PushkitError, match=f"^{re.escape(str(path))}: "):
         load_public_keys(path)
 
 

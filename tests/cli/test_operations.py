@@ -80,7 +80,8 @@ def get(port: int, path: str) -> tuple[int, bytes]:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as exc:
-        return exc.code, exc.read()
+        with exc:
+            return exc.code, exc.read()
     except OSError:
         return 0, b""
 
@@ -114,7 +115,8 @@ def test_the_processes_of_a_worker_answer_for_all_of_them(
     assert get(port, "/else")[0] == 404
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", data=b"")
-    assert (refused.value.code, refused.value.headers["Allow"]) == (405, "GET, HEAD")
+    with refused.value as answer:
+        assert (answer.code, answer.headers["Allow"]) == (405, "GET, HEAD")
     process.terminate()
     assert process.wait(DEADLINE) == 0
 

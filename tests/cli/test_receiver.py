@@ -275,6 +275,12 @@ def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: 
             "{0}:12: retention.dead_days: expected a whole number from 1 to 36500, or 'forever'",
             id="a retention in other words",
         ),
+        pytest.param(
+            "database =",
+            'trusted_proxies = ["10.0.0.1/8"]\ndatabase =',
+            "{0}:2: trusted_proxies[0]: expected an address or a network, like 10.0.0.0/8",
+            id="no network",
+        ),
     ],
 )
 def test_a_mistake_is_reported_with_its_line(
