@@ -124,6 +124,7 @@ class Caller:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # the pump's
         if self.is_ending:
+            place.leave()
             raise asyncio.CancelledError
         limit = self._limit(callback)
         run = _Running(

@@ -210,7 +210,9 @@ class Dispatcher:
                 async with asyncio.timeout(_LONGEST_RETIRING):
                     await self._database.write(self._give_back_script(inside))
         finally:
-            if self._database.locks is not None and not inside:
+            if inside:
+                self._leases.rename()  # the next end must not give it back either
+            elif self._database.locks is not None:
                 self._database.locks.release(self.name)
             self._caller.left_inside = set()
 

@@ -41,6 +41,10 @@ class Leases:
         """Who has it in hand: drawn once it is needed, so that processes that fork differ."""
         return f"dispatcher_{secrets.token_hex(8)}"
 
+    def rename(self) -> None:
+        """Be another worker from now on, who has nothing in hand."""
+        del self.worker
+
     @property
     def held(self) -> tuple[int, ...]:
         """The ids of what is in hand."""

@@ -244,6 +244,62 @@ async def test_what_a_thread_is_still_inside_of_is_not_given_back_at_the_end(
     ]
 
 
+async def test_what_a_thread_is_still_inside_of_is_not_given_back_at_the_next_end_either(
+    make_world: WorldFactory, release: threading.Event
+) -> None:
+    world = make_world({"drain": SOON})
+    inside: list[str] = []
+
+    @world.receiver.on_update(name="plain")
+    def plain(notification: Notification) -> None:
+        inside.append(notification.delivery_id)
+        release.wait(DEADLINE)
+
+    await world.receive(world.draft())
+
+    async def is_inside() -> bool:
+        return bool(inside)
+
+    await eventually(is_inside)
+    for _ in range(2):
+        await world.receiver.close()
+        await world.receiver.start()
+    [found] = await world.receiver.inbox.find(InboxFilter())
+
+    assert (len(inside), found.status.value) == (1, "in_progress")
+
+
+async def test_whoever_waits_for_a_callback_at_the_end_takes_none_of_its_places_along(
+    make_world: WorldFactory,
+) -> None:
+    world = make_world({"concurrency": 2, "drain": timedelta(0)})  # of which each may have one
+    blocked = asyncio.Event()
+    called: list[str | None] = []
+
+    @world.receiver.on_update(name="first")
+    async def first(notification: Notification) -> None:
+        await blocked.wait()
+        called.append(notification.task_id)
+
+    @world.receiver.on_update(name="second")
+    async def second(_: Notification) -> None: ...
+
+    for task in ("task-1", "task-2"):
+        await world.receive(world.draft(task_id=task))
+
+    async def are_in_hand() -> bool:
+        return world.receiver.dispatcher.slots() == (2, 2)
+
+    async def are_called() -> bool:
+        return sorted(map(str, called)) == ["task-1", "task-2"]
+
+    await eventually(are_in_hand)
+    await world.receiver.close()
+    blocked.set()
+    await world.receiver.start()
+    await eventually(are_called)
+
+
 async def test_a_coroutine_that_swallows_its_cancellation_does_not_keep_the_receiver_from_closing(
     make_world: WorldFactory,
 ) -> None:
