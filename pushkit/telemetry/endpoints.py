@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ from typing import Final
 import prometheus_client
 from aiohttp import web
 
+from pushkit.logs import RepeatedLog, printable
 from pushkit.telemetry.metrics import Metrics
+
+_log = logging.getLogger("pushkit.telemetry")
 
 _TEXT: Final = "text/plain; charset=utf-8"
 _READS: Final = ("GET", "HEAD")
@@ -62,9 +66,15 @@ class Endpoints:
 @contextlib.asynccontextmanager
 async def serving(endpoints: Endpoints, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
     """Serve on sockets that listen, for as long as this lasts."""
+    faults = RepeatedLog(_log)
 
     async def handle(request: web.BaseRequest) -> web.Response:
-        page = await endpoints.answer(request.method, request.path)
+        try:
+            page = await endpoints.answer(request.method, request.path)
+        except Exception as exc:  # noqa: BLE001  # aiohttp's own line is not written
+            path = printable(request.path)
+            faults.say(type(exc).__name__, logging.ERROR, "%s failed", path, exc_info=exc)
+            page = Page(500, b"it failed: see the log\n")
         headers = {"Content-Type": page.content_type, "Server": "pushkit"}
         if page.status == 405:
             headers["Allow"] = ", ".join(_READS)

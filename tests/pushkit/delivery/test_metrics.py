@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import aiohttp
 import httpx
+import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import BreakerPolicy, PushSender, StatusUpdate
 from pushkit.integrations.aiohttp import metrics_route
 from pushkit.integrations.asgi import MetricsApp
-from pushkit.telemetry.endpoints import Endpoints
+from pushkit.telemetry.endpoints import Endpoints, serving
 from tests.metrics_page import MetricsRead
 
 if TYPE_CHECKING:
@@ -173,3 +175,20 @@ async def test_a_reason_may_name_a_file_whose_name_is_no_text(senders: Senders) 
     endpoints = Endpoints(metrics=(await senders.open()).metrics, unready=unready)
     page = await endpoints.answer("GET", "/readyz")
     assert (page.status, page.body) == (503, b"not ready\nstorage: /var/\\udcff.db: it is gone\n")
+
+
+async def test_what_fails_beneath_a_page_for_operators_is_in_the_log(
+    senders: Senders, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def unready() -> dict[str, str]:
+        raise RuntimeError("a key source of an application's own")
+
+    endpoints = Endpoints(metrics=(await senders.open()).metrics, unready=unready)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        async with serving(endpoints, [listening]), aiohttp.ClientSession() as client:
+            for _ in range(3):
+                async with client.get(f"http://127.0.0.1:{port}/readyz") as answer:
+                    assert (answer.status, await answer.text()) == (500, "it failed: see the log\n")
+    assert caplog.messages.count("/readyz failed") == 1
+    assert "a key source of an application's own" in caplog.text
