@@ -21,6 +21,10 @@ class PushkitError(Exception):
     def __init_subclass__(cls, *, code: str | None = None) -> None:
         cls.code = code or cls.code
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Not by `__init__`, of which some want more than the message: pools of processes pickle.
+        return Exception.__new__, (type(self), *self.args), self.__dict__
+
 
 # --- configuration and calls -------------------------------------------------------------------
 
