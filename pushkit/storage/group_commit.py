@@ -163,8 +163,8 @@ class GroupCommit:
         return waiting.future
 
     async def drain(self) -> None:
-        """Wait until all is done that was submitted."""
-        while self._unfinished:
+        """Wait until all is done that was submitted, unless its event loop has ended before it."""
+        while self._unfinished and not self._loop.is_closed():
             self._nothing_left.clear()
             await self._nothing_left.wait()
 

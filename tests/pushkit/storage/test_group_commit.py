@@ -183,3 +183,13 @@ async def test_what_is_cancelled_at_the_end_of_a_loop_leaves_nobody_waiting(
     await asyncio.gather(*callers, return_exceptions=True)
     assert await all_of(asking, "xyz") == list("xyz")
     assert not store.tasks
+
+
+def test_what_was_under_way_when_its_loop_ended_is_waited_for_by_nobody(store: Store) -> None:
+    async def submit() -> GroupCommit:
+        commit = GroupCommit(lambda *_: None, most=1, patience=timedelta(1), wait=True)
+        commit.submit(store.group, "a")
+        return commit
+
+    commit = asyncio.run(submit())
+    asyncio.run(asyncio.wait_for(commit.drain(), DEADLINE))
