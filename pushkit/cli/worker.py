@@ -28,6 +28,7 @@ from pushkit.terminal.log_output import log_to_stderr
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import (
     Supervisor,
+    place_in_service,
     run_service_loop,
     unless_stopped,
     until_stopped,
@@ -106,7 +107,9 @@ async def _operated(sender: PushSender, sockets: Sequence[socket.socket]) -> Asy
         yield
         return
     from pushkit.telemetry.endpoints import Endpoints, serving
+    from pushkit.telemetry.metrics import count_in_place
 
+    count_in_place(place_in_service())
     endpoints = Endpoints(metrics=sender.metrics, unready=sender.unready)
     async with serving(endpoints, sockets):
         yield

@@ -34,6 +34,9 @@ _HOLDS: Final = 3.0  # seconds
 _TICK: Final = 1.0
 _MOST_VALUES: Final = 50
 _OTHER: Final = "other"
+# What processes that count together write, each of them; and how large: beyond what labels come to.
+_FILES: Final = ("counter", "histogram", "gauge_livesum")
+_FILE_BYTES: Final = 1024 * 1024
 
 Readings: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
 """By name, the values by labels."""
@@ -197,14 +200,33 @@ def count_in_place(place: str | None) -> None:
     Otherwise those of every process that died would stay, and be read at every scrape. It does
     nothing where processes do not count together, or without a place; call it before anything is
     counted.
+
+    Raises:
+        OSError: The disk is full.
     """
     directory = os.environ.get(DIRECTORY)
     if place is None or not directory:
         return
-    for path in Path(directory).glob(f"gauge_live*_{place}.db"):
-        path.unlink(missing_ok=True)  # what was in use is not any more
+    files = {kind: Path(directory, f"{kind}_{place}.db") for kind in _FILES}
+    files["gauge_livesum"].unlink(missing_ok=True)  # what was in use is not any more
+    for path in files.values():
+        _reserve(path)
     counting = prometheus_client.values
     counting.ValueClass = counting.MultiProcessValue(lambda: place)  # type: ignore[no-untyped-call]
+
+
+def _reserve(path: Path) -> None:
+    """Make a file with all its room on the disk, unless it is there; remove it if there is none.
+
+    It is written through a mapping: where no room is left for that, SIGBUS kills the process.
+    """
+    if path.exists():
+        return
+    try:
+        path.write_bytes(bytes(_FILE_BYTES))
+    except OSError as exc:
+        path.unlink(missing_ok=True)
+        raise OSError(exc.errno, exc.strerror, str(path)) from exc
 
 
 def _forget_the_dead(directory: Path) -> None:

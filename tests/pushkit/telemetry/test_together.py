@@ -1,0 +1,54 @@
+"""Several processes of one service count together, in files of a folder."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import prometheus_client
+import pytest
+
+from pushkit.telemetry.metrics import count_in_place
+from pushkit.telemetry.together import DIRECTORY
+
+FILES = ["counter_7-1.db", "gauge_livesum_7-1.db", "histogram_7-1.db"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    monkeypatch.setattr(prometheus_client.values, "ValueClass", prometheus_client.values.ValueClass)
+    return tmp_path
+
+
+def test_files_have_their_room_on_the_disk_before_anything_is_counted(folder: Path) -> None:
+    count_in_place("7-1")
+
+    found = {path.name: path.stat() for path in folder.iterdir()}
+    assert sorted(found) == FILES
+    assert all(each.st_blocks * 512 >= each.st_size > 0 for each in found.values())
+
+
+def test_on_a_full_disk_no_file_is_left_that_has_no_room(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_some(path: Path, data: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(data[:4096])
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", write_some)
+    with pytest.raises(OSError, match="No space left"):
+        count_in_place("7-1")
+
+    assert not list(folder.iterdir())
+
+
+def test_who_takes_a_place_counts_on_but_for_what_is_in_use(folder: Path) -> None:
+    count_in_place("7-1")
+    for name in FILES:
+        (folder / name).write_bytes(b"counted")
+    count_in_place("7-1")
+
+    kept = [name for name in FILES if (folder / name).read_bytes() == b"counted"]
+    assert kept == ["counter_7-1.db", "histogram_7-1.db"]
