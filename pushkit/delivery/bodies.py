@@ -82,11 +82,19 @@ class BodyEncoder:
         """
         try:
             return self._bounded(push_body(update, version, snapshot, now=now), version)
-        except (InvalidUpdateError, PayloadTooLargeError):
+        except (InvalidUpdateError, PayloadTooLargeError) as exc:
             alone = _status_alone(update) if version is WireVersion.V0_3 else None
             if alone is None:
                 raise
-            return self._bounded(alone, version)
+            body = self._bounded(alone, version)
+            self._repeated.say(
+                ("alone", exc.code),
+                logging.WARNING,
+                "task %r: clients of A2A 0.3 get its status alone: %s",
+                update.task_id,
+                exc,
+            )
+            return body
 
     def _bounded(self, body: bytes, version: WireVersion) -> bytes:
         if len(body) > self._max_body_bytes:

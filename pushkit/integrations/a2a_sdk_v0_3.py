@@ -18,15 +18,27 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from pushkit.a2a import WireVersion, format_push_config, parse_push_config, parse_update
+from pushkit.a2a import (
+    TaskUpdate,
+    WireVersion,
+    format_push_config,
+    parse_push_config,
+    parse_update,
+)
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError, UnrecognisedBodyError
-from pushkit.integrations.enqueue_buffer import Buffered
+from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
+from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Subscription
+
+_STATUS_ALONE: Final = ("kind", "id", "contextId", "status")
+
+_log: Final = logging.getLogger("pushkit.integrations")
 
 
 class SdkObject(Protocol):
@@ -96,21 +108,41 @@ class PushkitConfigStore:
 
 
 class PushkitNotificationSender(Buffered):
-    """The SDK's notification sender over a `PushSender`."""
+    """The SDK's notification sender over a `PushSender`.
+
+    Args:
+        sender: Where updates are enqueued.
+        buffer: Where updates wait while the outbox is out of reach.
+    """
+
+    def __init__(self, sender: PushSender, *, buffer: EnqueueBuffer | None = None) -> None:
+        super().__init__(sender, buffer=buffer)
+        self._repeated = RepeatedLog(_log)
 
     async def send_notification(self, task: SdkObject) -> None:
         """Enqueue a task as it is now for every subscriber; returns when it is on disk.
 
-        What cannot be sent, or finds too many waiting, is logged and counted (`buffer.refused`),
+        Of a task that cannot be sent whole that is its status alone, and the log says why. What
+        cannot be sent at all, or finds too many waiting, is logged and counted (`buffer.refused`),
         and never raised: the SDK would fail the client's call by it.
         """
         try:
             document = _as_json(task)
-            update = parse_update(document, WireVersion.V0_3)
+            update = self._read(document)
         except (ValueError, UnrecognisedBodyError) as exc:  # pydantic's, of what is no JSON
             self.buffer.refuse(exc)
             return
         await self._enqueue(update.task_id or "", update, size=len(json.dumps(document)))
+
+    def _read(self, document: Mapping[str, JsonValue]) -> TaskUpdate:
+        try:
+            return parse_update(document, WireVersion.V0_3)
+        except UnrecognisedBodyError as exc:
+            alone = {name: document[name] for name in _STATUS_ALONE if name in document}
+            update = parse_update(alone, WireVersion.V0_3)
+            told = "task %r: webhooks get its status alone: %s"
+            self._repeated.say("alone", logging.WARNING, told, update.task_id, exc)
+            return update
 
 
 def _as_json(sdk_object: SdkObject) -> Mapping[str, JsonValue]:

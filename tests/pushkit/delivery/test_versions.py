@@ -125,7 +125,12 @@ async def test_of_a_task_that_grew_too_large_a_client_of_0_3_hears_the_status(
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["a status", "the task itself"])
 async def test_of_a_task_that_cannot_be_written_a_client_of_0_3_hears_the_status(
-    sender: PushSender, status: MakeStatus, task: MakeTask, *, is_whole: bool
+    sender: PushSender,
+    status: MakeStatus,
+    task: MakeTask,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_whole: bool,
 ) -> None:
     await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="0.3")
     nameless = Message(message_id="", role=Role.AGENT, parts=(TextPart(text="hi"),))
@@ -141,6 +146,7 @@ async def test_of_a_task_that_cannot_be_written_a_client_of_0_3_hears_the_status
     said = json.loads(delivery.body)
     assert said.keys() == {"kind", "id", "contextId", "status"}
     assert said["status"]["state"] == "completed"
+    assert "status alone: history.0.messageId: expected" in caplog.text
 
 
 async def test_each_version_has_a_test_notification(sender: PushSender, webhook: Webhook) -> None:
