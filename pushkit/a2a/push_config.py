@@ -283,8 +283,8 @@ def parse_inline_config(
 ) -> PushConfig | None:
     """Read the config that the params of a message carry, if they carry one.
 
-    Its `task_id` is that of the message, where the message is of a task that exists, and its
-    `tenant` that of the request.
+    Its `task_id` is that of the message, where the message is of a task that exists, whatever the
+    config says (1.0: nothing), and its `tenant` that of the request.
 
     Args:
         params: The params of `SendMessage`, `message/send` or `tasks/send` (or the body of
@@ -292,7 +292,8 @@ def parse_inline_config(
         version: The version that the client speaks.
 
     Raises:
-        InvalidPushConfigError: The config is malformed, or stands where another version has it.
+        InvalidPushConfigError: The config is malformed, of another tenant, or stands where another
+            version has it.
         UnsupportedVersionError: A version that pushkit does not speak.
     """
     version = WireVersion.parse(str(version))
@@ -310,9 +311,9 @@ def parse_inline_config(
     if version is WireVersion.AGENTVAULT_0_2:
         value = {"webhookUrl": value}
     config = parse_push_config(value, version)
+    tenant = found.get("tenant") or config.tenant
+    if config.tenant not in (None, tenant):
+        raise InvalidPushConfigError("tenant: expected that of the request in the config, too")
+    # Not what the config says: it would name a task that the message is not of.
     task_id = found.get("id") or found.get("message", {}).get("task_id")
-    return replace(
-        config,
-        task_id=config.task_id or task_id,
-        tenant=config.tenant or found.get("tenant"),
-    )
+    return replace(config, task_id=task_id, tenant=tenant)

@@ -192,9 +192,27 @@ def test_a_config_takes_the_tenant_of_its_request() -> None:
     assert (config.tenant, config.task_id) == ("acme", None)
 
 
+@pytest.mark.parametrize("task_id", ["t", None])
+def test_a_config_names_no_task_that_its_message_is_not_of(task_id: str | None) -> None:
+    configuration: JsonValue = {"taskPushNotificationConfig": {"url": URL, "taskId": "another"}}
+    message: JsonValue = {"taskId": task_id}
+    config = parse_inline_config({"message": message, "configuration": configuration}, V1_0)
+    assert config is not None
+    assert config.task_id == task_id
+
+
 @pytest.mark.parametrize(
     ("params", "version", "complaint"),
     [
+        pytest.param(
+            {
+                "tenant": "acme",
+                "configuration": {"taskPushNotificationConfig": {"url": URL, "tenant": "other"}},
+            },
+            V1_0,
+            "tenant: expected that of the request",
+            id="another tenant",
+        ),
         pytest.param({"configuration": 5}, V1_0, "configuration: expected an object", id="type"),
         pytest.param({"pushNotification": URL}, V0_1, "expected an object", id="url alone"),
         pytest.param({"webhookUrl": {"url": URL}}, AGENTVAULT, "webhookUrl: ", id="object"),
