@@ -15,7 +15,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.posting import closing
 from pushkit.net.transport import Transport
-from pushkit.terminal.options import FILE, PATH
+from pushkit.terminal.options import FILE, PATH, allow_option
 from pushkit.terminal.output import example
 from receiver.pinning import PinnedCard, pin_card
 
@@ -35,7 +35,7 @@ from receiver.pinning import PinnedCard, pin_card
 @click.option(
     "--save", type=PATH, help="Write the card there: the schemas of the agent's data are in it."
 )
-@click.option("--allow", multiple=True, help="A host that is named for development.")
+@allow_option
 def pin(
     url: str, *, trust_file: Path, name: str, save: Path | None, allow: tuple[str, ...]
 ) -> None:

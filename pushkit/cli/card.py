@@ -34,7 +34,6 @@ from pushkit.cli.card_report import (
 )
 from pushkit.cli.options import (
     KeyFile,
-    allow_option,
     at_option,
     key_file_options,
     out_option,
@@ -47,7 +46,7 @@ from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.posting import closing
 from pushkit.net.transport import Transport
 from pushkit.terminal.command import json_option
-from pushkit.terminal.options import PATH, choice_option
+from pushkit.terminal.options import PATH, allow_option, choice_option
 from pushkit.terminal.output import example
 from pushkit.url import Url
 

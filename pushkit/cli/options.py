@@ -50,11 +50,6 @@ def write_out(out: Path | None, content: bytes) -> None:
         raise click.FileError(str(out), exc.strerror) from exc
 
 
-allow_option = click.option(
-    "--allow", multiple=True, metavar="HOST:PORT", help="A destination named for development."
-)
-
-
 at_option = click.option(
     "--at",
     type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"]),

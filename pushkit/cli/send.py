@@ -15,7 +15,6 @@ from pushkit.bounded_json import read_json_object
 from pushkit.cli.options import (
     KeyFile,
     SigningGiven,
-    allow_option,
     key_file_options,
     signing_options,
 )
@@ -32,7 +31,7 @@ from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.secrets import Secrets, StoredSubscription
-from pushkit.terminal.options import choice_option, gathered, read_by, seconds_option
+from pushkit.terminal.options import allow_option, choice_option, gathered, read_by, seconds_option
 from pushkit.url import audience_of
 
 # Visible ASCII without `.`, which Standard Webhooks keeps for itself: receivers refuse it.

@@ -13,7 +13,7 @@ import click
 from pushkit.a2a import decode_update
 from pushkit.bounded_json import write_json
 from pushkit.captured import Circumstances, circumstances_of, read_request
-from pushkit.cli.options import allow_option, at_option, scheme_option
+from pushkit.cli.options import at_option, scheme_option
 from pushkit.cli.proofs import Check, Examined, Expected, checked, examine
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, InvalidSignatureError, TokenError
@@ -23,7 +23,7 @@ from pushkit.net.jwks_client import load_jwks
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets, read_verifier
 from pushkit.signing.token import hash_token, read_token, token_matches
-from pushkit.terminal.options import FILE, seconds_option
+from pushkit.terminal.options import FILE, allow_option, seconds_option
 from pushkit.terminal.output import in_a_line
 from pushkit.url import audience_of
 from pushkit.webhook import Headers, WebhookRequest

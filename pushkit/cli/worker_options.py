@@ -18,7 +18,6 @@ from pushkit.cli.databases import database_option
 from pushkit.cli.options import (
     KeyFile,
     SigningGiven,
-    allow_option,
     key_file_options,
     signing_options,
 )
@@ -29,6 +28,7 @@ from pushkit.terminal.options import (
     PATH,
     Given,
     age_option,
+    allow_option,
     choice_option,
     gathered,
     read_by,

@@ -30,6 +30,10 @@ FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 PATH: Final = click.Path(dir_okay=False, path_type=Path)
 """A file that may be there."""
 
+allow_option = click.option(
+    "--allow", multiple=True, metavar="HOST:PORT", help="A destination named for development."
+)
+
 
 def gathered(name: str, make: Callable[..., object], **options: Given) -> Given:
     """Give a command options, and what is made of their values as one argument.

@@ -385,6 +385,7 @@ async def test_a_caller_that_nobody_knows_is_refused(server: Server, sender: Pus
 async def test_a_form_is_refused(server: Server) -> None:
     answer = await server.post(b"{}", Content_Type="text/plain")
     assert answer.status_code == 415
+    assert answer.json()["error"]["code"] == 415  # HTTP's own: it is no JSON-RPC
 
 
 async def test_only_post_calls_a_method(server: Server) -> None:
