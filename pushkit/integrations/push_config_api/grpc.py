@@ -36,7 +36,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 OwnerOf: TypeAlias = Callable[[Context], str | Awaitable[str | None] | None]
 
 _TASK = re.compile(r"tasks/([^/]+)")
-_CONFIG = re.compile(r"tasks/([^/]+)/pushNotificationConfigs/([^/]+)")
+_CONFIG = re.compile(r"tasks/([^/]+)/pushNotificationConfigs/(.+)")  # whose id may have slashes
 
 
 class _Calls:

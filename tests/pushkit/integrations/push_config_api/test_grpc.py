@@ -112,6 +112,21 @@ async def test_a_request_over_the_limit_is_refused(channel: Any, api: PushConfig
     assert (await refusal(stub.CreateTaskPushNotificationConfig(long)))[0] == "INVALID_ARGUMENT"
 
 
+async def test_a_name_of_0_3_that_was_given_out_is_taken(channel: Any, sender: PushSender) -> None:
+    stub = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)
+    config = a2a_v0_3_pb2.TaskPushNotificationConfig(
+        push_notification_config={"id": "a/b", "url": "https://client.example.com/hook"}
+    )
+    created = await stub.CreateTaskPushNotificationConfig(
+        a2a_v0_3_pb2.CreateTaskPushNotificationConfigRequest(parent="tasks/task-1", config=config)
+    )
+
+    request = a2a_v0_3_pb2.DeleteTaskPushNotificationConfigRequest(name=created.name)
+    await stub.DeleteTaskPushNotificationConfig(request)
+
+    assert await sender.subscribers("task-1") == []
+
+
 @pytest.mark.parametrize("name", ["", "task-1", "tasks/", "tasks/a/b", "tasks/a/configs/c"])
 async def test_a_resource_of_0_3_that_is_none_is_refused(channel: Any, name: str) -> None:
     stub = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)
