@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi
+from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi, query_members
 from pushkit.webui.aiohttp import read_body
 
 OwnerOf: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
@@ -31,7 +31,7 @@ def push_config_app(api: PushConfigApi, *, owner: OwnerOf) -> web.Application:
                 owner=await named if isawaitable(named) else named,
                 method=request.method,
                 segments=_segments(request),
-                query=dict(request.query),
+                query=query_members(request.rel_url.raw_query_string),
                 content_type=request.headers.get("Content-Type", ""),
                 version=request.headers.get("A2A-Version"),
                 body=await read_body(request, api.max_body_bytes),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 from pushkit.integrations.asgi import Message, Receive, Send, answer
-from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi
+from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi, query_members
 from pushkit.webui.asgi import path_within, read_body
 
 OwnerOfScope: TypeAlias = Callable[[Mapping[str, Any]], str | Awaitable[str | None] | None]
@@ -42,7 +42,7 @@ class PushConfigAsgi:
                 segments=[
                     unquote(each) for each in path_within(scope).removeprefix("/").split("/")
                 ],
-                query=dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"))),
+                query=query_members(scope.get("query_string", b"").decode("latin-1")),
                 content_type=headers.get(b"content-type", ""),
                 version=headers.get(b"a2a-version"),
                 body=await read_body(receive, self._api.max_body_bytes),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import parse_qs
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.delivery.sender import PushSender
@@ -31,6 +32,15 @@ class ApiRequest:
     version: str | None = None  # the `A2A-Version` header, if there is one
     # The body; None: it was longer than `PushConfigApi.max_body_bytes`.
     body: bytes | None = field(default=b"", repr=False)
+
+
+def query_members(encoded: str) -> dict[str, JsonValue]:
+    """Return the parameters of a query; one that is given twice as a list, which none of them is.
+
+    Of two tenants, what stands before this API could have looked at the other one.
+    """
+    found = parse_qs(encoded, keep_blank_values=True)
+    return {name: list(said) if len(said) > 1 else said[0] for name, said in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,6 +117,14 @@ async def test_pages_are_asked_for_in_the_query(server: Server) -> None:
             id="another tenant in the body than in the query",
         ),
         pytest.param(
+            "POST",
+            f"{CONFIGS}?tenant=&tenant=acme",
+            body({"url": URL}),
+            400,
+            "INVALID_PARAMS",
+            id="two tenants in the query",
+        ),
+        pytest.param(
             "GET",
             f"/acme{CONFIGS}?tenant=other",
             b"",
