@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from pushkit.errors import StorageError
 from pushkit.net.transport import Transport
@@ -44,7 +45,9 @@ class Life:
     is_open: bool = field(default=False, init=False)  # whether notifications can be taken in
     _ends_at: float | None = field(default=None, init=False)
     _forwards: list[Forward] = field(default_factory=list, init=False)
-    _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _openings: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(
+        default_factory=WeakKeyDictionary, init=False
+    )
     _background: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _listening: asyncio.Task[None] | None = field(default=None, init=False)
 
@@ -112,8 +115,13 @@ class Life:
         await self.replay.close()
         await self.intake.trust.close()
         await self.transport.close()
-        await self.database.close()
-        self._opening = asyncio.Lock()  # the next start may be in another event loop
+        async with self._opening:
+            await self.database.close()
+
+    @property
+    def _opening(self) -> asyncio.Lock:
+        """Held by who opens or closes the inbox: of two who open it at once one stays open."""
+        return self._openings.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     def hear(self) -> None:
         """Wake callbacks, and look for those who wait: a notification was accepted elsewhere."""

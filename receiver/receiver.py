@@ -221,6 +221,8 @@ class Receiver(CallbackDecorators):
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
+        if self._closing is not None and not self._closing.done():
+            await asyncio.wait([self._closing])
         async with self._turn:
             self._is_ending = False
             await self._life.start()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -137,3 +140,30 @@ async def test_a_close_that_is_cancelled_goes_on_to_the_end(tmp_path: Path, roun
     await receiver.close()
 
     assert asyncio.all_tasks() == before
+
+
+async def test_a_close_beside_who_opens_it_leaves_nothing_open(tmp_path: Path) -> None:
+    receiver = receiver_of(tmp_path)
+    await receiver.open()
+    await receiver.close()
+    before = threading.enumerate()
+    with contextlib.closing(sqlite3.connect(tmp_path / "inbox.db")) as other:
+        other.execute("BEGIN IMMEDIATE")  # whoever opens it waits
+        opening = asyncio.create_task(receiver.open())
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(receiver.close())
+        await asyncio.wait([closing], timeout=0.1)
+        again = asyncio.create_task(receiver.open())
+        await asyncio.sleep(0)
+    await asyncio.gather(opening, closing, again)
+    await receiver.close()
+
+    assert [each.name for each in set(threading.enumerate()) - set(before)] == []
+
+
+async def test_a_start_right_behind_a_close_has_the_last_word(tmp_path: Path) -> None:
+    receiver = receiver_of(tmp_path)
+    await receiver.start()
+    await asyncio.gather(receiver.close(), receiver.start())
+    assert await receiver.unready() == {}
+    await receiver.close()
