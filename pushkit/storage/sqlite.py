@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import queue
 import re
@@ -23,6 +24,7 @@ from typing import Any, Literal, TypeVar
 
 from pushkit.clock import utc_now
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
+from pushkit.logs import RepeatedLog
 from pushkit.storage.group_commit import Batch, Ended, GroupCommit
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import (
@@ -40,6 +42,8 @@ from pushkit.storage.script import Ending, Group, Rows, Script, driver_connectio
 Item = TypeVar("Item")
 T = TypeVar("T")
 
+_log = logging.getLogger("pushkit.storage")
+
 _MAX_BATCH = 256
 _BUSY_PAUSE = 0.005  # seconds
 # Of how many items the scripts are run in the event loop; and after how many seconds there they are
@@ -48,6 +52,11 @@ _FEW = 4
 _LONG = 0.005
 _PAUSE_AFTER_LONG = 1.0
 _LOG_BYTES = 64 * 1024 * 1024
+# How often, in seconds, one looks whether the log has grown beyond twice that; for how many
+# milliseconds readers are then waited for; after how many seconds again, if that was not enough.
+_LOOKS_AFTER = 1.0
+_READERS_HAVE = 1000
+_LOOKS_AGAIN_AFTER = 30.0
 _MIN_SQLITE = (3, 35, 0)  # UPDATE … RETURNING
 _HAS_TABLE = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = $1"
 # How SQLite opens the file: only what brings the schema up to date may make one.
@@ -83,6 +92,8 @@ class SqliteDatabase:
         self._reader: ThreadPoolExecutor | None = None
         self._read_connection: sqlite3.Connection | None = None
         self._opened: tuple[int | None, ...] = (None, None, None)  # which files the writer has open
+        self._looks_at = 0.0  # when the log's length is looked at again
+        self._faults = RepeatedLog(_log)
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the file for what is meant."""
@@ -148,7 +159,27 @@ class SqliteDatabase:
             self._opened = self._inodes()
             return connection
 
-        return _Writer(connect, self._busy_timeout.total_seconds())
+        return _Writer(connect, self._busy_timeout.total_seconds(), self._keep_log_short)
+
+    def _keep_log_short(self, connection: sqlite3.Connection) -> None:
+        """Begin the log anew if it has grown: readers of which always one reads keep it from that.
+
+        Where one reads for long, the log grows, and is told of.
+        """
+        if (now := time.monotonic()) < self._looks_at:
+            return
+        self._looks_at = now + _LOOKS_AFTER
+        if (size := _size(self._files[1])) <= 2 * _LOG_BYTES:
+            return
+        connection.execute(f"PRAGMA busy_timeout = {_READERS_HAVE}")
+        try:
+            [is_read, *_] = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        finally:
+            connection.execute("PRAGMA busy_timeout = 0")
+        if is_read:
+            self._looks_at = now + _LOOKS_AGAIN_AFTER
+            said = "%s: its -wal has %d MB, and grows until who reads from it ends: a shell, a copy"
+            self._faults.say("log", logging.WARNING, said, self.path, size // 1_000_000)
 
     async def schema(self) -> Schema:
         """Return what the file holds, open or not, without changing anything."""
@@ -351,6 +382,14 @@ def _inode(path: str) -> int | None:
         return None
 
 
+def _size(path: str) -> int:
+    """Return how long a file is; 0 if there is none."""
+    try:
+        return os.stat(path).st_size  # noqa: PTH116  # as above
+    except OSError:
+        return 0
+
+
 def _create_private(path: Path) -> None:
     # Tokens and credentials are in it: nobody else reads a file that is created here. SQLite gives
     # its log and its index the same mode.
@@ -430,10 +469,16 @@ class _Writer(threading.Thread):
     # Runs first in each, and may refuse it.
     check: Callable[[sqlite3.Connection], None] | None = None
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], patience: float = 0) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        patience: float = 0,
+        committed: Callable[[sqlite3.Connection], None] = lambda _: None,  # runs after each
+    ) -> None:
         super().__init__(name="pushkit-writer", daemon=True)
         self._connect = connect
         self._patience = patience
+        self._committed = committed
         self._connection: sqlite3.Connection | None = None
         self._loop = asyncio.get_running_loop()
         self._asked: queue.SimpleQueue[tuple[Sequence[Batch[Any, Any]], Ended, bool] | None]
@@ -497,6 +542,8 @@ class _Writer(threading.Thread):
                 self._run(connection, batches)
             if connection.in_transaction:
                 _make_durable(connection, self._patience)
+                with contextlib.suppress(sqlite3.Error):  # what was asked for is done
+                    self._committed(connection)
         except Exception as exc:  # noqa: BLE001  # as above
             _fail(self._connection, batches, exc)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import resource
 import shutil
@@ -201,6 +202,62 @@ async def test_the_log_that_grew_beside_a_reader_shrinks_once_that_has_ended(
 
     assert (grown > 8 * 1024 * 1024, log.stat().st_size) == (True, 64 * 1024)
     await database.close()
+
+
+async def test_readers_of_which_always_one_reads_do_not_let_the_log_grow(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
+    monkeypatch.setattr(sqlite, "_LOOKS_AFTER", 0.0)
+    monkeypatch.setattr(sqlite, "_READERS_HAVE", 60_000)
+    database = things(path)
+    await database.open()
+    await database.write(insert("a"))
+    begun, ending = threading.Event(), threading.Event()
+
+    def read_by_turns() -> None:
+        with (
+            contextlib.closing(sqlite3.connect(path, isolation_level=None)) as first,
+            contextlib.closing(sqlite3.connect(path, isolation_level=None)) as second,
+        ):
+            for reader, former in itertools.cycle([(first, second), (second, first)]):
+                reader.execute("BEGIN")
+                reader.execute("SELECT * FROM things LIMIT 1").fetchall()
+                begun.set()
+                if former.in_transaction:
+                    former.execute("ROLLBACK")
+                if ending.wait(0.001):
+                    return
+
+    reading = asyncio.create_task(asyncio.to_thread(read_by_turns))
+    await asyncio.to_thread(begun.wait)
+    for number in range(64):
+        await database.write(insert(f"{number}" + "x" * 64 * 1024))
+    ending.set()
+    await reading
+
+    assert path.with_name("things.db-wal").stat().st_size < 1024 * 1024
+    await database.close()
+
+
+async def test_a_log_that_grows_beside_a_long_reader_is_told_of(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
+    monkeypatch.setattr(sqlite, "_LOOKS_AFTER", 0.0)
+    monkeypatch.setattr(sqlite, "_READERS_HAVE", 1)
+    database = things(path)
+    await database.open()
+    await database.write(insert("a"))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM things").fetchall()
+        for number in range(4):
+            await database.write(insert(f"{number}" + "x" * 1024 * 1024))
+    await database.close()
+
+    [record] = [each for each in caplog.records if "-wal" in each.message]
+    assert "things.db: its -wal has" in record.message
 
 
 async def test_what_was_written_is_there_after_a_restart(path: Path) -> None:
