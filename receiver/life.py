@@ -72,20 +72,21 @@ class Life:
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
         await self.listen()
+        if self._background:
+            return
         try:
             await self.replay.open()
         except StorageError as exc:  # callbacks go on without it
             _log.error("%s: notifications are answered 503 until it is back", exc)
-        if not self._background:
-            self.dispatcher.registry.freeze()
-            warn_of_weak_trust(self.intake.trust.senders())
-            self.intake.trust.load()
-            if allowed := self.transport.policy.allow:
-                _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
-            self._background = [
-                asyncio.create_task(self.dispatcher.run(), name="receiver-callbacks"),
-                asyncio.create_task(self.housekeeper.run(), name="receiver-housekeeping"),
-            ]
+        self.dispatcher.registry.freeze()
+        warn_of_weak_trust(self.intake.trust.senders())
+        self.intake.trust.load()
+        if allowed := self.transport.policy.allow:
+            _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
+        self._background = [
+            asyncio.create_task(self.dispatcher.run(), name="receiver-callbacks"),
+            asyncio.create_task(self.housekeeper.run(), name="receiver-housekeeping"),
+        ]
 
     def wind_down(self) -> None:
         """Hand out nothing more: what is called back now has its time to end from here on."""
