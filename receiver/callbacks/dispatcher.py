@@ -468,8 +468,17 @@ class Dispatcher:
             )
 
     async def _write(self, script: Callable[[], Script[bool]]) -> bool:
-        """Write down what a callback had, which it has again unless that gets written down."""
-        return await self._settler.persist(lambda: self._database.write(script()))
+        """Write down what a callback had, which it has again unless that gets written down.
+
+        Whoever is broken off in here, because the process ends, has a moment left for it.
+        """
+        try:
+            return await self._settler.persist(lambda: self._database.write(script()))
+        except asyncio.CancelledError:
+            with contextlib.suppress(StorageError, TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS):
+                    await self._database.write(script())
+            raise
 
     def _go_on_script(self, claimed: ClaimedNotification, call: Call) -> Script[bool]:
         """Write down how a call ended; return whether this attempt may make the next one."""

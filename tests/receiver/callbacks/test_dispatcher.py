@@ -19,7 +19,7 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks import dispatcher as of_dispatcher
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.leases import Leases
-from receiver.inbox.inspection import InboxFilter
+from receiver.inbox.inspection import InboxFilter, Inspection
 from tests.eventually import DEADLINE, eventually
 from tests.receiver.callbacks.conftest import RETRY, START, House
 
@@ -558,6 +558,36 @@ async def test_a_dispatcher_that_ends_gives_back_what_it_broke_off(house: House)
     assert (claimed.attempts, claimed.broken_off) == (1, False)
     assert (claimed.had_by("first"), claimed.had_by("endless")) == (True, False)
     assert house.locks.dead([house.dispatcher.name]) == [house.dispatcher.name]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["ends-well", "raises"])
+async def test_what_a_callback_had_is_written_down_also_by_whom_the_end_breaks_off(
+    postgres_dsn: str, fails: bool
+) -> None:
+    house = House(postgres_dsn)  # there a statement that is under way can be broken off
+
+    async def first(_: Notification) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)  # right behind it
+        if fails:
+            raise RuntimeError
+
+    house.registry.add(first, name="first")
+    if not fails:
+        house.record("second")
+    await house.database.open()
+    try:
+        await house.store()
+        await house.run_once()
+        report = await house.database.read(Inspection().show(1))
+    finally:
+        await house.database.close()
+
+    assert report is not None
+    assert [(each.callback, each.done) for each in report.callbacks] == [("first", not fails)]
+    assert report.notification.status.value == ("received" if fails else "in_progress")
+    assert house.called == []
 
 
 async def test_a_redriven_notification_is_called_back_where_it_failed(house: House) -> None:
