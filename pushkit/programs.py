@@ -64,7 +64,10 @@ async def run_program(
         raise
     try:
         async with asyncio.timeout(within.total_seconds()):
-            await process.communicate(told)
+            # uvloop's words for a program that closed its standard input, or ended, unread.
+            with contextlib.suppress(RuntimeError):
+                await process.communicate(told)
+            await process.wait()
     finally:
         await _end(process)
     status = process.returncode
