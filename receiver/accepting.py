@@ -91,6 +91,11 @@ class Candidate:
             self.task = sender, said.task_id
             self.line = sender, said.task_id, said.config_id or ""
 
+    @property
+    def waits(self) -> bool:
+        """Whether it was stored for whoever claims it, before others of its task."""
+        return self.lease is None and self.stored is not None and self.stored.head
+
     def accepted(self, notification_id: int) -> Notification:
         """Return it as it is called back."""
         assert self.stored is not None  # noqa: S101  # it is stored
@@ -176,8 +181,10 @@ class Acceptance:
                 refused.append(each)
         if refused:
             yield from self._replay.unremember([each.seen for each in refused])
-        if ids:
+        if any(each.waits for each in stored):
             yield from self._database.wake()
+        elif ids:
+            yield from self._database.tell()  # who waits for a task in another process
         if len(firsts) < len(candidates):
             yield from self._judge_copies(candidates, firsts, wait=wait)
         return [each.result for each in candidates]

@@ -292,7 +292,7 @@ class Intake:
             )
         else:
             self._hands.keep(notification)
-            if candidate.stored.head:
+            if candidate.waits:
                 self._hands.wake()  # what stands behind others of its task waits for them
         if notification.task_id is not None:
             self._announce(notification.sender, notification.task_id)

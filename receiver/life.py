@@ -66,7 +66,8 @@ class Life:
         await self.open()
         if self._listening is None:
             self._listening = asyncio.create_task(
-                self.database.listen(self.hear), name="receiver-listening"
+                self.database.listen(self.hear, self.arrivals.look_elsewhere),
+                name="receiver-listening",
             )
 
     async def start(self) -> None:
@@ -125,7 +126,7 @@ class Life:
         return self._openings.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     def hear(self) -> None:
-        """Wake callbacks, and look for those who wait: a notification was accepted elsewhere."""
+        """Wake callbacks, and look for those who wait: a notification waits to be claimed."""
         self.dispatcher.let_wait()
         self.arrivals.look_elsewhere()
 

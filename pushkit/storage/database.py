@@ -113,8 +113,13 @@ class Database(Protocol):
     def wake(self) -> Script[None]:
         """Tell idle workers of other processes that there is work, once this commits."""
 
-    async def listen(self, wake: Callable[[], None]) -> None:
-        """Call back whenever another process added work, until cancelled."""
+    def tell(self) -> Script[None]:
+        """Tell other processes, once this commits, of what they need not work on."""
+
+    async def listen(
+        self, wake: Callable[[], None], news: Callable[[], None] = lambda: None
+    ) -> None:
+        """Call back whenever another process says `wake` or `tell`, until cancelled."""
 
 
 @contextlib.asynccontextmanager

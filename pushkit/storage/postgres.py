@@ -44,6 +44,8 @@ T = TypeVar("T")
 _log = logging.getLogger("pushkit.storage")
 
 _CHANNEL = "pushkit_work"
+_NEWS = "news"
+_TELL = f"SELECT pg_notify('{_CHANNEL}', '{_NEWS}')"
 _MAX_BATCH = 256
 _NOT_OPEN = "PostgreSQL: not open: call open() first"
 _WHERE = "PostgreSQL"  # a DSN may hold a password
@@ -376,14 +378,20 @@ class PostgresDatabase:
         """Notify idle workers on every machine when this transaction commits."""
         yield Statement("SELECT pushkit_wake()")
 
-    async def listen(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever work was added on any machine, until cancelled.
+    def tell(self) -> Script[None]:
+        """Notify other processes on every machine of news when this transaction commits."""
+        yield Statement(_TELL)
+
+    async def listen(
+        self, wake: Callable[[], None], news: Callable[[], None] = lambda: None
+    ) -> None:
+        """Call `wake` whenever work was added on any machine, and `news` at news, until cancelled.
 
         A lost connection is made anew; what was missed meanwhile is found by polling.
         """
         while True:
             try:
-                await self._listen_once(wake)
+                await self._listen_once(wake, news)
             except _FAULTS as exc:
                 said = "PostgreSQL: not listening: %s; trying again"
                 self._faults.say(type(exc).__name__, logging.WARNING, said, _reason(exc))
@@ -393,14 +401,16 @@ class PostgresDatabase:
         if self._pool is None or self._closing:
             raise StorageError(_NOT_OPEN)
 
-    async def _listen_once(self, wake: Callable[[], None]) -> None:
+    async def _listen_once(self, wake: Callable[[], None], news: Callable[[], None]) -> None:
+        def hear(_: object, whose: int, __: str, payload: object) -> None:
+            if whose not in self._own:
+                (news if payload == _NEWS else wake)()
+
         connection = await asyncpg.connect(self._dsn, timeout=self._connect_timeout.total_seconds())
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _: ended.set())
         try:
-            await connection.add_listener(
-                _CHANNEL, lambda _, whose, *__: None if whose in self._own else wake()
-            )
+            await connection.add_listener(_CHANNEL, hear)
             wake()
             await ended.wait()
         finally:

@@ -297,7 +297,15 @@ class SqliteDatabase:
         """Do nothing: other processes on this file find work by polling."""
         yield from ()
 
-    async def listen(self, wake: Callable[[], None]) -> None:  # noqa: ARG002  # the interface
+    def tell(self) -> Script[None]:
+        """Do nothing: other processes on this file find news by polling."""
+        yield from ()
+
+    async def listen(
+        self,
+        wake: Callable[[], None],  # noqa: ARG002  # the interface
+        news: Callable[[], None] = lambda: None,  # noqa: ARG002
+    ) -> None:
         """Hear nothing, until cancelled."""
         await asyncio.Event().wait()
 

@@ -1,7 +1,8 @@
 """A receiver process for tests: it calls back, or accepts one request, and may be killed any time.
 
 python receiver_process.py call DSN LEASE_SECONDS
-    calls back from the inbox there; each call is a row of `calls`, in the order of the calls.
+    calls back from the inbox there; each call is a row of `calls`, in the order of the calls. The
+    first of them end once another process calls back, too.
 python receiver_process.py accept DATABASE REDIS_URL REQUEST JWKS TOKEN
     accepts the request in the file REQUEST once a line is read, signed by a key of the file JWKS.
 """
@@ -20,6 +21,7 @@ import asyncpg
 from pushkit.webhook import WebhookRequest
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from receiver.callbacks import leases
+from tests.eventually import eventually
 
 BASE_URL = "https://client.example.com"
 ISSUER = "https://agent.example.com"
@@ -33,6 +35,7 @@ async def call_back(dsn: str, lease_seconds: str) -> None:
         url=BASE_URL,
         senders=[TrustedSender(name="agent", issuer=ISSUER, keys={}, tasks=TaskPolicy.ANY)],
         database=dsn,
+        concurrency=4,  # fewer than there are tasks
     )
 
     @receiver.on_update(name="write-down")
@@ -42,6 +45,7 @@ async def call_back(dsn: str, lease_seconds: str) -> None:
             os.getpid(),
             notification.delivery_id,
         )
+        await eventually(lambda: pool.fetchval("SELECT COUNT(DISTINCT pid) = 2 FROM calls"))
 
     async with receiver:
         print("READY", flush=True)  # noqa: T201  # to the test

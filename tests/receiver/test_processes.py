@@ -118,6 +118,28 @@ async def test_two_processes_on_one_database_call_each_notification_once_and_in_
     assert len({row["pid"] for row in rows}) == 2
 
 
+async def test_who_calls_back_at_once_tells_of_it_and_wakes_nobody(
+    world: World, postgres_dsn: str
+) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    listener = await asyncpg.connect(postgres_dsn)
+    await listener.add_listener("pushkit_work", lambda *said: heard.put_nowait(said[-1]))
+    await world.receiver.open()
+    assert (await world.receiver.receive(world.draft(1).request())).status == 202
+    assert await asyncio.wait_for(heard.get(), DEADLINE) == ""  # it waits for who claims it
+
+    async with world.receiver:
+
+        async def is_done() -> bool:
+            statuses = (await world.receiver.inbox.stats()).statuses
+            return statuses[InboxStatus.DONE] == 1
+
+        await eventually(is_done)
+        assert (await world.receiver.receive(world.draft(2).request())).status == 202
+        assert await asyncio.wait_for(heard.get(), DEADLINE) == "news"
+    await listener.close()
+
+
 async def test_what_a_killed_process_had_in_hand_comes_back_with_its_lease(
     world: World, postgres_dsn: str, calls: asyncpg.Connection
 ) -> None:

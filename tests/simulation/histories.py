@@ -99,7 +99,7 @@ def _outcome(task: asyncio.Task[Any], sql: str) -> object:
 
 
 def _comparable(rows: Sequence[Any], sql: str) -> list[str]:
-    if sql.startswith(("SELECT pg_advisory", "SELECT pushkit_wake", "SET ")):
+    if sql.startswith(("SELECT pg_advisory", "SELECT pushkit_wake", "SELECT pg_notify", "SET ")):
         return []
     if ") parked" in sql:  # one of several, whichever it is
         return [str(len(rows))]

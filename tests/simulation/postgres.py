@@ -65,7 +65,7 @@ class _Transaction:
     waiters: list[_Statement] = field(default_factory=list)
     before: dict[Key, tuple[Any, ...] | None] = field(default_factory=dict)
     ended: asyncio.Future[None] | None = None
-    wakes: bool = False
+    notices: set[str] = field(default_factory=set)
     backend: int = 0  # of the connection that it is on
     lock_timeout: float | None = None
     failed: bool = False
@@ -167,7 +167,8 @@ class _Storage(sqlite3.Connection):
         self.offered: list[tuple[str, tuple[str, ...], Image]] = []
         for name, places, function in (
             ("pushkit_now", 0, self._now),
-            ("pushkit_wake", 0, self._note_wake),
+            ("pushkit_wake", 0, lambda: self._note_notice("", "")),
+            ("pg_notify", 2, self._note_notice),
             ("held", -1, lambda table, *key: self.server.is_held((table, key))),
             ("touched", -1, self._note_selected),
             ("offered", -1, self._note_offered),
@@ -199,8 +200,8 @@ class _Storage(sqlite3.Connection):
     def _now(self) -> int:
         return self.server.now()
 
-    def _note_wake(self) -> int:
-        return self.server.note_wake()
+    def _note_notice(self, _channel: str, payload: str) -> int:
+        return self.server.note_notice(payload)
 
     def _note_selected(self, table: str, *key: Any) -> int:
         self.selected.append((table, key))
@@ -347,7 +348,7 @@ class PostgresServer:
         self._open: list[_Transaction] = []
         self._dawdling: list[_Statement] = []
         self._connections: list[_Connection] = []
-        self._listeners: list[tuple[Process | None, Callable[[int], None]]] = []
+        self._listeners: list[tuple[Process | None, Callable[[int, str], None]]] = []
         self._backends = 0
         self._migrating: _Transaction | None = None
         self._cuts: dict[str, asyncio.Future[None]] = {}
@@ -500,10 +501,10 @@ class PostgresServer:
                 self._lay_over(transaction)
             self._storage.execute("COMMIT")
         self.end(transaction)
-        if transaction.wakes:
+        for payload in sorted(transaction.notices):
             for process, listener in list(self._listeners):
                 if process is None or process.alive:
-                    self.loop.call_later(self.delay(), listener, transaction.backend)
+                    self.loop.call_later(self.delay(), listener, transaction.backend, payload)
 
     def end(self, transaction: _Transaction) -> None:
         if self._migrating is transaction:
@@ -928,10 +929,10 @@ class PostgresServer:
         holder = self._locks.get(key)
         return holder is not None and holder is not self._current
 
-    def note_wake(self) -> int:
-        """Note that the transaction that runs wakes workers once it is committed."""
+    def note_notice(self, payload: str) -> int:
+        """Note what the transaction that runs tells those who listen, once it is committed."""
         if self._current is not None:
-            self._current.wakes = True
+            self._current.notices.add(payload)
         return 0
 
     def _look_at_schema(self) -> None:
@@ -967,7 +968,7 @@ class PostgresServer:
 
     # --- listening ------------------------------------------------------------------------------
 
-    def listen(self, listener: Callable[[int], None]) -> None:
+    def listen(self, listener: Callable[[int, str], None]) -> None:
         self._listeners.append((PROCESS.get(), listener))
 
     def new_backend(self) -> int:
@@ -1159,7 +1160,7 @@ class _Connection:
 
     async def add_listener(self, _channel: str, listener: Callable[..., None]) -> None:
         await self._server.pause()
-        self._server.listen(lambda backend: listener(self, backend, "", ""))
+        self._server.listen(lambda backend, payload: listener(self, backend, "", payload))
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109, ARG002
         self._server.unlisten(self.process)

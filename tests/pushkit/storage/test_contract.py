@@ -566,6 +566,7 @@ async def test_a_script_that_wakes_runs_like_any_other(database: Database) -> No
     def insert_and_wake() -> Script[None]:
         yield from insert("a")
         yield from database.wake()
+        yield from database.tell()
 
     await database.write(insert_and_wake())
     assert await database.read(names()) == ["a"]
@@ -598,6 +599,29 @@ async def test_another_process_hears_of_work_once_it_is_committed(postgres_dsn: 
     assert not heard.is_set()
     await one.write(one.wake())
     await asyncio.wait_for(heard.wait(), DEADLINE)
+
+    listening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await listening
+    await one.close()
+    await other.close()
+
+
+async def test_another_process_hears_of_news_apart_from_work(postgres_dsn: str) -> None:
+    one, other = things(postgres_dsn), things(postgres_dsn)
+    await one.open()
+    await other.open()
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    def hears(what: str) -> Callable[[], None]:
+        return lambda: heard.put_nowait(what)
+
+    listening = asyncio.create_task(other.listen(hears("work"), hears("news")))
+    assert await asyncio.wait_for(heard.get(), DEADLINE) == "work"  # once at the start
+    await one.write(one.tell())
+    await one.write(one.wake())
+    found = [await asyncio.wait_for(heard.get(), DEADLINE) for _ in range(2)]
+    assert found == ["news", "work"]
 
     listening.cancel()
     with pytest.raises(asyncio.CancelledError):
