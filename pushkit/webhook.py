@@ -92,17 +92,10 @@ class Headers:
 
 @record(frozen=True, slots=True, kw_only=True)
 class WebhookRequest:
-    """One webhook request, whole.
-
-    Attributes:
-        method: `POST`.
-        target: Path and query as received, for example `/a2a?x=1`; for a request that is about to
-            be sent, the absolute URL.
-        headers: The header fields.
-        body: The raw bytes: what is signed is what is sent.
-    """
+    """One webhook request, whole."""
 
     method: str = "POST"
+    # Path and query as received, `/a2a?x=1`; of a request about to be sent, the absolute URL.
     target: str
     headers: Headers
-    body: bytes = field(repr=False)
+    body: bytes = field(repr=False)  # the raw bytes: what is signed is what is sent

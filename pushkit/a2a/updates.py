@@ -358,23 +358,14 @@ TaskUpdate: TypeAlias = TaskSnapshot | StatusUpdate | ArtifactUpdate | MessageUp
 
 @record(frozen=False, slots=True, kw_only=True, eq=False)
 class NativeUpdate:
-    """An update in the form of another library, whose subclass writes and reads it.
-
-    Attributes:
-        kind: What it is.
-        task_id: The task that it is about.
-        state: The state of the task, where the update says it.
-        is_partial: As of the neutral update.
-        is_bare: As of the neutral update.
-        version: The version that the library speaks.
-    """
+    """An update in the form of another library, whose subclass writes and reads it."""
 
     kind: UpdateKind
     task_id: str
-    state: TaskState | None
-    is_partial: bool = False
+    state: TaskState | None  # of the task, where the update says it
+    is_partial: bool = False  # as of the neutral update
     is_bare: bool = False
-    version: WireVersion
+    version: WireVersion  # which the library speaks
     _body: bytes | None = field(default=None, init=False, repr=False)
     _neutral: TaskUpdate | None = field(default=None, init=False, repr=False)
 

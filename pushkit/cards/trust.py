@@ -16,22 +16,15 @@ from pushkit.keys.jwk import VerificationKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedKey:
-    """A key that the operator trusts, and for how long.
-
-    Attributes:
-        key: The public key.
-        jwks_url: The trusted URL that it was fetched from; None for a pinned key.
-        not_before: Before this moment it is not used yet.
-        expires_at: From this moment it counts no longer. A card bears no date: what the key signed
-            while it was good does not count either.
-        revoked_at: The same, for a key that was withdrawn.
-    """
+    """A key that the operator trusts, and for how long."""
 
     key: VerificationKey
-    jwks_url: str | None = None
-    not_before: datetime | None = None
+    jwks_url: str | None = None  # the trusted URL that it was fetched from; None for a pinned key
+    not_before: datetime | None = None  # it is not used before
+    # It counts no longer from then on. A card bears no date: what the key signed while it was good
+    # does not count either.
     expires_at: datetime | None = None
-    revoked_at: datetime | None = None
+    revoked_at: datetime | None = None  # the same, for a key that was withdrawn
 
     def __post_init__(self) -> None:
         for moment in (self.not_before, self.expires_at, self.revoked_at):
@@ -51,17 +44,11 @@ class TrustedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedKeys:
-    """The keys that count for one card, as they are now.
+    """The keys that count for one card, as they are now."""
 
-    Attributes:
-        keys: The keys, pinned and fetched.
-        jwks_urls: The trusted JWK Set URLs, whether or not they could be fetched.
-        unavailable: Those of them that could not be.
-    """
-
-    keys: tuple[TrustedKey, ...] = ()
-    jwks_urls: tuple[str, ...] = ()
-    unavailable: tuple[str, ...] = ()
+    keys: tuple[TrustedKey, ...] = ()  # pinned and fetched
+    jwks_urls: tuple[str, ...] = ()  # of trusted JWK Sets, whether or not they could be fetched
+    unavailable: tuple[str, ...] = ()  # those of them that could not be
 
     @classmethod
     def pinned(cls, *keys: VerificationKey) -> TrustedKeys:
@@ -84,16 +71,11 @@ class TrustedKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OriginTrust:
-    """What the operator trusts for the cards of one origin.
+    """What the operator trusts for the cards of one origin."""
 
-    Attributes:
-        keys: Pinned keys.
-        jwks_urls: URLs of JWK Sets. A key that is taken out of its set counts no longer, as soon as
-            the cached set ends.
-        revoked: Keys that were withdrawn, and when, by `kid` or RFC 7638 thumbprint: they do not
-            count, wherever they are still published.
-    """
-
-    keys: tuple[TrustedKey, ...] = ()
+    keys: tuple[TrustedKey, ...] = ()  # pinned
+    # A key that is taken out of its JWK Set counts no longer, as soon as the cached set ends.
     jwks_urls: tuple[str, ...] = ()
+    # Keys that were withdrawn, and when, by `kid` or RFC 7638 thumbprint: they do not count,
+    # wherever they are still published.
     revoked: Mapping[str, datetime] = field(default_factory=dict)

@@ -26,13 +26,10 @@ _MAX_TRIES: Final = 64
 
 
 class CardPolicy(NamedTuple):
-    """Which signatures count.
+    """Which signatures count."""
 
-    Attributes:
-        admit: Forms that count whatever they leave out. Any other counts where it leaves out
-            nothing that matters, if it ever does (`FORMS`).
-    """
-
+    # Forms that count whatever they leave out. Any other counts where it leaves out nothing that
+    # matters, if it ever does (`FORMS`).
     admit: frozenset[CardForm] = frozenset()
 
     def decide(self, canonical: Canonical) -> tuple[Decision, str]:

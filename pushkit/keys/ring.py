@@ -84,23 +84,17 @@ class RingKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRing:
-    """The keys of one sender, immutable: each change returns a new ring.
+    """The keys of one sender, immutable: each change returns a new ring."""
 
-    Args:
-        keys: In the order of scheduling; of two keys that activate at the same moment the later
-            one signs.
-        default_algorithm: What is signed with unless a subscription asks for another one.
-        max_age: How long receivers may cache the JWK Set.
-        activation_lead: How long a key must have been published before it signs, so that no
-            receiver has a cached set without it; at least `max_age`.
-        grace: How long a key stays published after it stopped signing: the life of a token plus
-            the receiver's tolerance.
-    """
-
+    # In the order of scheduling; of two that activate at the same moment the later one signs.
     keys: tuple[RingKey, ...]
-    default_algorithm: Algorithm = Algorithm.ES256
-    max_age: timedelta = DEFAULT_MAX_AGE
+    default_algorithm: Algorithm = Algorithm.ES256  # unless a subscription asks for another one
+    max_age: timedelta = DEFAULT_MAX_AGE  # how long receivers may cache the JWK Set
+    # How long a key must have been published before it signs, so that no receiver has a cached set
+    # without it; at least `max_age`.
     activation_lead: timedelta = DEFAULT_MAX_AGE + _FETCH_MARGIN
+    # How long a key stays published after it stopped signing: the life of a token plus the
+    # receiver's tolerance.
     grace: timedelta = DEFAULT_GRACE
     # Who signs is asked for every signature, and the same from one moment of the ring to the next.
     _signing: dict[Algorithm, tuple[datetime, datetime, RingKey]] = field(

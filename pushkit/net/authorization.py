@@ -45,26 +45,17 @@ class DestinationCredentials:
     Whoever may register a URL at the origin gets the operator's credentials sent there: where
     strangers share an origin, name the owner.
 
-    Attributes:
-        origin: The destination: `https://client.example.com`, with its port if that is not 443.
-        owner: For this owner's subscriptions alone; None for everybody's.
-        tenant: The owner's tenant.
-        authentication: Static credentials of any scheme: Bearer, Basic, ApiKey or another.
-        oauth: A client of an authorization server, whose tokens are sent as Bearer.
-        client_certificate: What is shown in the TLS handshake.
-        ca_file: Roots in PEM that are trusted there, in place of all others.
-
     Raises:
         ConfigError: Static credentials and OAuth fill the same header.
     """
 
-    origin: str
-    owner: str | None = None
-    tenant: str = ""
-    authentication: Authentication | None = None
-    oauth: OAuthClient | None = None
-    client_certificate: ClientCertificate | None = None
-    ca_file: Path | None = None
+    origin: str  # `https://client.example.com`, with its port if that is not 443
+    owner: str | None = None  # for this owner's subscriptions alone; None for everybody's
+    tenant: str = ""  # the owner's
+    authentication: Authentication | None = None  # static, of any scheme: Bearer, Basic, ApiKey, …
+    oauth: OAuthClient | None = None  # of an authorization server; its tokens are sent as Bearer
+    client_certificate: ClientCertificate | None = None  # what is shown in the TLS handshake
+    ca_file: Path | None = None  # roots in PEM that are trusted there, in place of all others
 
     def __post_init__(self) -> None:
         header = credential_header(self.authentication)

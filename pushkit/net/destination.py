@@ -102,28 +102,25 @@ class DestinationRules:
 
     `domains`, `ports`, `networks` and `refused_networks` narrow down, and hold for what
     `allow_domains` and `allow_networks` open, too.
-
-    Attributes:
-        domains: Only these names: `client.example.com`, or `*.example.com` for every name below
-            it, itself not among them. Empty: any public name.
-        ports: Only these ports.
-        networks: Only addresses in these networks, as `198.51.100.0/24`; empty: any public one.
-        refused_networks: No address in these: your own public ranges, a NAT64 prefix of your own.
-        allow_domains: Local and special-use names of an intranet that may be posted to:
-            `corp.example` for itself and every name below it.
-        allow_networks: Private networks of an intranet, as `10.1.0.0/16`, within RFC 1918 and
-            fc00::/7. Whoever may register a URL can have notifications sent there, as a name of
-            theirs may lead anywhere: narrow down `domains` beside it.
-        on_decision: Hears of every decision on a URL, on an address that its name leads to, and on
-            one that is about to be dialled. It must not block; what it raises is logged.
     """
 
+    # Only these names: `client.example.com`, or `*.example.com` for every name below it, itself not
+    # among them. Empty: any public name.
     domains: Sequence[str] = ()
-    ports: Sequence[int] = (443, 8443)
+    ports: Sequence[int] = (443, 8443)  # only these ports
+    # Only addresses in these networks, as `198.51.100.0/24`; empty: any public one.
     networks: Sequence[str] = ()
+    # No address in these: your own public ranges, a NAT64 prefix of your own.
     refused_networks: Sequence[str] = ()
+    # Local and special-use names of an intranet that may be posted to: `corp.example` for itself
+    # and every name below it.
     allow_domains: Sequence[str] = ()
+    # Private networks of an intranet, as `10.1.0.0/16`, within RFC 1918 and fc00::/7. Whoever may
+    # register a URL can have notifications sent there, as a name of theirs may lead anywhere:
+    # narrow down `domains` beside it.
     allow_networks: Sequence[str] = ()
+    # Hears of every decision on a URL, on an address that its name leads to, and on one that is
+    # about to be dialled. It must not block; what it raises is logged.
     on_decision: Callable[[Judged], None] | None = None
 
 

@@ -49,25 +49,17 @@ class ClientAuthentication(StrEnum):
 class OAuthClient:
     """This sender, as an authorization server knows it.
 
-    Attributes:
-        token_url: The token endpoint, under the same rules as every destination.
-        client_id: Who this is.
-        client_secret: What proves it.
-        scope: What is asked for, words with a space in between.
-        audience: For whom the token shall be, where the server wants to know.
-        resource: The same by RFC 8707, a URI.
-        authentication: Whether id and secret travel in a header or in the body.
-
     Raises:
         ConfigError: One of them is missing, or what no token endpoint can have given out.
     """
 
-    token_url: str = field(repr=False)
+    token_url: str = field(repr=False)  # under the same rules as every destination
     client_id: str
     client_secret: str = field(repr=False)
-    scope: str = ""
-    audience: str = ""
-    resource: str = ""
+    scope: str = ""  # what is asked for, words with a space in between
+    audience: str = ""  # for whom the token shall be, where the server wants to know
+    resource: str = ""  # the same by RFC 8707, a URI
+    # Whether id and secret travel in a header or in the body.
     authentication: ClientAuthentication | str = ClientAuthentication.BASIC
 
     def __post_init__(self) -> None:

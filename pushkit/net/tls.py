@@ -13,17 +13,11 @@ from pushkit.url import shown_path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCertificate:
-    """What this side shows of itself (mutual TLS).
+    """What this side shows of itself (mutual TLS)."""
 
-    Attributes:
-        certificate: A PEM file: the certificate, and those between it and its root.
-        key: A PEM file with the private key; None if the certificate's file holds it.
-        password: Of the key.
-    """
-
-    certificate: Path
-    key: Path | None = None
-    password: str | None = field(default=None, repr=False)
+    certificate: Path  # a PEM file: the certificate, and those between it and its root
+    key: Path | None = None  # a PEM file with the private key; None if the certificate's holds it
+    password: str | None = field(default=None, repr=False)  # of the key
 
 
 def tls_context(
