@@ -66,11 +66,9 @@ class CallbackSettings(_Wishes):
         except PushkitError:
             raise
         except Exception as exc:
-            raise ConfigError(f"callback {self.call}: {type(exc).__name__}: {exc}") from exc
+            raise ConfigError(f"{self.call}: {type(exc).__name__}: {exc}") from exc
         if not callable(found):
-            raise ConfigError(
-                f"callback {self.call}: found a {type(found).__name__}, expected a function"
-            )
+            raise ConfigError(f"{self.call}: found a {type(found).__name__}, expected a function")
         function: CallbackFunction = found
         return function
 

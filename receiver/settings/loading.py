@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tomllib
@@ -11,7 +12,8 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, DestinationRefusedError
+from pushkit.net.destination import DestinationPolicy
 from pushkit.terminal.toml_mistakes import mistakes_of
 from pushkit.terminal.toml_places import Location, line_of, name_of
 from receiver.settings.service import ReceiverSettings
@@ -25,7 +27,8 @@ def load_settings(path: Path) -> ReceiverSettings:
     """
     try:
         text = path.read_text("utf-8")
-        settings = ReceiverSettings(**tomllib.loads(text)).read_from(path)
+        place = functools.partial(_place, path, text)
+        settings = ReceiverSettings(**tomllib.loads(text)).read_from(path, place)
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
@@ -38,9 +41,9 @@ def load_settings(path: Path) -> ReceiverSettings:
         raise ConfigError(f'{variable}: expected JSON, such as ["a", "b"] for a list') from exc
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{path}: not TOML: {exc}") from exc
-    strangers = [f"{_place(path, text, at)}: {says}" for at, says in _unknown_senders(settings)]
-    if strangers:
-        raise ConfigError("\n".join(strangers))
+    wrong = [*_unknown_senders(settings), *_refused_urls(settings)]
+    if wrong:
+        raise ConfigError("\n".join(f"{place(at)}: {says}" for at, says in wrong))
     return settings
 
 
@@ -53,6 +56,21 @@ def _unknown_senders(settings: ReceiverSettings) -> Iterator[tuple[Location, str
                 if name not in known:
                     says = f"found {name!r}, expected one of {', '.join(known)}"
                     yield (table, number, "senders"), says
+
+
+def _refused_urls(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
+    """Find senders whose keys would never be fetched: what is named in `allow` decides, too."""
+    try:
+        policy = DestinationPolicy(settings.allow)
+    except ConfigError as exc:
+        yield ("allow",), str(exc).removeprefix("allow: ")
+        return
+    for number, sender in enumerate(settings.senders):
+        if sender.jwks_url is not None:
+            try:
+                policy.check(sender.jwks_url)
+            except DestinationRefusedError as exc:
+                yield ("senders", number, "jwks_url"), str(exc)
 
 
 def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -12,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from pushkit.errors import ConfigError
 from pushkit.storage.location import is_file
 from pushkit.terminal.log_output import LogFormat
+from pushkit.terminal.toml_places import Location
 from receiver.callbacks.registry import NO_TIMEOUT
 from receiver.limits import ConnectionLimits, Limits
 from receiver.peers import ForwardedHeader
@@ -84,6 +87,7 @@ class ReceiverSettings(
     callbacks: list[CallbackSettings] = []  # what is called
     forwards: list[ForwardSettings] = []  # where notifications are handed on to
     _path: Path = PrivateAttr(Path("receiver.toml"))
+    _place: Callable[[Location], str]
 
     @classmethod
     def settings_customise_sources(
@@ -97,9 +101,15 @@ class ReceiverSettings(
         """Put the environment over the file."""
         return env_settings, init_settings
 
-    def read_from(self, path: Path) -> Self:
-        """Take note of the file that this was read from: relative paths are beside it."""
+    def read_from(self, path: Path, place: Callable[[Location], str]) -> Self:
+        """Take note of the file that this was read from: relative paths are beside it.
+
+        Args:
+            path: The file.
+            place: Says where in it a member stands.
+        """
         self._path = path.absolute()  # a callback may change the folder of the process
+        self._place = place
         return self
 
     @property
@@ -171,21 +181,29 @@ class ReceiverSettings(
             tracing=_tracing() if self.tracing else None,
             alerts=self.alerts.build(self.folder) if self.alerts else None,
         )
-        for callback in self.callbacks:
+        for number, callback in enumerate(self.callbacks):
             seconds = callback.timeout_seconds
             timeout = timedelta(seconds=seconds) if isinstance(seconds, int) else seconds
             wanted = callback.wanted(name=callback.call, timeout=timeout)
-            receiver.callbacks.add(callback.load(self.folder), **wanted)
+            with self._placed("callbacks", number, "call"):
+                function = callback.load(self.folder)
+            receiver.callbacks.add(function, **wanted)
         for number, forward in enumerate(self.forwards):
             # It has a time-out of its own, `timeout_seconds`.
             wanted = forward.wanted(name=forward.name, timeout=NO_TIMEOUT)
-            try:
+            with self._placed("forwards", number, "to" if forward.command is None else "command"):
                 built = forward.build(self.folder)
-            except ConfigError as exc:
-                says = str(exc).removeprefix("forward: ")
-                raise ConfigError(f"forwards[{number}]: {says}") from exc
             receiver.forward(built, **wanted)
         return receiver
+
+    @contextlib.contextmanager
+    def _placed(self, *location: int | str) -> Iterator[None]:
+        """Say of what proves wrong within where it stands in the file."""
+        try:
+            yield
+        except ConfigError as exc:
+            says = str(exc).removeprefix("forward: ").removeprefix("command: ")
+            raise ConfigError(f"{self._place(location)}: {says}") from exc
 
 
 def _tracing() -> Tracing:

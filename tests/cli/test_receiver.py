@@ -310,7 +310,9 @@ def test_every_mistake_is_a_line(receiver_command: Run, config: Path) -> None:
         ),
         pytest.param("jwks.json", "none.json", "none.json: No such file", id="no JWK Set"),
         pytest.param("jwks.json", "handlers.py", "not a JWK Set", id="another file"),
-        pytest.param(":seen", ":none", "callback handlers:none: AttributeError", id="function"),
+        pytest.param(
+            ":seen", ":none", "callbacks[0].call: handlers:none: AttributeError", id="function"
+        ),
         pytest.param("handlers:", "nowhere:", "ModuleNotFoundError", id="module"),
         pytest.param("seen", "__name__", "expected a function", id="no function"),
         pytest.param("tasks =", 'tokens_file = "none.txt"\ntasks =', "none.txt", id="tokens file"),
@@ -482,7 +484,7 @@ senders = ["agent"]
     [
         ('to = "http://x/"\ncommand = ["cat"]', ":14: forwards[0]: expected exactly one of"),
         ('command = ["no-such-program"]', "no-such-program: no such program"),
-        ('to = "ftp://x/"', "forwards[0]: expected an absolute http or https URL"),
+        ('to = "ftp://x/"', "forwards[0].to: expected an absolute http or https URL"),
         ('to = "redis://x/"', "expected redis://host:port/db?stream=name"),
         ('command = ["cat"]\nsenders = ["agnet"]', ":16: forwards[0].senders: found 'agnet'"),
     ],

@@ -173,6 +173,56 @@ def test_a_mistake_says_what_was_found_and_what_was_expected_in_words_of_the_fil
     assert mistake.endswith(says)
 
 
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        pytest.param(
+            '[[callbacks]]\ncall = "nowhere:done"',
+            "9: callbacks[0].call: nowhere:done: ModuleNotFoundError: No module named 'nowhere'",
+            id="callback",
+        ),
+        pytest.param(
+            '[[forwards]]\nto = "https://in side/"',
+            "9: forwards[0].to: expected an absolute http or https URL, without user name or"
+            " fragment",
+            id="url",
+        ),
+        pytest.param(
+            '[[forwards]]\nto = "redis://:secret@127.0.0.1"',
+            "9: forwards[0].to: expected redis://host:port/db?stream=name[&maxlen=number]",
+            id="stream",
+        ),
+        pytest.param(
+            '[[forwards]]\ncommand = ["./nowhere"]',
+            "9: forwards[0].command: ./nowhere: no such program",
+            id="command",
+        ),
+    ],
+)
+def test_what_proves_wrong_as_the_receiver_is_built_has_its_line(
+    tmp_path: Path, table: str, says: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        build(tmp_path, f"{SHORTEST}\n{table}\n")
+    assert str(refused.value) == f"{tmp_path / 'receiver.toml'}:{says}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("https://agent.example.com/jwks", "http://agent.example.com/jwks", "6: senders[0].jwks_"),
+        ("https://agent.example.com/jwks", "https://127.0.0.1/jwks", "6: senders[0].jwks_url: "),
+        ("\n\n", '\nallow = ["https://a"]\n', "2: allow: 'https://a': expected host:port"),
+    ],
+)
+def test_an_url_that_no_keys_are_fetched_from_has_its_line(
+    tmp_path: Path, old: str, new: str, says: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        build(tmp_path, SHORTEST.replace(old, new, 1))
+    assert str(refused.value).startswith(f"{tmp_path / 'receiver.toml'}:{says}")
+
+
 def test_a_setting_of_the_whole_file_below_a_table_is_told_where_it_belongs(
     tmp_path: Path,
 ) -> None:
