@@ -13,6 +13,7 @@ import click
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError, PushkitError
+from pushkit.net.posting import closing
 from pushkit.signing.scheme import Scheme
 from pushkit.storage.location import masked
 from pushkit.terminal.command import painted
@@ -21,9 +22,11 @@ from pushkit.terminal.output import example
 from pushkit.url import Url, masked_url
 from receiver.admin import open_inbox
 from receiver.forwards.stream import SCHEMES
-from receiver.options import config_option, load_signing_key
+from receiver.options import config_option, load_signing_key, name_of_sender
 from receiver.public_url import Probe, check_public_url
 from receiver.receiver import Receiver
+from receiver.replay import open_replay
+from receiver.replay.memory import ReplayMemory
 from receiver.serving.service import dashboard_access
 from receiver.serving.tls import TlsFiles
 from receiver.settings import ReceiverSettings, load_settings
@@ -56,8 +59,8 @@ def check(
 ) -> None:
     """Print the effective configuration, secrets masked, and try what it names.
 
-    Every sender's keys, the database (nothing is made there), the TLS files and the dashboard's
-    token. Exit status 1 if one of them cannot be had.
+    Every sender's keys, the database (nothing is made there), the Redis of `replay`, the TLS files
+    and the dashboard's token. Exit status 1 if one of them cannot be had.
 
     With --url instead: post through the public URL to the service that runs, and say which link is
     at fault: scheme, DNS, TLS, proxy, path, key, clock, audience or token. What is posted is
@@ -89,6 +92,10 @@ def check(
         schema.check_not_newer()
         outlook = "" if schema.is_current else f"; {schema.outlook}, when `receiver serve` starts"
         click.echo(f"database: ok{outlook}")
+    if settings.replay is not None:
+        with _tried("replay", failed):
+            asyncio.run(_try_replay(open_replay(settings.replay, namespace=settings.url)))
+            click.echo("replay: ok")
     if failed:
         sys.exit(1)
 
@@ -101,12 +108,8 @@ def _check_url(
     keys_path: Path | None,
     token: str | None,
 ) -> None:
-    senders = {one.name: one for one in settings.trusted_senders()}
-    name = sender or (next(iter(senders)) if len(senders) == 1 else None)
-    if name not in senders:
-        found = "none" if name is None else repr(name)
-        raise ConfigError(f"--sender: found {found}, expected one of {', '.join(senders)}")
-    trusted = senders[name]
+    name = name_of_sender(sender, settings)
+    trusted = next(one for one in settings.trusted_senders() if one.name == name)
     own = f"{settings.url.rstrip('/')}{trusted.path}"
     if url and Url.parse(url).target == "/":
         url = f"{url.rstrip('/')}{trusted.path}"
@@ -156,6 +159,11 @@ async def _try_keys(receiver: Receiver, failed: list[str]) -> None:
             click.echo(f"{held.sender.name}: {len(held.keys)} keys")
             for key in held.keys.values():
                 click.echo(f"  {key.algorithm.value:6} {key.kid}")
+
+
+async def _try_replay(memory: ReplayMemory) -> None:
+    async with closing(memory):
+        await memory.open()
 
 
 def _masked(settings: ReceiverSettings) -> JsonObject:

@@ -16,7 +16,7 @@ from pushkit.errors import ConfigError
 from pushkit.storage.migrations import Access
 from pushkit.terminal.output import example
 from receiver.admin import open_inbox
-from receiver.options import config_option
+from receiver.options import config_option, name_of_sender
 from receiver.receiver import Receiver
 from receiver.settings import load_settings
 
@@ -61,13 +61,14 @@ def expect(
     """Mint a token, and print the push config to hand to the agent."""
     settings = load_settings(config)
     replaced = None if replaces is None else _read_token(replaces)
+    name = name_of_sender(sender, settings)
     receiver = settings.build()
 
     async def register() -> JsonObject:
         try:
             await _open_for_tokens(receiver, settings.inbox_location)
             expectation = await receiver.expect(
-                sender,
+                name,
                 task_id=task_id,
                 version=WireVersion.parse(version),
                 expires_in=timedelta(seconds=expires_in) if expires_in else None,

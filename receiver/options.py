@@ -16,7 +16,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets
 from pushkit.storage.location import is_file
 from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered, variable_option
-from receiver.settings import load_settings
+from receiver.settings import ReceiverSettings, load_settings
 
 config_option = variable_option(
     "--config",
@@ -61,6 +61,17 @@ def load_signing_key(path: Path) -> SigningKey:
     passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
     ring = load_key_ring(path, passphrase.encode() if passphrase else None)
     return ring.signing_key(utc_now())
+
+
+def name_of_sender(given: str | None, settings: ReceiverSettings) -> str:
+    """Return whom `--sender` names, or who is the only one. Raises ConfigError: nobody is."""
+    names = [sender.name for sender in settings.senders]
+    if given is None and len(names) == 1:
+        return names[0]
+    if given is None or given not in names:
+        found = "none" if given is None else repr(given)
+        raise ConfigError(f"--sender: found {found}, expected one of {', '.join(names)}")
+    return given
 
 
 _JWT_ALONE = (Scheme.JWT,)

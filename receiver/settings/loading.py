@@ -16,6 +16,7 @@ from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.terminal.toml_mistakes import mistakes_of
 from pushkit.terminal.toml_places import Location, line_of, name_of
+from pushkit.url import parse_host_and_port
 from receiver.settings.service import ReceiverSettings
 
 
@@ -41,7 +42,11 @@ def load_settings(path: Path) -> ReceiverSettings:
         raise ConfigError(f'{variable}: expected JSON, such as ["a", "b"] for a list') from exc
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{path}: not TOML: {exc}") from exc
-    wrong = [*_unknown_senders(settings), *_refused_urls(settings)]
+    wrong = [
+        *_unknown_senders(settings),
+        *_refused_urls(settings),
+        *_taken_ports(settings),
+    ]
     if wrong:
         raise ConfigError("\n".join(f"{place(at)}: {says}" for at, says in wrong))
     return settings
@@ -71,6 +76,23 @@ def _refused_urls(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
                 policy.check(sender.jwks_url)
             except DestinationRefusedError as exc:
                 yield ("senders", number, "jwks_url"), str(exc)
+
+
+def _taken_ports(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
+    """Find listeners that could not have their port, because another one of this file has it."""
+    addresses: dict[Location, str | None] = {
+        ("listen",): settings.listen,
+        ("ops_listen",): settings.ops_listen,
+    }
+    if settings.dashboard is not None:
+        addresses["dashboard", "listen"] = settings.dashboard.listen
+    taken: dict[tuple[str, int], Location] = {}
+    for location, address in addresses.items():
+        host_and_port = parse_host_and_port(address or "")
+        if host_and_port is not None and host_and_port[1]:  # of port 0 each gets a free one
+            other = taken.setdefault(host_and_port, location)
+            if other != location:
+                yield location, f"found {address}, where {name_of(other)} is"
 
 
 def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:

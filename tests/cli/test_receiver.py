@@ -87,6 +87,31 @@ def test_check_tries_whether_the_dashboard_may_be_served(
     assert says in (ran.out + ran.err)
 
 
+def test_check_tries_the_redis_that_remembers_ids(
+    receiver_command: Run, config: Path, redis_url: str
+) -> None:
+    config.write_text(f'replay = "{redis_url}"\n{CONFIG}')
+    ran = receiver_command("check")
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.endswith("\nreplay: ok\n")
+
+    config.write_text(f'replay = "redis://:hunter2@127.0.0.1:{free_port()}"\n{CONFIG}')
+    ran = receiver_command("check")
+    assert ran.status == 1
+    assert ran.err.endswith("replay: error: Redis is out of reach: ConnectionError\n")
+    assert "hunter2" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize("command", [["expect"], ["check", "--url"]])
+def test_of_several_senders_one_must_be_named(
+    receiver_command: Run, config: Path, command: list[str]
+) -> None:
+    another = CONFIG.partition("\n\n")[2].partition("\n\n")[0].replace('"agent"', '"other"')
+    config.write_text(f"{CONFIG}\n{another}\n")
+    ran = receiver_command(*command)
+    assert ran.error == "--sender: found none, expected one of agent, other"
+
+
 def test_check_says_what_schemes_leave_unproven_and_masks_their_secrets(
     receiver_command: Run, config: Path
 ) -> None:

@@ -223,6 +223,34 @@ def test_an_url_that_no_keys_are_fetched_from_has_its_line(
     assert str(refused.value).startswith(f"{tmp_path / 'receiver.toml'}:{says}")
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        pytest.param(
+            ['ops_listen = "127.0.0.1:9000"'],
+            "3: ops_listen: found 127.0.0.1:9000, where listen is",
+            id="default",
+        ),
+        pytest.param(
+            ['dashboard = {listen = "[::1]:9001"}', 'ops_listen = "[::1]:9001"'],
+            "3: dashboard.listen: found [::1]:9001, where ops_listen is",
+            id="dashboard",
+        ),
+    ],
+)
+def test_two_listeners_of_one_address_are_refused(
+    tmp_path: Path, settings: list[str], says: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        build(tmp_path, SHORTEST.replace("\n\n", "\n\n" + "\n".join(settings) + "\n", 1))
+    assert str(refused.value) == f"{tmp_path / 'receiver.toml'}:{says}"
+
+
+def test_each_of_several_listeners_gets_a_free_port(tmp_path: Path) -> None:
+    zero = '"127.0.0.1:0"'
+    build(tmp_path, f"listen = {zero}\nops_listen = {zero}\n{SHORTEST}")
+
+
 def test_a_setting_of_the_whole_file_below_a_table_is_told_where_it_belongs(
     tmp_path: Path,
 ) -> None:
