@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pushkit.webhook import Headers
-from pushkit.webui.asgi import mounted_at
+from pushkit.webui.asgi import mounted_at, refuse_websocket
 from receiver.edge import Answer, Edge, read_bounded
 from receiver.intake import BrokenBodyError
 from receiver.verification import Head
@@ -48,8 +48,7 @@ class AsgiApp:
         elif scope["type"] == "http":
             await _serve(self._receiver.edge, scope, receive, send, path=_path_within(scope))
         elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1000})
+            await refuse_websocket(receive, send)
 
 
 class ReceiverMiddleware:

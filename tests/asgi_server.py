@@ -11,7 +11,23 @@ import uvicorn
 
 from tests.eventually import eventually
 
-__all__ = ["serving"]
+__all__ = ["answers_to_a_websocket", "serving"]
+
+
+async def answers_to_a_websocket(app: Callable[..., Awaitable[Any]]) -> list[Any]:
+    """Ask an ASGI application for a WebSocket; return what it says once it has heard of it."""
+    heard, said = [], []
+
+    async def receive() -> dict[str, Any]:
+        heard.append("websocket.connect")
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        assert heard
+        said.append(message)
+
+    await app({"type": "websocket", "path": "/", "headers": []}, receive, send)
+    return said
 
 
 @contextlib.asynccontextmanager

@@ -20,6 +20,7 @@ from pushkit.caching import DocumentResponse
 from pushkit.cards.publishing import CardPublisher
 from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
+from pushkit.webui.asgi import refuse_websocket
 
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Metrics
@@ -81,8 +82,10 @@ class _DocumentApp:
     def __init__(self, document: Document) -> None:
         self._document = document
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:  # noqa: ARG002  # the interface
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        if scope["type"] == "websocket":
+            await refuse_websocket(receive, send)
         if scope["type"] != "http":
             return
         if scope["method"] not in ("GET", "HEAD"):

@@ -33,13 +33,18 @@ class AsgiSite:
                 await receive()
                 await send({"type": f"lifespan.{done}.complete"})
         elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1000})
+            await refuse_websocket(receive, send)
         elif scope["type"] == "http":
             answer = await self._site.answer(
                 lambda: _request(scope), lambda limit: read_body(receive, limit)
             )
             await _send(answer, receive, send)
+
+
+async def refuse_websocket(receive: _Receive, send: _Send) -> None:
+    """Close a WebSocket that asks to be opened; the server answers 403."""
+    await receive()
+    await send({"type": "websocket.close", "code": 1000})
 
 
 def mounted_at(scope: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from pushkit.errors import StorageError
 from pushkit.webhook import Headers
 from receiver import Limits, Notification, Receiver, TaskPolicy, TrustedSender, asgi
 from receiver.asgi import ReceiverMiddleware
-from tests.asgi_server import serving
+from tests.asgi_server import answers_to_a_websocket, serving
 from tests.eventually import DEADLINE, eventually
 from tests.receiver.serving.sockets import Client, raw
 
@@ -328,17 +328,8 @@ async def test_a_field_that_stands_twice_arrives_twice(
 
 
 async def test_a_websocket_is_closed_once_it_asks(world: World) -> None:
-    events: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        events.append("websocket.connect")
-        return {"type": "websocket.connect"}
-
-    async def send(message: Any) -> None:
-        events.append(message)
-
-    await world.receiver.asgi()({"type": "websocket", "path": "/"}, receive, send)
-    assert events == ["websocket.connect", {"type": "websocket.close", "code": 1000}]
+    said = await answers_to_a_websocket(world.receiver.asgi())
+    assert said == [{"type": "websocket.close", "code": 1000}]
 
 
 # --- an answer to a body that is not read ------------------------------------------------------

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from pushkit.integrations.asgi import Message, Receive, Send, answer
 from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi, query_members
-from pushkit.webui.asgi import path_within, read_body
+from pushkit.webui.asgi import path_within, read_body, refuse_websocket
 
 OwnerOfScope: TypeAlias = Callable[[Mapping[str, Any]], str | Awaitable[str | None] | None]
 
@@ -31,6 +31,8 @@ class PushConfigAsgi:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        if scope["type"] == "websocket":
+            await refuse_websocket(receive, send)
         if scope["type"] != "http":
             return
         named = self._owner(scope)

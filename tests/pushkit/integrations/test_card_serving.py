@@ -23,6 +23,7 @@ from pushkit.integrations.asgi import CardApp
 from pushkit.keys.files import save_key_ring, update_key_ring
 from pushkit.keys.jwk import Algorithm, generate_key, public_pem
 from pushkit.keys.ring import KeyRing
+from tests.asgi_server import answers_to_a_websocket
 from tests.cards.vectors import load
 
 CARD = load("cards_v10")["c21_spec_85_sample"]
@@ -137,3 +138,9 @@ async def test_without_a_legacy_card_both_paths_serve_the_same(
     client = await aiohttp_client(app)
     one, two = [await (await client.get(p)).read() for p in (CARD_PATH, LEGACY_CARD_PATH)]
     assert one == two
+
+
+async def test_a_websocket_is_closed(tmp_path: Path) -> None:
+    save_key_ring(tmp_path / "keys.json", KeyRing.create(datetime.now(UTC)))
+    app = CardApp(CardPublisher(CARD, tmp_path / "keys.json"))
+    assert await answers_to_a_websocket(app) == [{"type": "websocket.close", "code": 1000}]

@@ -13,6 +13,7 @@ from starlette.routing import Mount
 from pushkit import PushSender
 from pushkit.integrations.push_config_api import PushConfigApi
 from pushkit.integrations.push_config_api.asgi import PushConfigAsgi
+from tests.asgi_server import answers_to_a_websocket
 from tests.pushkit.integrations.push_config_api.conftest import Server
 
 URL = "https://client.example.com/hook"
@@ -70,6 +71,11 @@ async def test_a_mount_is_no_tenant_where_a_server_leaves_its_root_path_out(
 
     assert answer.status_code == 200
     assert len(await sender.subscriptions("task-1", owner="alice")) == 1
+
+
+async def test_a_websocket_is_closed_whoever_asks(api: PushConfigApi) -> None:
+    app = PushConfigAsgi(api, owner=lambda _: None)
+    assert await answers_to_a_websocket(app) == [{"type": "websocket.close", "code": 1000}]
 
 
 async def test_pages_are_asked_for_in_the_query(server: Server) -> None:
