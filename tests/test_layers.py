@@ -34,6 +34,7 @@ SENDER_ROWS = [
         "programs",
         "traceparent",
         "url",
+        "variables",
         "webhook",
     },
     {"events"},

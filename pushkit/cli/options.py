@@ -30,6 +30,7 @@ from pushkit.terminal.options import (
 )
 from pushkit.terminal.toml_places import did_you_mean
 from pushkit.url import Url
+from pushkit.variables import secret_variable
 
 _PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - where it is, not what
 
@@ -102,7 +103,8 @@ def _key_file(keys: Path | None, passphrase_file: Path | None) -> KeyFile | None
 def read_passphrase(file: Path | None) -> bytes | None:
     """Return the passphrase from a file, else from the environment, else None."""
     if file is None:
-        return os.environb.get(_PASSPHRASE_VARIABLE.encode()) or None
+        given = secret_variable(_PASSPHRASE_VARIABLE)
+        return None if given is None else os.fsencode(given)
     try:
         passphrase = file.read_bytes().rstrip(b"\r\n")
     except OSError as exc:

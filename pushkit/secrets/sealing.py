@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from pushkit.errors import ConfigError, KeyFileError, SealedSecretError, SecretKeyMissingError
 from pushkit.keys.private_file import locked, read_private, replace_private
+from pushkit.variables import secret_variable
 
 SEALED: Final = b"\x00sl1"
 """How a sealed value begins: no JSON text and no header value does."""
@@ -109,11 +110,7 @@ class SecretKeys:
             KeyFileError: It cannot be read, may be read by others, or is no file of keys.
         """
         path = Path(path)
-        contents = read_private(path, made_by=_MADE_BY)
-        try:
-            return cls.parse(contents.decode("ascii", "replace"))
-        except ConfigError as exc:
-            raise KeyFileError(f"{path}: {exc}") from exc
+        return _keys_in(path, read_private(path, made_by=_MADE_BY))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> SecretKeys | None:
@@ -122,9 +119,10 @@ class SecretKeys:
         None if neither is set.
 
         Raises:
-            ConfigError: Both are set, or what they hold are no keys.
+            ConfigError: Both are set, one is empty, or what they hold are no keys.
         """
-        text, path = environment.get(_VARIABLE), environment.get(_FILE_VARIABLE)
+        text = secret_variable(_VARIABLE, environment)
+        path = secret_variable(_FILE_VARIABLE, environment)
         if text and path:
             raise ConfigError(f"{_VARIABLE} and {_FILE_VARIABLE} are both set, expected one")
         if path:
@@ -186,6 +184,8 @@ def is_sealed(value: bytes) -> bool:
 def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
     """Write a new key to a file, which is made if there is none, and return it.
 
+    What stands there stays as it is, comments too.
+
     Args:
         standby: Put it last, where it opens but does not seal yet; else it goes first.
 
@@ -194,10 +194,22 @@ def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
     """
     path, key = Path(path), SecretKey.generate()
     with locked(path):
-        present = list(SecretKeys.from_file(path)._by_id.values()) if path.exists() else []
-        keys = [*present, key] if standby else [key, *present]
-        replace_private(path, "".join(f"{each.to_text()}\n" for each in keys).encode("ascii"))
+        present = b""
+        if path.exists():
+            present = read_private(path, made_by=_MADE_BY)
+            _keys_in(path, present)
+        line = f"{key.to_text()}\n".encode("ascii")
+        if standby and present and not present.endswith(b"\n"):
+            present += b"\n"
+        replace_private(path, present + line if standby else line + present)
     return key
+
+
+def _keys_in(path: Path, contents: bytes) -> SecretKeys:
+    try:
+        return SecretKeys.parse(contents.decode("ascii", "replace"))
+    except ConfigError as exc:
+        raise KeyFileError(f"{path}: {exc}") from exc
 
 
 def _key(number: int, text: str) -> SecretKey:

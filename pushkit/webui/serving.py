@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -21,6 +20,7 @@ from pushkit.terminal.listening import listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
+from pushkit.variables import secret_variable
 from pushkit.webui.access import DashboardAccess, is_loopback
 from pushkit.webui.site import Site
 
@@ -31,10 +31,10 @@ def access_of(options: DashboardOptions) -> DashboardAccess:
     """Return who may look and act.
 
     Raises:
-        ConfigError: No token where one is needed, or a weak one.
+        ConfigError: No token where one is needed, an empty or a weak one.
         KeyFileError: The file of the token cannot be read, or others may.
     """
-    token = os.environ.get(options.variable) or None
+    token = secret_variable(options.variable)
     if options.token_file is not None:
         found = read_private(options.token_file, made_by="openssl rand -hex 20 >")
         token = found.decode("utf-8", "replace").strip()

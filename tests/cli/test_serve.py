@@ -312,6 +312,14 @@ def test_a_dashboard_beyond_loopback_needs_a_token(configured: Path) -> None:
     assert "RECEIVER_DASHBOARD_TOKEN" in line
 
 
+def test_an_empty_token_of_the_dashboard_does_not_open_it(configured: Path) -> None:
+    config = configured / "receiver.toml"
+    text = config.read_text().partition("[dashboard]")[0] + '[dashboard]\nlisten = "127.0.0.1:0"\n'
+    config.write_text(text)
+    line = told_of_a_start(configured, RECEIVER_DASHBOARD_TOKEN="")
+    assert line == "error: RECEIVER_DASHBOARD_TOKEN: it is set, but empty; unset it to go without"
+
+
 @pytest.mark.parametrize(
     ("handlers", "processes"),
     [

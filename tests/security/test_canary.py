@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import asyncpg
@@ -585,7 +586,7 @@ async def test_no_page_of_the_dashboard_shows_a_secret(
 
 
 async def run_command(
-    house: House, group: click.Group, *arguments: str, stdin: str = "", **environment: str
+    house: House, group: click.Group, *arguments: str, stdin: str = "", **environment: Any
 ) -> Result:
     """Run a command beside the test's loop, and keep all that it printed or raised."""
     runner = CliRunner()
@@ -610,7 +611,7 @@ async def test_no_command_prints_a_secret(house: House) -> None:
         "PUSHKIT_SECRET_KEYS_FILE": str(house.folder / "secret.keys"),
     }
 
-    async def run(*arguments: str, **changed: str) -> Result:
+    async def run(*arguments: str, **changed: Any) -> Result:
         return await run_command(house, pushkit.cli.main.cli, *arguments, **(environment | changed))
 
     body = house.folder / "body.json"
@@ -647,7 +648,10 @@ async def test_no_command_prints_a_secret(house: House) -> None:
     broken = house.folder / "broken.keys"
     broken.write_text(f"{house.token}\n")
     broken.chmod(0o600)
-    broken_variable = {"PUSHKIT_SECRET_KEYS_FILE": "", "PUSHKIT_SECRET_KEYS": house.token}
+    broken_variable: dict[str, Any] = {
+        "PUSHKIT_SECRET_KEYS_FILE": None,
+        "PUSHKIT_SECRET_KEYS": house.token,
+    }
     for arguments, changed in (
         (("keys", "list"), {"PUSHKIT_KEY_PASSPHRASE": house.token}),
         (("keys", "list"), {"PUSHKIT_KEYS": str(broken)}),

@@ -297,6 +297,14 @@ def test_the_passphrase_comes_from_a_file_or_the_environment(
     done("list")
 
 
+def test_an_empty_passphrase_is_no_word_to_do_without(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUSHKIT_KEY_PASSPHRASE", "")
+    assert "PUSHKIT_KEY_PASSPHRASE: it is set, but empty" in str(run("new").exception)
+    assert not path.exists()
+
+
 def test_an_empty_passphrase_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "passphrase").write_text("\n")
     result = run("new", "--passphrase-file", "passphrase")

@@ -106,6 +106,18 @@ def test_a_file_is_made_private_and_keeps_what_is_in_it(tmp_path: Path) -> None:
     assert SecretKeys.from_file(path).ids == (second.id, first.id, third.id)
 
 
+def test_what_an_operator_wrote_beside_the_keys_stays(tmp_path: Path) -> None:
+    path = tmp_path / "secret.keys"
+    written = f"# für Köln\n{OLD.to_text()}, {NEW.to_text()}  # made in May".encode()
+    path.write_bytes(written)
+    path.chmod(0o600)
+    standby, first = add_secret_key(path, standby=True), add_secret_key(path)
+    assert path.read_bytes() == (
+        f"{first.to_text()}\n".encode() + written + f"\n{standby.to_text()}\n".encode()
+    )
+    assert SecretKeys.from_file(path).ids == (first.id, OLD.id, NEW.id, standby.id)
+
+
 def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "secret.keys"
     add_secret_key(path)
@@ -136,7 +148,13 @@ def test_keys_come_from_the_environment(tmp_path: Path) -> None:
     assert in_file is not None
     assert inline is not None
     assert in_file.ids == inline.ids == (key.id,)
-    assert SecretKeys.from_environment({"PUSHKIT_SECRET_KEYS": ""}) is None
+    assert SecretKeys.from_environment({}) is None
+
+
+@pytest.mark.parametrize("variable", ["PUSHKIT_SECRET_KEYS", "PUSHKIT_SECRET_KEYS_FILE"])
+def test_an_empty_variable_is_no_word_to_store_secrets_as_they_are(variable: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{variable}: it is set, but empty"):
+        SecretKeys.from_environment({variable: ""})
 
 
 def test_two_sources_of_keys_are_one_too_many() -> None:
