@@ -12,7 +12,12 @@ from pushkit.cards.document import FORM, MAX_SIGNATURES, read_card, read_signatu
 from pushkit.cards.forms import Canonical, CardForm, canonicalize
 from pushkit.cards.verdict import listed
 from pushkit.cards.walks import Gap
-from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
+from pushkit.errors import (
+    CanonicalizationError,
+    ConfigError,
+    InvalidSignatureError,
+    MalformedCardError,
+)
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing, RingKey
@@ -69,7 +74,7 @@ def sign_card(
         jku: Where the keys are published, for verifiers that know this URL.
 
     Raises:
-        MalformedCardError: The card is not JSON within the limits.
+        MalformedCardError: The card is not JSON within the limits, or has no `name`.
         CanonicalizationError: The card has no such form; the message says why.
         ConfigError: No form, an unknown one, or more signatures than a verifier looks at.
         NoSigningKeyError: The ring has no active key, or it is in a service: `sign_card_with`.
@@ -108,6 +113,9 @@ async def _signed(
     jku: str | None,
 ) -> SignedCard:
     card, told = read_card(given), list[str]()
+    if "name" not in card:
+        found = listed(sorted(card)) or "nothing"
+        raise MalformedCardError(f"expected an agent card, which has a `name`; found {found}")
     if forms is None:
         canonical, told = _default(card)
     else:

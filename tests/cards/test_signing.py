@@ -199,6 +199,12 @@ def test_what_is_not_json_is_no_card() -> None:
             sign_card(card, SIGNING_KEY, now=NOW)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("document", [{}, {"keys": []}, {"Name": "agent"}])
+def test_what_has_no_name_is_no_card(document: dict[str, Any]) -> None:
+    with pytest.raises(MalformedCardError, match="expected an agent card, which has a `name`"):
+        sign_card(document, SIGNING_KEY, now=NOW)
+
+
 def test_the_content_is_the_card() -> None:
     signed = sign_card(CARDS["c02_non_ascii"], SIGNING_KEY, now=NOW)
     assert json.loads(signed.content) == signed.card

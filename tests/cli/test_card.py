@@ -267,6 +267,7 @@ def test_a_wrong_call_is_answered_with_usage(
         (["verify", "broken.json", "--key", "agent.pem"], "the card: not JSON"),
         (["sign", "card.json", "--keys", "none.json"], "does not exist"),
         (["sign", "huge.json"], "expected at most"),
+        (["sign", "jwks.json"], "expected an agent card, which has a `name`; found keys"),
         (["inspect", "https://127.0.0.1/card"], "literal address"),
     ],
 )
