@@ -10,8 +10,8 @@ What must hold, whatever the moment of the kill:
 - none twice, unless it was in hand when its process was killed: a callback that died runs again,
 - work goes on soon: at once on SQLite, when the lease ends on PostgreSQL.
 
-What was in hand is read from the inbox once the process is gone; what a callback had begun, from
-the file to which callbacks append.
+What was in hand is read from the inbox while the process is stopped, right before the kill; what a
+callback had begun, from the file to which callbacks append.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -246,15 +248,18 @@ class Killer:
         assert process is not None
         if not process.is_alive():
             raise RuntimeError(f"a receiver ended by itself, with {process.exitcode}: see its log")
-        self.log.kill(pid)
-        process.kill()
-        await asyncio.to_thread(process.join)
-        process.close()
+        # Read while it stands still: as soon as it is gone another receiver takes over.
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: _stands_still(pid), seconds=120)
         self._read_lines()
         held = await inbox.read(_held_by(self.log.dispatchers.get(pid, "")))
+        self.log.kill(pid)
         self.log.excuse(held)
         self.log.count_broken_off(pid)
         self._awaited.update(dict.fromkeys(held, time.monotonic()))
+        process.kill()
+        await asyncio.to_thread(process.join)
+        process.close()
         self.report.in_hand_at_kills += len(held)
 
     async def _finish(self, sender: PushSender, inbox: Database) -> None:
@@ -307,6 +312,12 @@ def _pid(place: Place) -> int:
     assert place.process is not None
     assert place.process.pid is not None
     return place.process.pid
+
+
+def _stands_still(pid: int) -> bool:
+    """Say whether every thread of a process is stopped."""
+    threads = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(each.read_text().rpartition(")")[2].split()[0] == "T" for each in threads)
 
 
 def _held_by(dispatcher: str) -> Script[dict[str, set[str]]]:

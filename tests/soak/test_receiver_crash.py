@@ -29,6 +29,17 @@ async def test_kills_on_sqlite_lose_repeat_and_reorder_nothing(tmp_path: Path) -
     assert report.slowest_resume < DEADLINE, report
 
 
+async def test_kills_of_two_receivers_on_sqlite_lose_repeat_and_reorder_nothing(
+    tmp_path: Path,
+) -> None:
+    database = str(tmp_path / "inbox.db")
+    killer = Killer(tmp_path, database=database, seed=3, receivers=2, tasks=TASKS)
+    report = await killer.run(2 * KILLS)
+    assert report.holds, report
+    assert (report.kills, report.acknowledged > 2 * KILLS) == (2 * KILLS, True)
+    assert report.in_hand_at_kills > 0, report
+
+
 async def test_kills_of_two_receivers_on_postgresql_lose_repeat_and_reorder_nothing(
     tmp_path: Path, postgres_dsn: str
 ) -> None:
