@@ -77,6 +77,8 @@ class SqliteDatabase:
         synchronous: Literal["FULL", "NORMAL"] = "FULL",
         # How long to wait for another process that holds the write lock.
         busy_timeout: timedelta = timedelta(seconds=5),
+        # How long a service that starts waits for it: a migration of a large file takes minutes.
+        start_timeout: timedelta = timedelta(minutes=10),
     ) -> None:
         self.path: Path = Path(path)
         self._file = self.path.absolute()  # wherever the process goes
@@ -86,6 +88,7 @@ class SqliteDatabase:
         self.locks: WorkerLocks = WorkerLocks(self._file)
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
+        self._start_timeout = start_timeout
         self._access = Access.UPGRADE
         self._writer: _Writer | None = None
         self._group_commit: GroupCommit | None = None
@@ -100,30 +103,51 @@ class SqliteDatabase:
         if self._reader is not None:
             return
         if access is Access.UPGRADE:
-            first = migrate(self._component, self._migrations, str(self.path))
-            await self._start_writer(access, first)
+            await self._start_writer(access)
             self.locks.sweep()
         else:
             (await self.schema()).check_current()
             if access is Access.WRITE:
-                await self._start_writer(access, None)
+                await self._start_writer(access)
         self._access = access
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pushkit-reader")
 
-    async def _start_writer(self, access: Access, first: Script[None] | None) -> None:
+    async def _start_writer(self, access: Access) -> None:
         writer = self._new_writer(access)
         writer.start()
         # With one writer there is nobody to wait for.
         group_commit = GroupCommit(writer, most=_MAX_BATCH, patience=self._busy_timeout, wait=True)
         try:
-            if first is not None:
-                await group_commit.submit_script(first)
+            if access is Access.UPGRADE:
+                await self._upgrade(group_commit)
                 self._opened = self._inodes()  # of a new file the log is there since then
             writer.check = self._check
         except BaseException:
             writer.stop()
             raise
         self._writer, self._group_commit = writer, group_commit
+
+    async def _upgrade(self, group_commit: GroupCommit) -> None:
+        """Bring the schema up to date, once a process that writes for long has ended."""
+        deadline = time.monotonic() + self._start_timeout.total_seconds()
+        while True:
+            script = migrate(self._component, self._migrations, str(self.path))
+            try:
+                return await group_commit.submit_script(script)
+            except StorageError as exc:
+                if not _is_busy(exc.__cause__):
+                    raise
+                if time.monotonic() > deadline:
+                    raise StorageError(
+                        f"{self.path}: {exc.__cause__}: another process has been writing to it for"
+                        f" {self._start_timeout}: end it (`fuser {self.path}` lists who has the"
+                        " file open), and start again"
+                    ) from exc
+            said = (
+                "%s: waiting for another process that writes to it (a migration, a VACUUM, a shell"
+                " in a transaction); `fuser` lists who has the file open"
+            )
+            self._faults.say("start", logging.WARNING, said, self.path)
 
     def _check(self, connection: sqlite3.Connection) -> None:
         """Refuse to write where an upgrade has left this process behind, or another file is."""
@@ -375,11 +399,18 @@ def _execute_patiently(connection: sqlite3.Connection, sql: str, seconds: float)
         try:
             connection.execute(sql)
         except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if not _is_busy(exc) or time.monotonic() > deadline:
                 raise
             time.sleep(_BUSY_PAUSE)
         else:
             return
+
+
+def _is_busy(exc: BaseException | None) -> bool:
+    """Say whether another process holds what was asked for."""
+    if not isinstance(exc, sqlite3.OperationalError):
+        return False
+    return exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _inode(path: str) -> int | None:

@@ -320,8 +320,8 @@ class DiskDatabase(SqliteDatabase):
     def delay(self) -> float:
         return 0.0002 + self.disk.loop.random.random() * 0.003
 
-    async def _start_writer(self, access: Access, first: Script[None] | None) -> None:
-        await super()._start_writer(access, first)
+    async def _start_writer(self, access: Access) -> None:
+        await super()._start_writer(access)
         self.disk.watch()
 
     def _new_writer(self, access: Access) -> _Writer:

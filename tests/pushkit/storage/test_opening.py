@@ -23,12 +23,15 @@ THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY)",))
 COLOURS = Migration(2, ("ALTER TABLE things ADD COLUMN colour TEXT",))
 
 
-def things(path: Path, *migrations: Migration) -> SqliteDatabase:
+def things(
+    path: Path, *migrations: Migration, start_timeout: timedelta = timedelta(0)
+) -> SqliteDatabase:
     return SqliteDatabase(
         path,
         component="things",
         migrations=migrations or (THINGS,),
         busy_timeout=timedelta(milliseconds=50),
+        start_timeout=start_timeout,
     )
 
 
@@ -69,9 +72,28 @@ async def test_a_busy_file_is_given_up_in_time_and_opened_once_it_is_free(
     database = things(path)
     with held(path, wal=wal):
         async with asyncio.timeout(DEADLINE):
-            with pytest.raises(StorageError, match="locked"):
+            with pytest.raises(StorageError, match=f"{path}: database is locked: another process"):
                 await database.open()
     await database.open()
+    await database.write(insert("a"))
+    assert await database.read(names()) == ["a"]
+    await database.close()
+
+
+@pytest.mark.parametrize("wal", [False, True], ids=["in any mode", "in ours"])
+async def test_what_starts_waits_for_who_writes_for_long_and_says_so(
+    path: Path, wal: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = things(path, start_timeout=timedelta(seconds=DEADLINE))
+
+    async def is_said() -> bool:
+        return f"{path}: waiting for another process that writes to it" in caplog.text
+
+    with held(path, wal=wal):
+        opening = asyncio.create_task(database.open())
+        await eventually(is_said)
+        assert not opening.done()
+    await asyncio.wait_for(opening, DEADLINE)
     await database.write(insert("a"))
     assert await database.read(names()) == ["a"]
     await database.close()
