@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from receiver.intake import BrokenBodyError, ReadBody, Rest, replied
 from receiver.listening.steps import Step, steps_of
 from receiver.listening.trusting import Trusting
 from receiver.receiver import Receiver
+from receiver.selection import keys_to_ask_for
 from receiver.verification import Head, VerifiedNotification, verify_notification
 
 _MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -94,12 +96,27 @@ class ListeningEdge(Edge):
                 status=answer.status,
                 code=code,
                 steps=tuple(
-                    steps_of(request, found, code=code, source=self._trusting.source, now=now)
+                    steps_of(
+                        request,
+                        found,
+                        code=code,
+                        possible=self._possible(seen),
+                        source=self._trusting.source,
+                        now=now,
+                    )
                 ),
                 verified=found if isinstance(found, VerifiedNotification) else None,
             )
         )
         reply(answer)
+
+    def _possible(self, head: Head) -> list[str]:
+        """Return the senders that a request may be from, by what it says."""
+        place = self._listened_to.trust.at(head.path)
+        entries = place.entries
+        with contextlib.suppress(InboundError):
+            entries = keys_to_ask_for(place, head.headers).entries
+        return [entry.sender.name for entry in entries]
 
     async def _whole(self, read: ReadBody) -> tuple[bytes | None, Exception | None]:
         """Return a body; None of one that is too long, or of which the rest did not come."""

@@ -5,7 +5,7 @@ The receiver stops where a step fails; so does the list, and the rest is not rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -69,6 +69,7 @@ def steps_of(
     found: VerifiedNotification | InboundError,  # what verifying it came to
     *,
     code: str,  # the code of the receiver's answer
+    possible: Sequence[str],  # the names of the senders that it may be from, by what it says
     source: KeySource,  # whose signatures are believed: what it leaves open is not checked
     now: datetime,
 ) -> list[Step]:
@@ -76,7 +77,10 @@ def steps_of(
     failing = _failing(code)
     claims = _claims_of(request.headers)
     source = source.for_issuer(claims[0].issuer if claims else None)
-    facts = _facts(request, found, claims, duplicate=code == "duplicate", now=now)
+    facts = {
+        "sender": " or ".join(possible),
+        **_facts(request, found, claims, duplicate=code == "duplicate", now=now),
+    }
     if Scheme.JWT not in source.schemes.names:
         facts = {**facts, "signature": ", ".join(source.schemes.names)}
     steps: list[Step] = []

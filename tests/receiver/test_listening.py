@@ -208,6 +208,18 @@ async def test_the_step_that_fails_is_shown_with_its_reason_and_nothing_after_it
     assert [found[name] for name in STEPS[:reached]] == [True] * reached
     assert [found[name] for name in STEPS[reached + 1 :]] == [None] * (len(STEPS) - reached - 1)
     assert arrival["status"] in (401, 403, 422)
+    if step != "sender":
+        assert arrival["steps"][STEPS.index("sender")]["says"] == "agent"
+
+
+async def test_of_a_signature_that_cannot_be_read_everybody_of_the_path_is_possible(
+    terminal: Open,
+) -> None:
+    async with terminal(jwks=True, issuer="https://agent.example.com") as listener:
+        await listener.post(replace(listener.agent.draft("task-1"), header={"crit": ["exp"]}))
+    [arrival] = listener.arrivals()
+    assert results(arrival)["signature"] is False
+    assert arrival["steps"][STEPS.index("sender")]["says"] == "trigger or agent"
 
 
 async def test_a_retry_and_another_body_under_its_id_are_told_apart(terminal: Open) -> None:
@@ -348,7 +360,8 @@ async def test_a_terminal_gets_lines_for_people_that_others_cannot_colour(termin
 def test_every_refusal_is_shown_at_a_step(code: str) -> None:
     request = WebhookRequest(target="/a2a/push", headers=Headers(), body=b"")
     source = KeySource(issuer="https://agent.example.com")
-    steps = steps_of(request, InboundError("as it was"), code=code, source=source, now=utc_now())
+    refused, now = InboundError("as it was"), utc_now()
+    steps = steps_of(request, refused, code=code, possible=["agent"], source=source, now=now)
     [failed] = [step for step in steps if step.holds is False]
     assert failed.says == REFUSALS[code].means
     assert {step.name for step in steps} == set(STEPS)
