@@ -10,7 +10,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pushkit.a2a import AnyUpdate, NativeUpdate, PushConfig, Task, WireVersion, parse_push_config
+from pushkit.a2a import (
+    AnyUpdate,
+    NativeUpdate,
+    PushConfig,
+    Task,
+    TaskState,
+    WireVersion,
+    parse_push_config,
+)
+from pushkit.arguments import check_type
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
@@ -462,7 +471,11 @@ class PushSender:
             TooManyConfigsError: This owner has `max_configs_per_task` for the task already.
             TooManySubscriptionsError: This owner has `max_subscriptions_per_owner` already.
             UnsupportedVersionError: A version that pushkit does not speak.
+            ConfigError: An argument of a wrong type: SQLite would take 7 for '7'.
         """
+        for name, value in (("task_id", task_id), ("owner", owner), ("tenant", tenant)):
+            check_type(name, value, str)
+        check_type("filter", filter, Filter)
         wire_version = WireVersion.parse(str(version))
         parsed = (
             config if isinstance(config, PushConfig) else parse_push_config(config, wire_version)
@@ -678,7 +691,7 @@ class PushSender:
             InvalidUpdateError: The update has no task id, or the snapshot is of another task.
             IdempotencyConflictError: The key was used with another update.
             ConfigError: A connection of an unknown kind, not in a transaction, or in one that is
-                too strict.
+                too strict; or an argument of a wrong type.
             CommitUncertainError: The connection broke in the commit: it may be stored or not.
             StorageError: The database refused.
         """
@@ -686,9 +699,14 @@ class PushSender:
             raise InvalidUpdateError(
                 f"a {update.kind.value} update without a task id: nobody can have subscribed to it"
             )
-        if isinstance(snapshot, Task) and snapshot.id != update.task_id:
-            raise InvalidUpdateError("snapshot: expected the task that the update is about")
-        if isinstance(idempotency_key, str):
+        if update.state is not None:
+            check_type("state", update.state, TaskState)
+        if snapshot is not None and not callable(snapshot):
+            check_type("snapshot", snapshot, Task)
+            if snapshot.id != update.task_id:
+                raise InvalidUpdateError("snapshot: expected the task that the update is about")
+        if idempotency_key is not None and not isinstance(idempotency_key, IdempotencyKey):
+            check_type("idempotency_key", idempotency_key, str)
             idempotency_key = _key_of(idempotency_key, update)
         if not self._is_open:
             await self.start()

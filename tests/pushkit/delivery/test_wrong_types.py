@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pushkit import PushSender, StatusUpdate
+from pushkit import PushSender, StatusUpdate, TaskStatus
 from pushkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +30,48 @@ async def test_a_provider_that_returns_no_task_fails_for_its_owner_alone(
 
     assert {each.owner for each in result.deliveries} >= {"bob"}
     assert "its provider failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"owner": 7}, "owner: found int, expected str"),
+        ({"owner": None}, "owner: found NoneType, expected str"),
+        ({"tenant": None}, "tenant: found NoneType, expected str"),
+        ({"task_id": 5}, "task_id: found int, expected str"),
+        ({"filter": {}}, "filter: found dict, expected Filter"),
+    ],
+)
+async def test_nobody_subscribes_with_an_argument_of_another_type(
+    sender: PushSender, argument: dict[str, Any], says: str
+) -> None:
+    given = {"task_id": "task-1", "config": HOOK, "version": "1.0", **argument}
+    with pytest.raises(ConfigError, match=f"^{says}$"):
+        await sender.subscribe(**given)
+    assert await sender.subscribers("task-1") == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"idempotency_key": 5}, "idempotency_key: found int, expected str"),
+        ({"snapshot": {"id": "task-1"}}, "snapshot: found dict, expected Task"),
+    ],
+)
+async def test_an_update_with_an_argument_of_another_type_is_not_stored(
+    sender: PushSender, status: Callable[..., StatusUpdate], argument: dict[str, Any], says: str
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    with pytest.raises(ConfigError, match=f"^{says}$"):
+        await sender.notify(status(), **argument)
+    assert await sender.deliveries("task-1") == []
+
+
+async def test_a_state_is_no_string(sender: PushSender) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    text: Any = "working"
+    with pytest.raises(ConfigError, match="state: found str, expected TaskState"):
+        await sender.notify(StatusUpdate(task_id="task-1", status=TaskStatus(state=text)))
 
 
 @pytest.mark.parametrize("action", ["redrive", "resend", "retry_now", "cancel"])
