@@ -42,8 +42,7 @@ def read_json(data: bytes) -> JsonValue:
         MalformedJsonError: Not UTF-8, not JSON, a duplicate member, a number that is not finite or
             too long, a lone surrogate, or nested too deeply.
     """
-    # Fewer brackets than levels allowed: the common case needs no scan.
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_deeper(data, MAX_DEPTH):
+    if is_too_deep(data):
         raise MalformedJsonError(f"nested deeper than {MAX_DEPTH} levels")
     canonical, value = _read_canonical(data)
     return value if canonical else _read_strictly(data)
@@ -125,15 +124,17 @@ _ONE_KIND = bytes.maketrans(b"[{]}", b"(())")
 _NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
 
 
-def _is_deeper(data: bytes, max_depth: int) -> bool:
-    """Say whether brackets nest deeper, without parsing; of what is no JSON it may say either."""
+def is_too_deep(data: bytes) -> bool:
+    """Say, without parsing, whether JSON nests too deeply to be read; of no JSON, either."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:  # the common case needs no scan
+        return False
     if b"\\" in data:  # in a string: first what escapes itself, then what escapes a quote
         data = data.replace(rb"\\", b"").replace(rb"\"", b"")
     # Two quotes with nothing between are a string without a bracket, or two strings side by side.
     found = data.translate(_ONE_KIND, _NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"")
     if b'"' in found:
         found = b"".join(found.split(b'"')[::2])
-    for _ in range(max_depth):
+    for _ in range(MAX_DEPTH):
         if not found:
             return False
         found = found.replace(b"()", b"")  # the innermost level, everywhere

@@ -7,8 +7,10 @@ watches. A version that nobody turns out to want is not an error, even if it can
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Set
+from dataclasses import replace
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -19,10 +21,12 @@ from pushkit.a2a import (
     StatusUpdate,
     Task,
     TaskSnapshot,
+    TaskStatus,
     WireVersion,
     push_body,
 )
 from pushkit.arguments import check_type
+from pushkit.bounded_json import MAX_DEPTH, is_too_deep
 from pushkit.errors import InvalidUpdateError, PayloadTooLargeError, PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Recipient
@@ -71,9 +75,9 @@ class BodyEncoder:
     ) -> bytes:
         """Return one body.
 
-        Of a task that cannot be sent whole, for it is too large or a message of it has no id,
-        clients of 0.3 get the status alone: they have the rest by `tasks/get`, and would not hear
-        of its end otherwise.
+        Of what cannot be sent, for it is too large, nests too deeply or has a message without id,
+        clients get the status alone, without its message if that is at fault: they have the rest by
+        `tasks/get`, and would not hear of the task's end otherwise.
 
         Raises:
             InvalidUpdateError: The update cannot be written in this version.
@@ -83,18 +87,35 @@ class BodyEncoder:
         try:
             return self._bounded(push_body(update, version, snapshot, now=now), version)
         except (InvalidUpdateError, PayloadTooLargeError) as exc:
-            alone = _status_alone(update) if version is WireVersion.V0_3 else None
-            if alone is None:
+            body = self._status_alone(update, version, now)
+            if body is None:
                 raise
-            body = self._bounded(alone, version)
             self._repeated.say(
-                ("alone", exc.code),
+                ("alone", version, exc.code),
                 logging.WARNING,
-                "task %r: clients of A2A 0.3 get its status alone: %s",
+                "task %r: clients of A2A %s get its status alone: %s",
                 update.task_id,
+                version,
                 exc,
             )
             return body
+
+    def _status_alone(self, update: AnyUpdate, version: WireVersion, now: datetime) -> bytes | None:
+        """Return as much of a status as can be sent; None of what says none."""
+        said = update.neutral if isinstance(update, NativeUpdate) else update
+        if isinstance(said, TaskSnapshot):
+            task, origin = said.task, said.origin
+            said = StatusUpdate(
+                task_id=task.id, context_id=task.context_id, status=task.status, origin=origin
+            )
+        if not isinstance(said, StatusUpdate):
+            return None
+        status = said.status
+        for each in (status, TaskStatus(state=status.state, timestamp=status.timestamp)):
+            alone = replace(said, status=each, metadata={}, extra={})
+            with contextlib.suppress(InvalidUpdateError, PayloadTooLargeError):
+                return self._bounded(push_body(alone, version, now=now), version)
+        return None
 
     def _bounded(self, body: bytes, version: WireVersion) -> bytes:
         if len(body) > self._max_body_bytes:
@@ -102,6 +123,8 @@ class BodyEncoder:
                 f"the {version.value} body would be {len(body)} bytes,"
                 f" expected at most {self._max_body_bytes}: send large artifacts by URL"
             )
+        if is_too_deep(body):  # our receiver would refuse it, and not it alone
+            raise InvalidUpdateError(f"nested deeper than {MAX_DEPTH} levels")
         return body
 
     async def ask(self, provider: SnapshotProvider, owner: str, update: AnyUpdate) -> Task | None:
@@ -121,16 +144,6 @@ class BodyEncoder:
             )
             return None
         return snapshot
-
-
-def _status_alone(update: AnyUpdate) -> bytes | None:
-    """Return a task of 0.3 without history and artifacts; None of what says no status."""
-    said = update.neutral if isinstance(update, NativeUpdate) else update
-    if isinstance(said, TaskSnapshot):
-        said = StatusUpdate(
-            task_id=said.task.id, context_id=said.task.context_id, status=said.task.status
-        )
-    return push_body(said, WireVersion.V0_3) if isinstance(said, StatusUpdate) else None
 
 
 class Bodies:

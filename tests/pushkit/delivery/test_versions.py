@@ -149,6 +149,76 @@ async def test_of_a_task_that_cannot_be_written_a_client_of_0_3_hears_the_status
     assert "status alone: history.0.messageId: expected" in caplog.text
 
 
+def nested(levels: int) -> dict[str, Any]:
+    value: Any = "innermost"
+    for _ in range(levels):
+        value = [value]
+    return {"deep": value}
+
+
+NAMELESS = Message(message_id="", role=Role.AGENT, parts=(TextPart(text="hi"),))
+LONG = replace(NAMELESS, message_id="m", parts=(TextPart(text="x" * 500),))
+DEEP = replace(NAMELESS, message_id="m", metadata=nested(61))
+
+
+@pytest.mark.parametrize("version", ["0.3", "1.0"])
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        pytest.param(NAMELESS, "message.messageId: expected", id="without an id"),
+        pytest.param(LONG, "expected at most 500", id="too large"),
+        pytest.param(DEEP, "nested deeper than 64 levels", id="too deep"),
+    ],
+)
+async def test_an_end_whose_message_cannot_be_sent_is_heard_of_without_it(
+    senders: Senders,
+    status: MakeStatus,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    message: Message,
+    reason: str,
+    version: str,
+) -> None:
+    sender = await senders.open(max_body_bytes=500)
+    await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version=version)
+    said = status("completed")
+
+    result = await sender.notify(replace(said, status=replace(said.status, message=message)))
+
+    assert result.refused == ()
+    [delivery] = await sender.deliveries("task-1")
+    update = decode_update(delivery.body)
+    assert isinstance(update, TaskSnapshot | StatusUpdate)
+    assert update.state == "completed"
+    found = update.task.status if isinstance(update, TaskSnapshot) else update.status
+    assert found.message is None
+    assert f"clients of A2A {version} get its status alone: " in caplog.text
+    assert reason in caplog.text
+
+
+async def test_what_receivers_read_at_most_is_sent_and_nothing_deeper(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="1.0")
+    for levels in (61, 62):  # below: the response, its event, the metadata
+        await sender.notify(replace(status(), metadata=nested(levels)))
+
+    sent = [decode_update(each.body) for each in await sender.deliveries("task-1")]
+    assert [each.metadata for each in sent if isinstance(each, StatusUpdate)] == [nested(61), {}]
+
+
+async def test_an_artifact_that_nests_too_deeply_is_refused(sender: PushSender) -> None:
+    await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="1.0")
+    artifact = Artifact(artifact_id="a", parts=(TextPart(text="x"),), metadata=nested(61))
+
+    result = await sender.notify(
+        ArtifactUpdate(task_id="task-1", context_id="context-1", artifact=artifact)
+    )
+
+    [refused] = result.refused
+    assert (refused.code, refused.message) == ("invalid_update", "nested deeper than 64 levels")
+
+
 async def test_each_version_has_a_test_notification(sender: PushSender, webhook: Webhook) -> None:
     await subscribe_all(sender, webhook)
     for version in CONFIGS:
