@@ -224,11 +224,11 @@ def _is_v0_3(document: Mapping[str, JsonValue]) -> bool:
     if "kind" in document:
         return document["kind"] in list(UpdateKind)
     # Without a kind, it is the context that 0.1 calls a session; a status of 0.1 has both ids.
-    task = "id" in document and "status" in document and _OF_V0_1.isdisjoint(document)
+    task = "id" in document and "status" in document and not any(map(document.get, _OF_V0_1))
     return task and ("contextId" in document or "context_id" in document)
 
 
-_OF_V0_1 = frozenset({"sessionId", "taskId"})
+_OF_V0_1 = ("sessionId", "taskId")
 
 
 def _is_agentvault(document: Mapping[str, JsonValue]) -> bool:

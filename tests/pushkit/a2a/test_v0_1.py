@@ -138,6 +138,12 @@ def test_a_task_of_the_first_samples_is_read_in_full() -> None:
         pytest.param({"id": "t", "sessionId": "s", "contextId": "c", "status": {}}, V0_1, id="two"),
         pytest.param({"id": "t", "contextId": "c", "status": {}}, V0_3, id="context"),
         pytest.param(
+            {"id": "t", "sessionId": None, "contextId": "c", "status": {}}, V0_3, id="no session"
+        ),
+        pytest.param(
+            {"id": "t", "sessionId": "", "contextId": "c", "status": {}}, V0_3, id="empty session"
+        ),
+        pytest.param(
             {"id": "t", "taskId": "t", "contextId": "c", "status": {}}, V0_1, id="both ids"
         ),
         pytest.param({"kind": "task", "id": "t", "sessionId": "s", "status": {}}, V0_3, id="kind"),
