@@ -61,7 +61,9 @@ class PushkitConfigStore(PushNotificationConfigStore):
 
     Args:
         sender: Where configs become subscriptions.
-        owner_resolver: Says who a call is from; the SDK's default is the user's name.
+        owner_resolver: Says who a call is from; the SDK's default is the user's name. Tasks are
+            read for A2A 0.3 clients as by a user of that name, of no tenant: a resolver that mixes
+            the tenant in needs a task store that takes such a name for the owner.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
             raise VersionNotSupportedError(message=str(exc)) from exc
         except ConfigError as exc:
             raise InvalidParamsError(message=str(exc)) from exc
-        return _redacted(subscription)
+        return _redacted(subscription, context)
 
     async def get_info(
         self, task_id: str, context: ServerCallContext
@@ -99,7 +101,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
         """Return the caller's own configs for a task, without tokens and credentials (A2A#1681)."""
         owner = self._owner_of(context)
         found = await self._sender.subscriptions(task_id, owner=owner)
-        return [_redacted(subscription) for subscription in found]
+        return [_redacted(subscription, context) for subscription in found]
 
     async def get_info_for_dispatch(self, task_id: str) -> list[a2a_pb2.TaskPushNotificationConfig]:
         """Return every owner's configs for a task as they are sent with: secrets and all."""
@@ -173,8 +175,12 @@ class _Owner(User):
         return self._name
 
 
-def _redacted(subscription: Subscription) -> a2a_pb2.TaskPushNotificationConfig:
-    return _to_proto(replace(subscription.config, task_id=subscription.key.task_id))
+def _redacted(
+    subscription: Subscription, context: ServerCallContext
+) -> a2a_pb2.TaskPushNotificationConfig:
+    """Return a config as a client reads it, of the tenant that the call names."""
+    task_id = subscription.key.task_id
+    return _to_proto(replace(subscription.config, task_id=task_id, tenant=context.tenant or None))
 
 
 def _to_proto(config: PushConfig) -> a2a_pb2.TaskPushNotificationConfig:

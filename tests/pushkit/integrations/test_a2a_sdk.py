@@ -16,6 +16,7 @@ from a2a.types import (
     Part,
     Task,
     TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
@@ -26,7 +27,7 @@ from pushkit.errors import CommitUncertainError, StorageError
 from pushkit.events.model import Event
 from pushkit.events.sender import RecipientRefused
 from pushkit.integrations import enqueue_buffer
-from pushkit.integrations.a2a_sdk import PushkitNotificationSender
+from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
 from pushkit.integrations.enqueue_buffer import EnqueueBuffer
 from tests.eventually import eventually
 from tests.told import told
@@ -260,3 +261,14 @@ async def test_what_finds_too_many_waiting_is_told_and_not_raised(
     assert buffer.refused == 1
     assert "an update was not stored" in caplog.text
     await adapter.close()
+
+
+async def test_a_config_is_of_the_tenant_that_the_call_names(push: PushSender) -> None:
+    store = PushkitConfigStore(push)
+    config = TaskPushNotificationConfig(url="https://client.example.com/a2a", tenant="acme")
+    context = ServerCallContext(tenant="acme")
+
+    returned = await store.set_info("task-1", config, context)
+
+    assert returned.tenant == "acme"
+    assert [each.tenant for each in await store.get_info("task-1", context)] == ["acme"]
