@@ -15,7 +15,7 @@ from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
 from pushkit.cards.forms import CardForm
 from pushkit.errors import InvalidSignatureError, MalformedCardError, MalformedJsonError
 from pushkit.keys.jwk import Algorithm
-from pushkit.signing.jose import DetachedJws, algorithm_of, protected_header
+from pushkit.signing.jose import DetachedJws, algorithm_of, media_type, protected_header
 
 # RFC 7515 §4.3, a private parameter: the canonical form that was signed. Without it, a signature
 # over a form that leaves much out would pass for one over a weaker card, in a form that does not.
@@ -103,7 +103,7 @@ def _read(entry: JsonValue) -> CardSignature:
     unprotected = _unprotected(entry.get("header"), header)
     algorithm = algorithm_of(header)
     kid, jku, typ = (_text(header, name) for name in ("kid", "jku", "typ"))
-    if typ is not None and typ.lower() not in _TYPES:
+    if typ is not None and media_type(typ) not in _TYPES:
         raise InvalidSignatureError("`typ`: expected JOSE; this was signed as something else")
     return CardSignature(
         jws=DetachedJws(protected=protected, signature=signature),

@@ -116,6 +116,11 @@ def algorithm_of(header: Mapping[str, JsonValue]) -> Algorithm:
     return algorithm
 
 
+def media_type(typ: str) -> str:
+    """Return a `typ` in lower case, and without the `application/` that may be left out."""
+    return typ.lower().removeprefix("application/")  # RFC 7515 §4.1.9
+
+
 def read_object(data: bytes, what: str) -> JsonObject:
     """Read a part of a signature that has to be a JSON object.
 

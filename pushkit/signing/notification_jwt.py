@@ -32,7 +32,14 @@ from pushkit.keys.primitives import signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.logs import printable
 from pushkit.record import field, record
-from pushkit.signing.jose import CompactJws, protected_header, read_compact, read_object, sign_jwt
+from pushkit.signing.jose import (
+    CompactJws,
+    media_type,
+    protected_header,
+    read_compact,
+    read_object,
+    sign_jwt,
+)
 from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers
@@ -172,7 +179,7 @@ def read_unverified(token: str) -> UnverifiedJwt:
 def _named_in(segment: str) -> tuple[str | None, str]:
     """Return the `kid` and the `alg` that a protected header names."""
     header = protected_header(segment)
-    if str(header.get("typ", "JWT")).upper() != "JWT":
+    if media_type(str(header.get("typ", "JWT"))) != "jwt":
         raise InvalidSignatureError("the JWS header's `typ` is not JWT")
     algorithm, kid = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or ("kid" in header and not isinstance(kid, str)):

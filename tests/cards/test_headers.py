@@ -59,6 +59,7 @@ def test_a_good_signature() -> None:
         pytest.param(entry({"typ": "jose"}), None, id="typ-in-lower-case"),
         pytest.param(entry({"typ": "JOSE+JSON"}), None, id="typ-jose-json"),
         pytest.param(entry({"typ": "JWT"}), None, id="typ-of-the-python-sdk"),
+        pytest.param(entry({"typ": "application/jose"}), None, id="typ-in-full"),
         pytest.param(raw_entry(b'{"alg":"ES256","typ":"JOSE"}'), "no `kid`", id="no-kid"),
         pytest.param(
             raw_entry(b'{"alg":"ES256","typ":"JOSE","kid":"another name"}'), None, id="other-kid"
@@ -89,6 +90,7 @@ def test_headers_that_are_allowed(made: dict[str, Any], note: str | None) -> Non
         pytest.param(entry({"b64": False, "crit": ["b64"]}), "crit", id="b64-crit"),
         pytest.param(entry({"b64": True}), "b64", id="b64"),
         pytest.param(entry({"typ": "at+jwt"}), "typ", id="typ-of-a-token"),
+        pytest.param(entry({"typ": "text/jose"}), "typ", id="typ-of-a-text"),
         pytest.param(entry({"typ": 5}), "typ", id="typ-is-a-number"),
         pytest.param(entry({"jku": ["https://a"]}), "jku", id="jku-is-a-list"),
         pytest.param(raw_entry(b'{"alg":"ES256","kid":7}'), "kid", id="kid-is-a-number"),

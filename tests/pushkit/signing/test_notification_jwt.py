@@ -258,6 +258,11 @@ def test_the_end_of_the_calendar_is_a_time_like_any_other() -> None:
     check_times(proven(signed(exp=253402300799)), NOW)
 
 
+@pytest.mark.parametrize("typ", ["JWT", "jwt", "application/jwt", "Application/JWT"])
+def test_the_type_of_a_jwt_may_be_said_in_full(typ: str) -> None:
+    assert read_unverified(with_header(typ=typ)).algorithm == "ES256"
+
+
 # --- what is not understood --------------------------------------------------------------------
 
 TWO_ALGORITHMS = encoded('{"alg":"none","alg":"ES256"}')
@@ -292,6 +297,7 @@ def with_payload(payload: str | bytes) -> str:
         pytest.param(with_header(crit=[]), id="an empty crit"),
         pytest.param(with_header(b64=True), id="b64"),
         pytest.param(with_header(typ="JOSE+JSON"), id="another typ"),
+        pytest.param(with_header(typ="text/jwt"), id="a typ of text"),
         pytest.param(with_header(typ={}), id="a typ that is no string"),
         pytest.param(with_header(alg=None), id="no alg"),
         pytest.param(with_header(alg=["ES256"]), id="an alg that is no string"),
