@@ -46,8 +46,8 @@ async def pin_card(
         PushkitError: It cannot be fetched, or is no card.
     """
     url = card_url(url)
-    keys = await trust.keys_for(url)
     content = await fetch_card(transport, url)
+    keys = await trust.keys_for(url, content)
     verdict = await asyncio.to_thread(verify_card, content, keys, now=now, policy=policy)
     verdict.require()
     if verdict.jwks_url is None:

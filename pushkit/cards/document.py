@@ -86,6 +86,12 @@ def read_signatures(card: Mapping[str, JsonValue]) -> list[CardSignature | Inval
     return found
 
 
+def named_keys(card: bytes | Mapping[str, JsonValue]) -> set[str]:
+    """Return the `kid` of each signature that has one. Raises MalformedCardError."""
+    entries = read_signatures(read_card(card))
+    return {each.kid for each in entries if isinstance(each, CardSignature) and each.kid}
+
+
 def _written(card: Mapping[str, JsonValue]) -> bytes:
     try:
         return json.dumps(dict(card), ensure_ascii=False).encode("utf-8")

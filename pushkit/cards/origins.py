@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from pushkit.bounded_json import JsonValue
+from pushkit.cards.document import named_keys
 from pushkit.cards.trust import OriginTrust, TrustedKey, TrustedKeys
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, KeysUnavailableError
@@ -49,16 +51,23 @@ class CardTrust:
         """Say whether the operator trusts anything for cards from the origin of a URL."""
         return Url.parse(url).origin in self._origins
 
-    async def keys_for(self, url: str) -> TrustedKeys:
+    async def keys_for(
+        self, url: str, card: bytes | Mapping[str, JsonValue] | None = None
+    ) -> TrustedKeys:
         """Return the keys for cards from the origin of a URL; none for an unknown origin.
 
-        A JWK Set that cannot be had is listed as unavailable, and takes only its own keys away.
+        A JWK Set without a key that the card names is fetched again, at most once in 30 seconds.
+        One that cannot be had is listed as unavailable, and takes only its own keys away.
+
+        Raises:
+            MalformedCardError: As `verify_card`.
         """
         trust = self._origins.get(Url.parse(url).origin)
         if trust is None:
             return TrustedKeys()
         keys, unavailable = list(trust.keys), []
-        sets = await asyncio.gather(*(self._set(jwks_url) for jwks_url in trust.jwks_urls))
+        kids = named_keys(card) - {entry.key.kid for entry in keys} if card else ()
+        sets = await asyncio.gather(*(self._set(jwks_url, kids) for jwks_url in trust.jwks_urls))
         for jwks_url, found in zip(trust.jwks_urls, sets, strict=True):
             if found is None:
                 unavailable.append(jwks_url)
@@ -71,9 +80,14 @@ class CardTrust:
             unavailable=tuple(unavailable),
         )
 
-    async def _set(self, jwks_url: str) -> Mapping[str, VerificationKey] | None:
+    async def _set(
+        self, jwks_url: str, kids: Iterable[str]
+    ) -> Mapping[str, VerificationKey] | None:
+        client = self._clients[jwks_url]
         try:
-            return await self._clients[jwks_url].keys()
+            for kid in kids:
+                await client.find(kid)
+            return await client.keys()
         except KeysUnavailableError:
             return None
 

@@ -109,8 +109,8 @@ async def verify_cards(
     async def check(url: str) -> CardCheck:
         try:
             async with slots:
-                keys = await trust.keys_for(url)
                 card = await fetch_card(transport, url)
+                keys = await trust.keys_for(url, card)
                 # Seconds in the worst case: not on the loop that the other fetches need.
                 verdict = await asyncio.to_thread(verify_card, card, keys, now=now, policy=policy)
         except PushkitError as exc:

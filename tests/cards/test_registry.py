@@ -139,7 +139,7 @@ async def test_a_list_of_cards_is_checked_and_summed_up(
     assert summary.counts[CardOutcome.UNTRUSTED] == 0
     assert not summary.all_verified
     assert agents.most_at_once > 1
-    assert agents.jwks_fetched == 1
+    assert agents.jwks_fetched in (1, 2)  # the second time for a key of the stranger alone
     await trust.close()
 
 

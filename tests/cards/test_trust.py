@@ -153,6 +153,25 @@ async def test_a_jku_is_never_fetched_because_a_card_says_so() -> None:
     assert sets.fetched == [JWKS]
 
 
+async def test_a_key_that_the_signer_changed_to_is_looked_for_in_its_set() -> None:
+    old, new, now = KeyRing.create(NOW), KeyRing.create(NOW), NOW
+    sets = Sets(main=old)
+    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=sets, clock=lambda: now)
+    assert verify_card(signed(old.signing_key(NOW)), await trust.keys_for(URL), now=NOW).verified
+    sets.rings[JWKS] = new
+    card = signed(new.signing_key(NOW))
+
+    for _ in range(3):  # a stranger's `kid` is worth one fetch in a while, not one each
+        await trust.keys_for(URL, signed(generate_key(Algorithm.ES256)))
+        assert verify_card(card, await trust.keys_for(URL, card), now=NOW).verified
+    assert sets.fetched == [JWKS] * 2
+
+    now += timedelta(seconds=30)
+    await trust.keys_for(URL, signed(generate_key(Algorithm.ES256)))
+    assert sets.fetched == [JWKS] * 3
+    await trust.close()
+
+
 async def test_a_trusted_jku_selects_the_keys_published_there() -> None:
     main, other = KeyRing.create(NOW), KeyRing.create(NOW)
     trust = CardTrust(
