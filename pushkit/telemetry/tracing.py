@@ -10,10 +10,12 @@ OpenTelemetry is needed where spans are made: `pip install 'pushkit[otel]'`.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pushkit.errors import ConfigError, PushkitError
+from pushkit.logs import RepeatedLog
 from pushkit.version import __version__
 
 try:
@@ -26,6 +28,8 @@ except ImportError as exc:  # said where somebody asks for it
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanKind, TracerProvider
     from opentelemetry.util.types import AttributeValue
+
+_log = logging.getLogger("pushkit.telemetry")
 
 _FORMAT = TraceContextTextMapPropagator()
 
@@ -56,7 +60,7 @@ class TracedSpan:
 
 
 class Tracing:
-    """Makes spans.
+    """Makes spans. One that fails is logged, and takes nothing with it that it was to show.
 
     Args:
         provider: Where they go; by default the application's own, as OpenTelemetry knows it.
@@ -64,6 +68,7 @@ class Tracing:
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("pushkit", __version__, tracer_provider=provider)
+        self._faults = RepeatedLog(_log)
 
     def notifying(self, task_id: str) -> contextlib.AbstractContextManager[TracedSpan]:
         """Run `notify()` within the span that is current, if any."""
@@ -103,17 +108,29 @@ class Tracing:
         """Run within a span: of a context, and linked to it; or (None) of the current one."""
         origin = trace.get_current_span(context).get_span_context()
         links = [trace.Link(origin)] if linked and origin.is_valid else None
-        # What an exception says stays here: its words may hold a secret.
-        with self._tracer.start_as_current_span(
-            name, context, kind, links=links, record_exception=False, set_status_on_exception=False
-        ) as span:
-            found = TracedSpan(span)
-            found.note(**facts)
-            try:
+        try:
+            span = self._tracer.start_span(name, context, kind, links=links)
+        except Exception as exc:  # noqa: BLE001  # of a sampler or a span processor
+            self._tell("start", exc)
+            span = trace.NonRecordingSpan(origin)  # what follows belongs to the trace still
+        found = TracedSpan(span)
+        found.note(**facts)
+        try:
+            # What an exception says stays here: its words may hold a secret.
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield found
-            except Exception as exc:
-                found.fail(exc.code if isinstance(exc, PushkitError) else type(exc).__name__)
-                raise
+        except Exception as exc:
+            found.fail(exc.code if isinstance(exc, PushkitError) else type(exc).__name__)
+            raise
+        finally:
+            try:
+                span.end()
+            except Exception as exc:  # noqa: BLE001  # of a span processor
+                self._tell("end", exc)
+
+    def _tell(self, end: str, exc: Exception) -> None:
+        message = "a span failed at its %s: the trace has a gap"
+        self._faults.say(end, logging.ERROR, message, end, exc_info=exc)
 
 
 def _context_of(traceparent: str | None) -> Context:

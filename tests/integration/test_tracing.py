@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pytest_aiohttp.plugin import AiohttpServer
@@ -29,7 +31,7 @@ from pushkit.telemetry.tracing import Tracing
 from pushkit.traceparent import read_traceparent, trace_id_of
 from pushkit.webhook import Headers, WebhookRequest
 from pushkit.work.retry import RetryPolicy, wait_schedule
-from receiver import Notification, Receiver, TaskPolicy, TrustedSender
+from receiver import InboxStatus, Notification, Receiver, TaskPolicy, TrustedSender
 from tests.eventually import eventually
 from tests.ports import free_port
 from tests.told import told
@@ -52,9 +54,9 @@ class Scene:
     headers: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        provider = TracerProvider()
-        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracing = Tracing(provider)
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracing = Tracing(self.provider)
 
     @property
     def url(self) -> str:
@@ -191,6 +193,54 @@ async def test_an_update_is_one_trace_across_processes_retries_and_restarts(
     trace_id = f"{notify.context.trace_id:032x}"
     assert [trace_id_of(header) for header in scene.headers] == [trace_id] * 2
     assert {event.trace_id for event in told(scene.events, AttemptMade)} == {trace_id}
+
+
+class Hostile(SpanProcessor):
+    """Raises at the one end of a span or the other."""
+
+    def __init__(self, end: str) -> None:
+        self._end = end
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        del span, parent_context
+        if self._end == "start":
+            raise RuntimeError("canary")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        del span
+        if self._end == "end":
+            raise RuntimeError("canary")
+
+
+@pytest.mark.parametrize("end", ["start", "end"])
+async def test_a_span_that_fails_takes_nothing_with_it(
+    scene: Scene, aiohttp_server: AiohttpServer, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    scene.provider.add_span_processor(Hostile(end))
+    applications = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
+    with trace.use_span(trace.NonRecordingSpan(applications)):
+        await scene.enqueue(scene.tracing)
+    receiver = scene.receiver()
+    called: list[Notification] = []
+
+    @receiver.on_status
+    async def done(notification: Notification) -> None:
+        called.append(notification)
+
+    async with receiver, scene.sender(scene.tracing) as worker:
+        await serve(scene, receiver, aiohttp_server)
+        await eventually(lambda: delivered(worker))
+
+        async def ended() -> bool:
+            return (await receiver.inbox.stats()).statuses[InboxStatus.DONE] == 1
+
+        await eventually(ended)
+
+    assert len(called) == 1
+    assert [each.outcome for each in told(scene.events, AttemptMade)] == ["retry", "delivered"]
+    lines = {each.getMessage() for each in caplog.records if each.name == "pushkit.telemetry"}
+    assert lines == {f"a span failed at its {end}: the trace has a gap"}
+    assert {trace_id_of(each) for each in scene.headers} == {f"{0xABC:032x}"}
 
 
 async def test_a_worker_that_makes_no_spans_hands_the_trace_on(
