@@ -42,6 +42,7 @@ from pushkit import (
     StatusUpdate,
     TaskState,
     TaskStatus,
+    TextPart,
 )
 from pushkit.clock import utc_now
 from pushkit.dashboard.app import dashboard_app
@@ -308,9 +309,8 @@ async def _happen(sender: PushSender, hooks: str, good: str, wrong: str) -> None
         await sender.subscribe(task, config, version="1.0", owner=f"user-{number % 4}")
         status = TaskStatus(state=TaskState.WORKING)
         await sender.notify(StatusUpdate(task_id=task, context_id="c", status=status))
-        artifact = Artifact(artifact_id="a", parts=())
-        with contextlib.suppress(Exception):
-            await sender.notify(ArtifactUpdate(task_id=task, context_id="c", artifact=artifact))
+        artifact = Artifact(artifact_id="a", parts=(TextPart(text="a report"),))
+        await sender.notify(ArtifactUpdate(task_id=task, context_id="c", artifact=artifact))
         done = TaskStatus(state=TaskState.COMPLETED)
         await sender.notify(StatusUpdate(task_id=task, context_id="c", status=done))
     async with aiohttp.ClientSession() as stranger:
