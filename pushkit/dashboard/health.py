@@ -123,7 +123,8 @@ _MENDS = {
     "dns_failure": "Is the name still registered? Look it up from this machine.",
     "connection_refused": "Nobody listens there: the webhook is down, or a firewall refuses.",
     "tls_failure": "Certificate, name or version: openssl s_client -connect host:port shows it.",
-    "transport": "The connection broke: a proxy or the server ended it before its answer.",
+    "transport": "The connection broke: a proxy or the server ended it before its answer, as one"
+    " does that refuses a client certificate.",
     "address_refused": "The name leads to a private or forbidden address. An intranet is opened by"
     " allow_networks (docs/destinations.md).",
     "destination_refused": "The URL breaks a rule of the destination policy: see"

@@ -83,4 +83,6 @@ def _reason(exc: Exception) -> str:
         return str(exc)
     if isinstance(exc, ssl.SSLCertVerificationError):
         return exc.verify_message
+    if isinstance(exc, ConnectionResetError) and exc.errno is None:
+        return "closed in the TLS handshake"  # asyncio has no words for it
     return exc.strerror or "failed" if isinstance(exc, OSError) else "failed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -17,7 +18,7 @@ from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.tls import ClientCertificate, tls_context
 from pushkit.net.transport import Transport
 from tests.eventually import PATIENT
-from tests.internet import HOOKS, Internet
+from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 
 URL = f"https://{HOOKS}/hook"
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -96,6 +97,35 @@ async def test_a_self_signed_certificate_is_refused_unless_it_is_what_is_trusted
     assert (await post(transport, tls=pinned)).status == 200
 
 
+async def test_a_server_that_closes_in_the_handshake_is_told(
+    internet: Internet, transport: Transport
+) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    internet.network.leads(HOOKS, HOOKS_ADDRESS, 443, to=server.sockets[0].getsockname()[1])
+    async with server:
+        with pytest.raises(TransportError, match="closed in the TLS handshake"):
+            await post(transport)
+
+
+async def test_a_client_certificate_is_shown_for_nobody_elses_notifications(
+    internet: Internet, transport: Transport
+) -> None:
+    await internet.serve(answers, clients_of=internet.authority)
+    contexts = {}
+    for name in ("alice", "bob", "carol"):
+        folder = internet.directory / name
+        folder.mkdir()
+        client = client_certificate(internet.authority, folder, name=f"{name}.example.com")
+        contexts[name] = tls_context(client=client, ca_file=internet.ca_file)
+    asked = list(contexts) * 20
+    answered = await asyncio.gather(*(post(transport, tls=contexts[name]) for name in asked))
+    assert [each.body for each in answered] == [f"{name}.example.com".encode() for name in asked]
+
+
 async def test_without_its_authority_nothing_is_trusted(internet: Internet) -> None:
     await internet.serve(answers)
     transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=internet.network.names))
@@ -118,9 +148,13 @@ async def test_roots_of_a_destination_stand_in_place_of_all_others(
 
 
 def client_certificate(
-    authority: trustme.CA, directory: Path, *, password: str | None = None
+    authority: trustme.CA,
+    directory: Path,
+    *,
+    password: str | None = None,
+    name: str = "agent.example.com",
 ) -> ClientCertificate:
-    issued = authority.issue_cert("agent.example.com")
+    issued = authority.issue_cert(name)
     certificate, key = directory / "client.pem", directory / "client.key"
     certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
     key.write_bytes(_encrypted(issued.private_key_pem.bytes(), password))
