@@ -8,10 +8,13 @@ READY := $(VENV)/.installed
 # The tests start hundreds of processes: they read byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-long simulate dist dist-check deploy-check docs bench interop check format clean
+.PHONY: demo help test test-fast test-long simulate dist dist-check deploy-check docs bench interop check format clean
 
 demo: $(READY)  ## A real agent, the receiver and a client; then five attacks. TRACE=1 prints the task's trace, PROMETHEUS=1 has both sides scraped.
 	$(BIN)/python examples/demo/demo.py $(if $(TRACE),--trace) $(if $(PROMETHEUS),--prometheus)
+
+help:  ## These targets.
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 # Workers take over each other's waiting tests: neighbours stay together, and share what a module sets up.
 PARALLEL := -n logical --dist worksteal
@@ -73,11 +76,11 @@ check: $(READY)  ## Format, lint, types.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(READY)
+format: $(READY)  ## Format, and mend what lint can.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean:
+clean:  ## Remove what the others made.
 	rm -rf $(VENV) dist .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
 $(READY): pyproject.toml

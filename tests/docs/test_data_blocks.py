@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import sqlite3
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from pushkit.cards import load_card_trust
 from pushkit.cli.destinations import load_destinations
+from pushkit.cli.main import cli as pushkit
+from receiver.cli import cli as receiver
 from receiver.settings import load_settings
-from tests.docs.blocks import Block, of, pages_with
+from tests.docs.blocks import ROOT, Block, of, pages_with
 from tests.docs.conftest import World
 
 BLOCKS = [each for page in pages_with("toml") for each in of(page, "toml")]
@@ -57,3 +63,17 @@ def test_the_json_is_json(page: str) -> None:
 @pytest.mark.parametrize("page", pages_with("yaml"))
 def test_the_yaml_is_yaml(page: str) -> None:
     assert all(yaml.safe_load(block.text) for block in of(page, "yaml"))
+
+
+def test_the_statements_for_an_incident_find_their_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    statements = re.findall(r"`(SELECT [^`]+)`", (ROOT / "docs/incident.md").read_text())
+    assert len(statements) == 2
+    for command, database in ((pushkit, "outbox.db"), (receiver, "inbox.db")):
+        assert CliRunner().invoke(command, ["migrate", "--database", database]).exit_code == 0
+    with contextlib.closing(sqlite3.connect("outbox.db")) as connection:
+        connection.execute("ATTACH 'inbox.db' AS inbox")
+        for statement in statements:
+            connection.execute(statement)
