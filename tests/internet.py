@@ -31,6 +31,7 @@ class Proxy:
     credentials: str | None = None
     asked: list[str] = field(default_factory=list)
     unreachable: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)  # what swallows whatever comes
     tunnels: set[asyncio.Task[None]] = field(default_factory=set)
 
     def met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,6 +53,9 @@ class Proxy:
                 writer.write(b"HTTP/1.1 407 Authenticate\r\nContent-Length: 0\r\n\r\n")
                 return
         host, _, port = target.rpartition(":")
+        if host in self.silent:
+            await reader.read()
+            return
         place = self.network.places.get((host.strip("[]"), int(port)))
         if place is None or host in self.unreachable:
             writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")

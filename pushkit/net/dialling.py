@@ -31,6 +31,9 @@ from pushkit.url import host_and_port
 _NEXT_ADDRESS_AFTER: Final = 0.25
 _TLS_SHUTDOWN_SECONDS: Final = 1
 _PROXY_REACHED_WITHIN: Final = timedelta(seconds=5)
+# By the proxy, where there is another address: one that swallows everything takes the whole attempt
+# otherwise, and each attempt.
+_ADDRESS_REACHED_WITHIN: Final = timedelta(seconds=5)
 _MAX_PROXY_HEAD_BYTES: Final = 16 * 1024
 _PROXY_HEAD: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 
@@ -69,17 +72,20 @@ class Dialler:
             await _open(lane, sock, way)
             return
         failed: Exception = OSError(None, "the name has no address")
-        for address in addresses:
+        for number, address in enumerate(addresses, 1):
+            within = _ADDRESS_REACHED_WITHIN if number < len(addresses) else None
             try:
-                await self._tunnel(self._proxy, lane, way, address)
+                await self._tunnel(self._proxy, lane, way, address, within)
             except ProxyRefusedError as exc:
                 failed = exc  # nothing has been sent to the destination yet
                 continue
             return
         raise failed
 
-    async def _tunnel(self, proxy: EgressProxy, lane: Lane, way: Way, address: str) -> None:
-        """Have the proxy connect to an address that was checked (RFC 9110 §9.3.6)."""
+    async def _tunnel(
+        self, proxy: EgressProxy, lane: Lane, way: Way, address: str, within: timedelta | None
+    ) -> None:
+        """Have the proxy connect to an address that was checked (RFC 9110 §9.3.6), in time."""
         try:
             is_name = parse_address(proxy.host) is None
             async with asyncio.timeout(_PROXY_REACHED_WITHIN.total_seconds()):
@@ -95,7 +101,7 @@ class Dialler:
         lines += [f"{name}: {value}" for name, value in proxy.headers.items()]
         try:
             transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
-            await asking.accepted
+            await _accepted(asking, within)
             transport = await _secured(transport, lane, way)
         except BaseException:
             transport.abort()
@@ -137,6 +143,14 @@ class _ProxyAnswer(asyncio.Protocol):
         if not self.accepted.done():
             closed = ProxyFailedError("the proxy closed the connection without an answer")
             self.accepted.set_exception(closed)
+
+
+async def _accepted(asking: _ProxyAnswer, within: timedelta | None) -> None:
+    try:
+        async with asyncio.timeout(None if within is None else within.total_seconds()):
+            await asking.accepted
+    except TimeoutError as exc:
+        raise ProxyRefusedError("the proxy did not reach the address in time") from exc
 
 
 async def _secured(transport: asyncio.Transport, lane: Lane, way: Way) -> asyncio.Transport:

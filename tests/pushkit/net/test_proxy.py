@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 import trustme
@@ -139,6 +140,17 @@ async def test_an_address_that_the_proxy_cannot_reach_leaves_the_others(
     internet.network.names.says(HOOKS, ["8.8.4.4", HOOKS_ADDRESS])
     assert (await post(transport)).status == 200
     assert proxy.asked == ["CONNECT 8.8.4.4:443", f"CONNECT {HOOKS_ADDRESS}:443"]
+
+
+async def test_an_address_that_swallows_everything_leaves_the_others(
+    internet: Internet, transport: Transport, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pushkit.net.dialling._ADDRESS_REACHED_WITHIN", timedelta(0))
+    await internet.serve(echo)
+    proxy.silent.add("8.8.4.4")
+    internet.network.names.says(HOOKS, ["8.8.4.4", HOOKS_ADDRESS])
+    assert (await post(transport)).status == 200
+    assert proxy.asked[-1] == f"CONNECT {HOOKS_ADDRESS}:443"
 
 
 async def test_a_refusal_of_the_proxy_is_a_transport_error(
