@@ -362,6 +362,7 @@ class NativeUpdate:
 
     kind: UpdateKind
     task_id: str
+    context_id: str | None = None
     state: TaskState | None  # of the task, where the update says it
     is_partial: bool = False  # as of the neutral update
     is_bare: bool = False

@@ -102,13 +102,8 @@ class BodyEncoder:
 
     def _status_alone(self, update: AnyUpdate, version: WireVersion, now: datetime) -> bytes | None:
         """Return as much of a status as can be sent; None of what says none."""
-        said = update.neutral if isinstance(update, NativeUpdate) else update
-        if isinstance(said, TaskSnapshot):
-            task, origin = said.task, said.origin
-            said = StatusUpdate(
-                task_id=task.id, context_id=task.context_id, status=task.status, origin=origin
-            )
-        if not isinstance(said, StatusUpdate):
+        said = _said_status(update)
+        if said is None:
             return None
         status = said.status
         for each in (status, TaskStatus(state=status.state, timestamp=status.timestamp)):
@@ -144,6 +139,28 @@ class BodyEncoder:
             )
             return None
         return snapshot
+
+
+def _said_status(update: AnyUpdate) -> StatusUpdate | None:
+    """Return the status that an update says; None if it says none."""
+    said = update
+    if isinstance(update, NativeUpdate):
+        try:
+            said = update.neutral
+        except InvalidUpdateError:  # it holds what is no JSON
+            if update.state is None:
+                return None
+            return StatusUpdate(
+                task_id=update.task_id,
+                context_id=update.context_id,
+                status=TaskStatus(state=update.state),
+            )
+    if isinstance(said, TaskSnapshot):
+        task = said.task
+        return StatusUpdate(
+            task_id=task.id, context_id=task.context_id, status=task.status, origin=said.origin
+        )
+    return said if isinstance(said, StatusUpdate) else None
 
 
 class Bodies:

@@ -71,6 +71,7 @@ def native_update(event: PushEvent) -> NativeUpdate:
     return _Copied(
         kind=kind,
         task_id=own.id if isinstance(own, a2a_pb2.Task) else own.task_id,
+        context_id=own.context_id,
         state=state,
         is_partial=is_partial,
         is_bare=is_bare,

@@ -272,3 +272,22 @@ async def test_a_config_is_of_the_tenant_that_the_call_names(push: PushSender) -
 
     assert returned.tenant == "acme"
     assert [each.tenant for each in await store.get_info("task-1", context)] == ["acme"]
+
+
+async def test_an_end_that_holds_what_is_no_json_is_heard_of_without_that(
+    push: PushSender, adapter: PushkitNotificationSender
+) -> None:
+    await push.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    await push.subscribe("task-1", HOOK, version="0.3", owner="carol")
+    end = status(state=TaskState.TASK_STATE_COMPLETED)
+    end.metadata.update({"loss": float("nan")})
+
+    await adapter.send_notification("task-1", end)
+
+    found = await bodies(push)
+    assert found["alice"]["statusUpdate"] == {
+        "taskId": "task-1",
+        "contextId": "context-1",
+        "status": {"state": "TASK_STATE_COMPLETED"},
+    }
+    assert found["carol"]["status"] == {"state": "completed"}
