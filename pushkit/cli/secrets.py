@@ -61,8 +61,8 @@ def generate(file: Path | None, *, standby: bool) -> None:
         )
         return
     key = add_secret_key(file, standby=standby)
-    use = "decrypts; it encrypts once it stands first" if standby else "encrypts"
-    click.echo(f"key {key.id} is in {file}: whoever reads the file from now on {use} with it")
+    use = "decrypts with it; once it stands first, it encrypts" if standby else "encrypts with it"
+    click.echo(f"key {key.id} is in {file}: whoever reads the file from now on {use}")
     named = os.environ.get("PUSHKIT_SECRET_KEYS_FILE")
     if named is None or Path(named).resolve() != file.resolve():
         click.echo(

@@ -79,7 +79,7 @@ def test_a_key_in_a_file_is_shown_by_its_id_only(pushkit_command: Run, own_folde
     assert key_id in ran.out
     assert "psk1_" not in ran.out + ran.err
     standby = pushkit_command("secrets", "generate", "secret.keys", "--standby")
-    assert "once it stands first" in standby.out
+    assert "from now on decrypts with it; once it stands first, it encrypts" in standby.out
     assert SecretKeys.from_file(path).ids[0] == key_id
 
 
