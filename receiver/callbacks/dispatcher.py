@@ -305,9 +305,9 @@ class Dispatcher:
         finally:
             if ended is None:
                 self._leases.let_go(claimed)
-            if task in outside:
+            if ended is None or task in outside:
                 outside.discard(task)
-                self.let_wait()  # the next of its task may be due
+                self.let_wait()  # it may be due again soon, or the next of its task now
 
     def _let_go(self, task: asyncio.Task[None], sender: str) -> None:
         """Free the slot of what a call hangs in."""

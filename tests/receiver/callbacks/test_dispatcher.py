@@ -13,14 +13,16 @@ from datetime import datetime, timedelta
 import pytest
 
 from pushkit.errors import StorageError
-from pushkit.work.retry import next_attempt
+from pushkit.work import stop_after_attempt
+from pushkit.work.retry import RetryPolicy, next_attempt, wait_schedule
 from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks import dispatcher as of_dispatcher
+from receiver.callbacks import leases
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.leases import Leases
 from receiver.inbox.inspection import InboxFilter, Inspection
-from tests.eventually import DEADLINE, eventually
+from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.receiver.callbacks.conftest import RETRY, START, House
 
 LEASE = timedelta(seconds=60)
@@ -208,6 +210,53 @@ async def test_a_callback_that_keeps_failing_is_a_dead_letter_and_the_task_goes_
     assert house.called == ["record:task-1#1"] * 3 + ["record:task-1#2"]
     assert await house.counts() == {"dead": 1, "done": 1}
     assert "dead letter: record: RuntimeError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("attempts", "called"),
+    [
+        pytest.param(1, ["a:task-1#1", "a:task-1#2"], id="the-next-of-its-task"),
+        pytest.param(2, ["a:task-1#1", "a:task-1#1", "a:task-1#2"], id="its-own-retry"),
+    ],
+)
+async def test_what_follows_a_failure_does_not_wait_for_the_poll(
+    house: House, monkeypatch: pytest.MonkeyPatch, attempts: int, called: list[str]
+) -> None:
+    monkeypatch.setattr(leases, "_LEASE", 2 * PATIENT)
+    dispatcher = Dispatcher(
+        house.database,
+        house.registry,
+        retry=RetryPolicy(wait=wait_schedule((0,)), stop=stop_after_attempt(attempts)),
+        concurrency=16,
+        poll_interval=2 * PATIENT,
+    )
+    looked = asyncio.Event()
+    until_due = dispatcher.pump._until_due
+
+    async def look() -> timedelta | None:
+        due = await until_due()
+        looked.set()
+        return due
+
+    async def fail_first(notification: Notification) -> None:
+        house.called.append(f"a:{notification.delivery_id}")
+        await looked.wait()
+        if len(house.called) <= attempts:
+            raise RuntimeError
+
+    async def all_called() -> bool:
+        return house.called == called
+
+    monkeypatch.setattr(dispatcher.pump, "_until_due", look)
+    house.registry.add(fail_first, name="a")
+    await house.store(1)
+    await house.store(2)
+    running = asyncio.create_task(dispatcher.run())
+    await eventually(all_called)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await dispatcher.finish(PATIENT)
 
 
 async def test_a_callback_that_succeeded_is_not_repeated_for_one_that_fails(house: House) -> None:
