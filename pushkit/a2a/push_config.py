@@ -288,7 +288,7 @@ def parse_inline_config(
 
     Args:
         params: The params of `SendMessage`, `message/send` or `tasks/send` (or the body of
-            `POST /message:send`), as the client sent them.
+            `POST /message:send`, with the `tenant` of its path), as the client sent them.
         version: The version that the client speaks.
 
     Raises:
@@ -311,8 +311,8 @@ def parse_inline_config(
     if version is WireVersion.AGENTVAULT_0_2:
         value = {"webhookUrl": value}
     config = parse_push_config(value, version)
-    tenant = found.get("tenant") or config.tenant
-    if config.tenant not in (None, tenant):
+    tenant = found.get("tenant")
+    if config.tenant not in (None, tenant):  # whose call it is, the agent has asked of the request
         raise InvalidPushConfigError("tenant: expected that of the request in the config, too")
     # Not what the config says: it would name a task that the message is not of.
     task_id = found.get("id") or found.get("message", {}).get("task_id")

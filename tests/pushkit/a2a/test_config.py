@@ -213,6 +213,12 @@ def test_a_config_names_no_task_that_its_message_is_not_of(task_id: str | None) 
             "tenant: expected that of the request",
             id="another tenant",
         ),
+        pytest.param(
+            {"configuration": {"taskPushNotificationConfig": {"url": URL, "tenant": "other"}}},
+            V1_0,
+            "tenant: expected that of the request",
+            id="a tenant that the request does not name",
+        ),
         pytest.param({"configuration": 5}, V1_0, "configuration: expected an object", id="type"),
         pytest.param({"pushNotification": URL}, V0_1, "expected an object", id="url alone"),
         pytest.param({"webhookUrl": {"url": URL}}, AGENTVAULT, "webhookUrl: ", id="object"),
