@@ -35,9 +35,11 @@ from pushkit.terminal.options import (
     seconds_option,
     variable_option,
 )
+from pushkit.variables import secret_variable
 from pushkit.work import stop_after_attempt, stop_after_delay
 from pushkit.work.retry import RetryPolicy, wait_schedule
 
+_ALERT_TOKEN_VARIABLE = "PUSHKIT_ALERT_TOKEN"  # noqa: S105  # where it is, not what
 _FOREVER = "forever"
 _WAITS = "5s,5m,30m,2h,5h,10h,14h,20h,24h"  # DEFAULT_SCHEDULE, as people read it
 
@@ -131,7 +133,7 @@ def _alerts(
         log=alert_log,
         command=command,
         webhook=alert_webhook,
-        webhook_token=alert_token,
+        webhook_token=alert_token or secret_variable(_ALERT_TOKEN_VARIABLE),
         every=alert_every,
     )
 
@@ -152,7 +154,7 @@ _alert_options = gathered(
         help="Send alerts there: signed, through the same outbox.",
     ),
     alert_token=variable_option(
-        "--alert-token", envvar="PUSHKIT_ALERT_TOKEN", help="The token that this webhook expects."
+        "--alert-token", envvar=_ALERT_TOKEN_VARIABLE, help="The token that this webhook expects."
     ),
     alert_every=_age_option("--alert-every", "1h", "The same alert once in this time."),
 )

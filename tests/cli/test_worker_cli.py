@@ -314,3 +314,13 @@ def test_wrong_settings_are_reported_before_there_are_processes(
     assert "keys.json" in ran.error
     assert not (own_folder / "outbox.db").exists()
     assert pushkit_command(*arguments, "--nonsense").status == 2
+
+
+def test_alerts_do_not_go_without_the_token_that_an_empty_variable_was_to_hold(
+    pushkit_command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUSHKIT_ALERT_TOKEN", "")
+    to = ["--database", "outbox.db", "--issuer", ISSUER]
+    ran = pushkit_command("worker", *to, "--alert-webhook", "https://ops.example.com/alerts")
+    says = "PUSHKIT_ALERT_TOKEN: it is set, but empty; unset it to go without"
+    assert (ran.status, ran.error) == (1, says)
