@@ -186,14 +186,12 @@ class ReceiverSettings(
             timeout = timedelta(seconds=seconds) if isinstance(seconds, int) else seconds
             wanted = callback.wanted(name=callback.call, timeout=timeout)
             with self._placed("callbacks", number, "call"):
-                function = callback.load(self.folder)
-            receiver.callbacks.add(function, **wanted)
+                receiver.callbacks.add(callback.load(self.folder), **wanted)
         for number, forward in enumerate(self.forwards):
             # It has a time-out of its own, `timeout_seconds`.
             wanted = forward.wanted(name=forward.name, timeout=NO_TIMEOUT)
             with self._placed("forwards", number, "to" if forward.command is None else "command"):
-                built = forward.build(self.folder)
-            receiver.forward(built, **wanted)
+                receiver.forward(forward.build(self.folder), **wanted)
         return receiver
 
     @contextlib.contextmanager

@@ -197,6 +197,12 @@ def test_a_mistake_says_what_was_found_and_what_was_expected_in_words_of_the_fil
             "9: forwards[0].command: ./nowhere: no such program",
             id="command",
         ),
+        pytest.param(
+            '[[callbacks]]\ncall = "json:loads"\n\n[[callbacks]]\ncall = "json:loads"',
+            "12: callbacks[1].call: callback json:loads is registered twice: give each its own"
+            " name=",
+            id="twice",
+        ),
     ],
 )
 def test_what_proves_wrong_as_the_receiver_is_built_has_its_line(
