@@ -9,6 +9,7 @@ OpenTelemetry is needed where spans are made: `pip install 'pushkit[otel]'`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pushkit.telemetry")
 
 _FORMAT = TraceContextTextMapPropagator()
+# Whoever is cancelled hears of it where they wait, not in what is called.
+_FAILURES = (Exception, asyncio.CancelledError)
 
 
 class TracedSpan:
@@ -110,7 +113,7 @@ class Tracing:
         links = [trace.Link(origin)] if linked and origin.is_valid else None
         try:
             span = self._tracer.start_span(name, context, kind, links=links)
-        except Exception as exc:  # noqa: BLE001  # of a sampler or a span processor
+        except _FAILURES as exc:  # of a sampler or a span processor
             self._tell("start", exc)
             span = trace.NonRecordingSpan(origin)  # what follows belongs to the trace still
         found = TracedSpan(span)
@@ -125,10 +128,10 @@ class Tracing:
         finally:
             try:
                 span.end()
-            except Exception as exc:  # noqa: BLE001  # of a span processor
+            except _FAILURES as exc:  # of a span processor
                 self._tell("end", exc)
 
-    def _tell(self, end: str, exc: Exception) -> None:
+    def _tell(self, end: str, exc: BaseException) -> None:
         message = "a span failed at its %s: the trace has a gap"
         self._faults.say(end, logging.ERROR, message, end, exc_info=exc)
 

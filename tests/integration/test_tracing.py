@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -198,25 +199,31 @@ async def test_an_update_is_one_trace_across_processes_retries_and_restarts(
 class Hostile(SpanProcessor):
     """Raises at the one end of a span or the other."""
 
-    def __init__(self, end: str) -> None:
+    def __init__(self, end: str, error: type[BaseException]) -> None:
         self._end = end
+        self._error = error
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         del span, parent_context
         if self._end == "start":
-            raise RuntimeError("canary")
+            raise self._error("canary")
 
     def on_end(self, span: ReadableSpan) -> None:
         del span
         if self._end == "end":
-            raise RuntimeError("canary")
+            raise self._error("canary")
 
 
+@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
 @pytest.mark.parametrize("end", ["start", "end"])
 async def test_a_span_that_fails_takes_nothing_with_it(
-    scene: Scene, aiohttp_server: AiohttpServer, caplog: pytest.LogCaptureFixture, end: str
+    scene: Scene,
+    aiohttp_server: AiohttpServer,
+    caplog: pytest.LogCaptureFixture,
+    end: str,
+    error: type[BaseException],
 ) -> None:
-    scene.provider.add_span_processor(Hostile(end))
+    scene.provider.add_span_processor(Hostile(end, error))
     applications = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
     with trace.use_span(trace.NonRecordingSpan(applications)):
         await scene.enqueue(scene.tracing)
