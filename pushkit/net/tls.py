@@ -35,14 +35,17 @@ def tls_context(
         return _plain()
     context = _verifying(ca_file, system_roots=system_roots)
     if client is not None:
+        path = client.certificate
         try:
+            for path in filter(None, (client.key, client.certificate)):
+                Path(path).open("rb").close()  # OpenSSL does not say which of them is missing
             # A callable: without one OpenSSL would ask the terminal for a password.
             context.load_cert_chain(
                 client.certificate, client.key, password=lambda: client.password or ""
             )
         except (OSError, ValueError) as exc:
-            shown = shown_path(client.certificate)
-            raise ConfigError(f"client certificate: {shown}: {_reason(exc)}") from exc
+            reason = _reason(exc, "PEM that fits together, and the right password")
+            raise ConfigError(f"client certificate: {shown_path(path)}: {reason}") from exc
     return context
 
 
@@ -61,12 +64,13 @@ def _verifying(ca_file: Path | None, *, system_roots: bool) -> ssl.SSLContext:
             if ca_file is not None:
                 context.load_verify_locations(cafile=ca_file)
     except (OSError, ValueError) as exc:
-        raise ConfigError(f"ca_file: {shown_path(ca_file or '')}: {_reason(exc)}") from exc
+        reason = _reason(exc, "certificates in PEM")
+        raise ConfigError(f"ca_file: {shown_path(ca_file or '')}: {reason}") from exc
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
-def _reason(exc: OSError | ValueError) -> str:
+def _reason(exc: OSError | ValueError, expected: str) -> str:
     if isinstance(exc, ssl.SSLError):
-        return "expected PEM that fits together, and the right password"
+        return f"expected {expected}"
     return (exc.strerror if isinstance(exc, OSError) else None) or "cannot be read"

@@ -233,6 +233,18 @@ def test_a_client_certificate_that_cannot_be_used_is_a_configuration_error(
     assert "canary" not in str(caught.value) + repr(client)
 
 
+def test_the_file_of_a_client_certificate_that_is_missing_is_named(internet: Internet) -> None:
+    client = client_certificate(internet.authority, internet.directory)
+    assert client.key is not None
+    client.key.unlink()
+    with pytest.raises(ConfigError, match=r"client\.key: No such file"):
+        tls_context(client=client)
+    client.certificate.unlink()
+    alone = ClientCertificate(certificate=client.certificate)
+    with pytest.raises(ConfigError, match=r"client\.pem: No such file"):
+        tls_context(client=alone)
+
+
 @pytest.mark.parametrize("text", [None, "not PEM"])
 def test_roots_that_cannot_be_read_are_a_configuration_error(
     tmp_path: Path, text: str | None
