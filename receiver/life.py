@@ -168,4 +168,4 @@ class Life:
 
 
 def _hang(name: str, many: int) -> str:
-    return f"{many} calls of {name} hang"
+    return f"{many} calls of {name} hang" if many > 1 else f"a call of {name} hangs"
