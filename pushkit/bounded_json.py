@@ -122,6 +122,7 @@ def _finite_float(text: str) -> float:
 
 _ONE_KIND = bytes.maketrans(b"[{]}", b"(())")
 _NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
+_NOR_OF_AN_ESCAPE = bytes(set(_NEITHER_BRACKET_NOR_QUOTE) - set(b"\\/bfnrtu"))
 
 
 def is_too_deep(data: bytes) -> bool:
@@ -129,7 +130,9 @@ def is_too_deep(data: bytes) -> bool:
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:  # the common case needs no scan
         return False
     if b"\\" in data:  # in a string: first what escapes itself, then what escapes a quote
-        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+        # Twice as fast as to cut them out of the whole: less is searched, and keeps its length.
+        data = data.translate(None, _NOR_OF_AN_ESCAPE)
+        data = data.replace(rb"\\", b"nn").replace(rb"\"", b"nn")
     # Two quotes with nothing between are a string without a bracket, or two strings side by side.
     found = data.translate(_ONE_KIND, _NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"")
     if b'"' in found:
