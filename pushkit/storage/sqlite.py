@@ -58,6 +58,10 @@ _LOOKS_AFTER = 1.0
 _READERS_HAVE = 1000
 _LOOKS_AGAIN_AFTER = 30.0
 _MIN_SQLITE = (3, 35, 0)  # UPDATE … RETURNING
+_BY_WHOM = (
+    "by another process that writes to it (a migration, a VACUUM, a shell in a transaction): let it"
+    " end, or end it; `fuser` lists who has the file open"
+)
 _HAS_TABLE = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = $1"
 # How SQLite opens the file: only what brings the schema up to date may make one.
 _MODES = {Access.UPGRADE: "rwc", Access.WRITE: "rw", Access.READ: "ro"}
@@ -139,15 +143,10 @@ class SqliteDatabase:
                     raise
                 if time.monotonic() > deadline:
                     raise StorageError(
-                        f"{self.path}: {exc.__cause__}: another process has been writing to it for"
-                        f" {self._start_timeout}: end it (`fuser {self.path}` lists who has the"
-                        " file open), and start again"
+                        f"{self.path}: {exc.__cause__}, for {self._start_timeout}, {_BY_WHOM}"
                     ) from exc
-            said = (
-                "%s: waiting for another process that writes to it (a migration, a VACUUM, a shell"
-                " in a transaction); `fuser` lists who has the file open"
-            )
-            self._faults.say("start", logging.WARNING, said, self.path)
+            said = "%s: it is locked, %s; waiting"
+            self._faults.say("start", logging.WARNING, said, self.path, _BY_WHOM)
 
     def _check(self, connection: sqlite3.Connection) -> None:
         """Refuse to write where an upgrade has left this process behind, or another file is."""
@@ -618,7 +617,9 @@ def _fail(
             connection.execute("ROLLBACK")
         except sqlite3.Error as again:
             error = again
-    if isinstance(error, sqlite3.Error):
+    if _is_busy(error):
+        error = StorageError(f"the database refused: {exc}, {_BY_WHOM}; nothing was stored")
+    elif isinstance(error, sqlite3.Error):
         error = StorageError(f"the database refused: {exc}; nothing was stored")
     elif not isinstance(error, StorageError):
         error = StorageError(f"the writer failed: {type(exc).__name__}: {exc}")

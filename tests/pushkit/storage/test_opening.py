@@ -72,7 +72,9 @@ async def test_a_busy_file_is_given_up_in_time_and_opened_once_it_is_free(
     database = things(path)
     with held(path, wal=wal):
         async with asyncio.timeout(DEADLINE):
-            with pytest.raises(StorageError, match=f"{path}: database is locked: another process"):
+            with pytest.raises(
+                StorageError, match=f"{path}: database is locked, for .* by another"
+            ):
                 await database.open()
     await database.open()
     await database.write(insert("a"))
@@ -87,7 +89,7 @@ async def test_what_starts_waits_for_who_writes_for_long_and_says_so(
     database = things(path, start_timeout=timedelta(seconds=DEADLINE))
 
     async def is_said() -> bool:
-        return f"{path}: waiting for another process that writes to it" in caplog.text
+        return f"{path}: it is locked, by another process that writes to it" in caplog.text
 
     with held(path, wal=wal):
         opening = asyncio.create_task(database.open())
@@ -96,6 +98,16 @@ async def test_what_starts_waits_for_who_writes_for_long_and_says_so(
     await asyncio.wait_for(opening, DEADLINE)
     await database.write(insert("a"))
     assert await database.read(names()) == ["a"]
+    await database.close()
+
+
+async def test_a_write_that_waited_in_vain_says_for_whom(path: Path) -> None:
+    database = things(path)
+    await database.open()
+    said = "locked, by another process that writes to it"
+    with held(path, wal=True), pytest.raises(StorageError, match=said):
+        await database.write(insert("a"))
+    await database.write(insert("a"))
     await database.close()
 
 
