@@ -207,8 +207,12 @@ class PostgresDatabase:
                 timeout=self._connect_timeout.total_seconds(),
                 init=_only_read if access is Access.READ else self._note_connection,
             )
-            async with pool.acquire():  # what keeps it from connecting is known now
-                return pool
+            try:
+                async with pool.acquire():  # what keeps it from connecting is known now
+                    return pool
+            except BaseException:
+                pool.terminate()
+                raise
         except ValueError:
             pass  # its message quotes the DSN, and a cause of ours would be shown with it
         except _FAULTS as exc:
