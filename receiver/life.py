@@ -101,9 +101,6 @@ class Life:
         self.wind_down()
         self.is_open = False
         background, self._background = self._background, []
-        if self._listening is not None:
-            background.append(self._listening)
-            self._listening = None
         for task in background:
             await cancelled(task)
         left = (self._ends_at or 0) - asyncio.get_running_loop().time()
@@ -112,13 +109,17 @@ class Life:
         for forward in self._forwards:
             await forward.close()
         await self.dispatcher.retire()
-        await self.arrivals.close()
         self.dispatcher.registry.thaw()
         await self.replay.close()
         await self.intake.trust.close()
         await self.transport.close()
         async with self._opening:
+            self.is_open = False  # whoever waits may have opened it meanwhile
+            listening, self._listening = self._listening, None
+            if listening is not None:
+                await cancelled(listening)
             await self.database.close()
+            await self.arrivals.close()
 
     @property
     def _opening(self) -> asyncio.Lock:

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from pushkit import AlertOptions
+from pushkit.errors import StorageError
 from pushkit.events.model import HealthFault
+from pushkit.net.transport import Transport
 from pushkit.webhook import WebhookRequest
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from receiver.testing import SigningAgent
@@ -167,3 +169,27 @@ async def test_a_start_right_behind_a_close_has_the_last_word(tmp_path: Path) ->
     await asyncio.gather(receiver.close(), receiver.start())
     assert await receiver.unready() == {}
     await receiver.close()
+
+
+async def test_whoever_begins_to_wait_while_it_is_closed_hears_of_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = receiver_of(tmp_path)
+    close, waiting = Transport.close, []
+
+    async def waits() -> bool:
+        return bool(receiver._arrivals._waiting)
+
+    async def close_beside_who_waits(self: Transport) -> None:
+        waiting.append(asyncio.create_task(receiver.wait("task-1")))
+        await eventually(waits)
+        await close(self)
+
+    monkeypatch.setattr(Transport, "close", close_beside_who_waits)
+    before = asyncio.all_tasks()
+    await receiver.start()
+    await receiver.close()
+    assert not receiver.is_open
+    assert asyncio.all_tasks() - {*waiting} == before
+    with pytest.raises(StorageError):
+        await waiting[0]
