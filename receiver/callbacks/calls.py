@@ -71,6 +71,7 @@ class Caller:
         timeout: How long a call may take, where its callback says nothing; None for any time.
         let_go: Frees the slot of a notification of a sender, while the task that works on it goes
             on with a call that hangs.
+        left_over: Called with a task of `left` that has ended; maybe in a thread.
     """
 
     def __init__(
@@ -79,18 +80,21 @@ class Caller:
         slots: int,
         timeout: timedelta | None,
         let_go: Callable[[asyncio.Task[Any], str], None],
+        left_over: Callable[[asyncio.Task[Any]], None],
     ) -> None:
         self._slots = slots
         self._timeout = timeout
         self._let_go = let_go
-        self._threads = CallbackThreads()
+        self._left_over = left_over
+        self._threads = CallbackThreads(self._forget_left)
         self._shares = Shares()
         self._running: dict[asyncio.Task[Any], _Running] = {}
         self._deadlines = Deadlines()
         self._holding = 0  # slots that hanging calls have
         self._said = RepeatedLog(_log)
         self.outside: set[asyncio.Task[Any]] = set()  # tasks that gave up their slots
-        self.left_inside: set[int] = set()  # what was broken off, and has not ended
+        # What was broken off and has not ended: the id of each one's notification.
+        self.left: dict[asyncio.Task[Any], int] = {}
         self.is_ending: bool = False  # nothing is called any more
 
     @property
@@ -151,12 +155,13 @@ class Caller:
             self._deadlines.clear(run)
             self._holding -= int(run.holds)
             place.leave()
+            self._forget_left(task)
         if run.is_cut_off:
             task.uncancel()
         self._forget_caught(task, error)
         if task.cancelling():  # not from here: the process ends
             if self._threads.is_inside(task):
-                self.left_inside.add(notification.id)
+                self.left[task] = notification.id
             raise asyncio.CancelledError
         if run.is_cut_off:
             self._say(run, "was cut off after %g s")
@@ -178,7 +183,7 @@ class Caller:
         if running:
             await asyncio.wait(running, timeout=_GRACE)
         for task, run in list(self._running.items()):
-            self.left_inside.add(run.notification.id)
+            self.left[task] = run.notification.id
             self._give_slot_up(task, run)
         for task in self.outside.difference(self._running):
             await cancelled(task)
@@ -231,6 +236,10 @@ class Caller:
         if task not in self.outside:
             self.outside.add(task)
             self._let_go(task, run.notification.sender)
+
+    def _forget_left(self, task: asyncio.Task[Any]) -> None:
+        if self.left.pop(task, None) is not None:
+            self._left_over(task)
 
     def _say(self, run: _Running, what: str) -> None:
         callback, notification = run.callback, run.notification

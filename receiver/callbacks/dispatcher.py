@@ -86,7 +86,11 @@ class Dispatcher:
         self._retry = retry
         self._prepare = prepare
         self._inbox = Inbox()
-        self._caller = Caller(slots=concurrency, timeout=timeout, let_go=self._let_go)
+        self._caller = Caller(
+            slots=concurrency, timeout=timeout, let_go=self._let_go, left_over=self._left_over
+        )
+        # By the name that was given up with it, what has not ended yet.
+        self._left: dict[str, set[asyncio.Task[None]]] = {}
         self._turns = Turns(concurrency, senders)
         self._kept: dict[int, Notification] = {}
         self._is_finished = False
@@ -137,7 +141,9 @@ class Dispatcher:
 
     def begin(self, claimed: ClaimedNotification) -> None:
         """Call back what was stored in hand; after the end, `retire` gives it back."""
-        if not self._is_finished:
+        if self._is_finished:
+            self._turns.cancel([claimed.stored.sender])
+        else:
             self.pump.begin(claimed)
 
     def keep(self, notification: Notification) -> None:
@@ -196,25 +202,38 @@ class Dispatcher:
         self._settler.abandon()
         await self._leases.close()
         self._caller.close()
-        self._turns.clear()
 
     async def retire(self) -> None:
         """Give back what was broken off, and say that nothing is in work here any more.
 
-        What a thread is still inside of stays under its lease, which nobody renews.
+        What is still inside of a callback stays under its lease, which nobody renews, and under the
+        name that was given up with it.
         """
-        inside = self._caller.left_inside
+        before = set[asyncio.Task[None]]().union(*self._left.values())
+        left = {each: of for each, of in self._caller.left.items() if each not in before}
         try:
             # Or else it comes back with its lease.
             with contextlib.suppress(StorageError, TimeoutError):
                 async with asyncio.timeout(_LONGEST_RETIRING):
-                    await self._database.write(self._give_back_script(inside))
+                    await self._database.write(self._give_back_script(left.values()))
         finally:
-            if inside:
+            self._left[self.name] = left.keys() & self._caller.left.keys()
+            if left:
                 self._leases.rename()  # the next end must not give it back either
-            elif self._database.locks is not None:
-                self._database.locks.release(self.name)
-            self._caller.left_inside = set()
+            self._release_names()
+
+    def _left_over(self, task: asyncio.Task[None]) -> None:
+        """Hear that what was left inside of a callback has ended."""
+        for tasks in self._left.values():
+            tasks.discard(task)
+        self._release_names()
+
+    def _release_names(self) -> None:
+        """Let go of names that were given up, with which nothing is in work any more."""
+        for name in [name for name, tasks in self._left.items() if not tasks]:
+            del self._left[name]
+            if self._database.locks is not None:
+                self._database.locks.release(name)
 
     # --- taking --------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ class Ended:
         claimed: The notification.
         call: The last call, which is not written down yet; None if no callback wants it.
         has_next: Whether the next of its task was taken into hand.
+        has_offered: Whether the next of its task waits for a claim.
         task: Its task, by sender and id, if it has one.
     """
 
@@ -50,6 +51,7 @@ class Ended:
     call: Call | None
     is_unmatched: bool = False
     has_next: bool = False
+    has_offered: bool = False
     task: tuple[str, str] | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -166,6 +168,8 @@ class Settler:
                 self._begin(followed)
         if error is not None:
             self.settle()
+        if any(each.has_offered for each in batch.ended):
+            self._turns.let_wait()  # a claim may have looked before this was committed
         if self._turns.some_wait:
             self._look()
 
@@ -253,6 +257,7 @@ class Settler:
         if following:
             for each in following.values():
                 self._let_next_go(each)
+                each.has_offered = True
             yield from self._inbox.make_heads(sorted(following))
             self._turns.let_wait()
             yield from self._database.wake()

@@ -26,11 +26,18 @@ class _Job:
 
 
 class CallbackThreads:
-    """Runs functions in daemon threads, as many as are called at once; idle ones are used again."""
+    """Runs functions in daemon threads, as many as are called at once; idle ones are used again.
 
-    def __init__(self) -> None:
+    Args:
+        over: Called with the task whose function has ended, also where it waits no longer; where
+            its event loop is closed by then, in the thread.
+    """
+
+    def __init__(self, over: Callable[[asyncio.Task[Any]], None]) -> None:
+        self._over = over
         self._idle: list[queue.SimpleQueue[_Job | None]] = []
         self._inside: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call a function in a thread. Who is cancelled waits no longer; the function goes on."""
@@ -38,11 +45,16 @@ class CallbackThreads:
         assert task is not None  # noqa: S101  # a coroutine that runs has one
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[T] = loop.create_future()
+        self._is_closed = False
         jobs = self._idle.pop() if self._idle else self._start()
 
         def finished(result: object, error: BaseException | None) -> None:
             self._inside.discard(task)
-            self._idle.append(jobs)
+            if self._is_closed:
+                jobs.put(None)
+            else:
+                self._idle.append(jobs)
+            self._over(task)
             if ended.done():
                 return
             if error is None:
@@ -61,6 +73,7 @@ class CallbackThreads:
 
     def close(self) -> None:
         """End the idle threads. One that is busy ends with its process, or when it is idle."""
+        self._is_closed = True
         idle, self._idle = self._idle, []
         for jobs in idle:
             jobs.put(None)
@@ -80,6 +93,9 @@ def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
             error = exc
         except BaseException as exc:  # noqa: BLE001  # `sys.exit()` ends a thread, not the service
             error = RuntimeError(f"the callback raised {type(exc).__name__}")
-        with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits any more
+        try:
             job.loop.call_soon_threadsafe(job.finished, result, error)
+        except RuntimeError:  # its loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):
+                job.finished(result, error)
         del job, result, error  # keeps nothing alive while it is idle

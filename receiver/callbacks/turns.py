@@ -195,11 +195,6 @@ class Turns(Slots):
             self.end(sender)
             self.give_back(1)
 
-    def clear(self) -> None:
-        """Note that nothing is in hand any more."""
-        with self._counting:
-            self._in_hand.clear()
-
     def full(self) -> set[str]:
         """Return the senders that have their share."""
         most = self._most()

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from pushkit.errors import StorageError
+from pushkit.storage.script import Script
 from pushkit.work import stop_after_attempt
 from pushkit.work.retry import RetryPolicy, next_attempt, wait_schedule
 from receiver import Notification
@@ -21,7 +22,10 @@ from receiver.callbacks import dispatcher as of_dispatcher
 from receiver.callbacks import leases
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.leases import Leases
+from receiver.callbacks.settling import Ended, Settler
+from receiver.callbacks.turns import Turns
 from receiver.inbox.inspection import InboxFilter, Inspection
+from receiver.inbox.model import ClaimedNotification
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.receiver.callbacks.conftest import RETRY, START, House
 
@@ -637,6 +641,53 @@ async def test_what_a_callback_had_is_written_down_also_by_whom_the_end_breaks_o
     assert [(each.callback, each.done) for each in report.callbacks] == [("first", not fails)]
     assert report.notification.status.value == ("received" if fails else "in_progress")
     assert house.called == []
+
+
+async def test_what_is_offered_to_claims_is_looked_for_though_one_looked_before_the_commit(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        await house.store(number)
+    turns, looks = Turns(1, lambda: 1), asyncio.Event()
+    taken: list[ClaimedNotification] = []
+    await house.database.write(house.dispatcher._claim_script(taken))
+    settler = Settler(
+        house.database,
+        turns,
+        house.dispatcher._leases,
+        begin=house.dispatcher.begin,
+        look=looks.set,
+        away=house.dispatcher.pump.keep_trying,
+        fault=house.dispatcher.pump.leave_to_lease,
+    )
+
+    def claim_in_vain() -> Script[None]:
+        turns.give_back(turns.take_for_claim())
+        yield from ()
+
+    monkeypatch.setattr(house.database, "wake", claim_in_vain)
+    settler.end(Ended(taken[0], None), at_once=True)
+    await settler.drain()
+
+    assert looks.is_set()
+
+
+async def test_what_is_handed_over_behind_the_end_keeps_no_slot(house: House) -> None:
+    await house.store()
+    dispatcher = house.another_dispatcher(concurrency=1)
+    taken: list[ClaimedNotification] = []
+    await house.database.write(house.dispatcher._claim_script(taken))
+
+    async def takes() -> bool:
+        return dispatcher.reserve(["agent"]) == [True]
+
+    for _ in range(3):
+        running = asyncio.create_task(dispatcher.run())
+        await eventually(takes)
+        running.cancel()
+        await asyncio.wait([running])
+        await dispatcher.finish(within=timedelta(0))
+        dispatcher.begin(taken[0])
 
 
 async def test_a_redriven_notification_is_called_back_where_it_failed(house: House) -> None:

@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -267,6 +268,71 @@ async def test_what_a_thread_is_still_inside_of_is_not_given_back_at_the_next_en
     [found] = await world.receiver.inbox.find(InboxFilter())
 
     assert (len(inside), found.status.value) == (1, "in_progress")
+
+
+async def test_what_a_thread_came_to_the_end_of_before_the_receiver_is_given_back(
+    make_world: WorldFactory, release: threading.Event
+) -> None:
+    world = make_world({"drain": SOON})
+    inside: list[str] = []
+
+    @world.receiver.on_update(name="plain", tasks=["task-1"])
+    def plain(notification: Notification) -> None:
+        inside.append(notification.delivery_id)
+        release.wait(DEADLINE)
+
+    @world.receiver.on_update(name="coroutine", tasks=["task-2"])
+    async def coroutine(notification: Notification) -> None:
+        inside.append(notification.delivery_id)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            release.set()
+            await asyncio.sleep(0.2)  # until the thread has ended, too
+            raise
+
+    for task in ("task-1", "task-2"):
+        await world.receive(world.draft(task_id=task))
+
+    async def both() -> bool:
+        return len(inside) == 2
+
+    await eventually(both)
+    await world.receiver.close()
+    await world.receiver.open()
+    found = await world.receiver.inbox.find(InboxFilter())
+
+    assert [each.status.value for each in found] == ["received", "received"]
+
+
+async def test_a_thread_that_goes_on_after_the_end_takes_its_lock_and_itself_along(
+    make_world: WorldFactory, release: threading.Event, tmp_path: Path
+) -> None:
+    threads = set(threading.enumerate())
+    world = make_world({"drain": SOON})
+    inside = threading.Event()
+
+    @world.receiver.on_update(name="plain")
+    def plain(_: Notification) -> None:
+        inside.set()
+        release.wait(DEADLINE)
+
+    await world.receive(world.draft())
+    await asyncio.to_thread(inside.wait, DEADLINE)
+    await world.receiver.close()
+    held = locks(tmp_path)
+    release.set()
+
+    async def has_gone() -> bool:
+        left = {each.name for each in set(threading.enumerate()) - threads}
+        return "callback" not in left and locks(tmp_path) == 0
+
+    await eventually(has_gone)
+    assert held == 1
+
+
+def locks(folder: Path) -> int:
+    return len(list(folder.glob("*.lock")))
 
 
 async def test_whoever_waits_for_a_callback_at_the_end_takes_none_of_its_places_along(
