@@ -176,7 +176,7 @@ class PostgresDatabase:
             else:
                 (await self._schema_on(pool)).check_current()
         except BaseException:
-            await pool.close()
+            pool.terminate()  # nobody waits for a server that is silent
             raise
         self._waiting = asyncio.Semaphore(max(self._connections // 2, 1))
         self._idle = asyncio.Event()
@@ -263,8 +263,8 @@ class PostgresDatabase:
         return await self._write(script)
 
     async def _write(self, script: Script[T]) -> T:
-        async with self._connection() as connection:
-            result = await _run_begun(connection, self._begin, script)
+        async with self._transaction(self._begin) as connection:
+            result = await run_script(connection, script)
             try:
                 await connection.execute("COMMIT")
             except _BROKEN as exc:
@@ -348,8 +348,8 @@ class PostgresDatabase:
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, on a consistent snapshot."""
         self._check_open()
-        async with self._connection() as connection:
-            result = await _run_begun(connection, _BEGIN_READING, script)
+        async with self._transaction(_BEGIN_READING) as connection:
+            result = await run_script(connection, script)
             await connection.execute("COMMIT")
             return result
 
@@ -427,7 +427,8 @@ class PostgresDatabase:
         connection.add_termination_listener(lambda _: self._own.discard(own))
 
     @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[PoolConnectionProxy]:
+    async def _transaction(self, begin: str) -> AsyncIterator[PoolConnectionProxy]:
+        """Begin a transaction, which is committed within, or rolled back."""
         pool = self._pool
         if pool is None:
             raise StorageError(_NOT_OPEN)
@@ -436,7 +437,16 @@ class PostgresDatabase:
         try:
             connection = await pool.acquire()
             try:
+                await connection.execute(begin)
                 yield connection
+            except BaseException:
+                with contextlib.suppress(*_FAULTS):  # a broken connection has rolled back already
+                    try:
+                        await connection.execute("ROLLBACK", timeout=_ROLLBACK_TIMEOUT)
+                    except BaseException:
+                        connection.terminate()  # nobody waits any longer for a silent server
+                        raise
+                raise
             finally:
                 with contextlib.suppress(*_FAULTS):  # broken, and what it did is committed
                     await pool.release(connection, timeout=_ROLLBACK_TIMEOUT)
@@ -510,19 +520,6 @@ async def _check_isolation(connection: asyncpg.Connection | PoolConnectionProxy)
             f"connection: its transaction is {found.upper()}, expected READ COMMITTED: begin it"
             " so, or notify after it"
         )
-
-
-async def _run_begun(connection: PoolConnectionProxy, begin: str, script: Script[T]) -> T:
-    """Begin a transaction, and run a script in it, or roll back."""
-    try:
-        await connection.execute(begin)
-        return await run_script(connection, script)
-    except BaseException:
-        try:
-            await connection.execute("ROLLBACK", timeout=_ROLLBACK_TIMEOUT)
-        except _FAULTS:  # a broken connection has rolled back already
-            connection.terminate()  # nor does one wait any longer for a server that is silent
-        raise
 
 
 async def _run_nested(

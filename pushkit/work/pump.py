@@ -237,6 +237,7 @@ class Pump(Generic[Item]):
 
 async def cancelled(task: asyncio.Task[None]) -> None:
     """Cancel a task until it ends: before Python 3.12, `wait_for` in a driver may swallow one."""
-    while not task.done():
+    if not task.cancelling():  # a second one would break off what ends well after the first
         task.cancel()
-        await asyncio.wait([task], timeout=1)
+    while (await asyncio.wait([task], timeout=1))[1]:
+        task.cancel()

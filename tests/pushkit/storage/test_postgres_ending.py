@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Sequence
+from typing import Any
 
 import asyncpg
 import pytest
@@ -64,3 +65,38 @@ async def test_an_open_that_is_broken_off_leaves_no_connection(postgres_dsn: str
     finally:
         gc.enable()
         await other.close()
+
+
+@pytest.mark.parametrize("method", ["read", "write"])
+@pytest.mark.parametrize("broken_off", [["COMMIT"], ["COMMIT", "ROLLBACK"]], ids=["once", "twice"])
+async def test_what_is_cancelled_in_its_commit_leaves_no_transaction(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, method: str, broken_off: list[str]
+) -> None:
+    said: list[dict[str, Any]] = []  # by asyncpg, of a connection that comes back in a transaction
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    database = PostgresDatabase(postgres_dsn, component="things", migrations=(THINGS,))
+    await database.open()
+    execute = asyncpg.Connection.execute
+    reached = asyncio.Event()
+
+    async def stay_there(self: asyncpg.Connection, query: str, *args: Any, **options: Any) -> str:
+        if query in broken_off:
+            reached.set()
+            await asyncio.Event().wait()
+        return str(await execute(self, query, *args, **options))
+
+    monkeypatch.setattr(asyncpg.Connection, "execute", stay_there)
+
+    def nothing() -> Script[None]:
+        yield Statement("SELECT 1")
+
+    working = asyncio.create_task(getattr(database, method)(nothing()))
+    for _ in broken_off:
+        await reached.wait()
+        reached.clear()
+        working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    await database.close()
+
+    assert said == []

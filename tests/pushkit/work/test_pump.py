@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import StorageError
-from pushkit.work.pump import Pump, Slots
+from pushkit.work.pump import Pump, Slots, cancelled
 from tests.eventually import DEADLINE
 
 
@@ -283,3 +283,22 @@ async def test_an_idle_pump_looks_again_after_its_longest_pause() -> None:
     )
     async with running(pump.run()):
         await work.until(lambda: work.claims >= 3)  # nobody wakes it
+
+
+async def test_what_was_told_to_end_before_ends_well() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # as a rollback
+            ended.set()
+
+    task = asyncio.create_task(work())
+    await begun.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    await cancelled(task)
+    assert ended.is_set()
