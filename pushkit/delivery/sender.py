@@ -288,8 +288,9 @@ class PushSender:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        background = (self._running, self._housekeeping)
-        self._running = self._housekeeping = None
+        async with self._opening:  # whoever is just opening it has done so
+            background = (self._running, self._housekeeping)
+            self._running = self._housekeeping = None
         for task in background:
             if task is not None:
                 await cancelled(task)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -507,6 +508,25 @@ async def test_a_closed_sender_stays_closed(sender: PushSender, status: MakeStat
     await sender.close()
     with pytest.raises(ConfigError, match="closed"):
         await sender.notify(status())
+
+
+async def test_a_close_beside_who_starts_it_leaves_nothing_open(
+    tmp_path: Path, clock: Clock
+) -> None:
+    sender = PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(clock.now),
+        database=tmp_path / "outbox.db",
+    )
+    before = set(threading.enumerate())
+    starting = asyncio.create_task(sender.start())
+    await asyncio.sleep(0)
+    await sender.close()
+    await starting
+
+    began = set(threading.enumerate()) - before
+    assert [each for each in began if each.name.startswith("pushkit")] == []
+    assert [each for each in asyncio.all_tasks() if each.get_name().startswith("pushkit")] == []
 
 
 async def test_an_issuer_is_needed(tmp_path: Path, clock: Clock) -> None:
