@@ -43,6 +43,7 @@ class Life:
     housekeeper: Housekeeper  # deletes what is over
     drain: timedelta  # how long callbacks may go on at the end
     is_open: bool = field(default=False, init=False)  # whether notifications can be taken in
+    _is_closed: bool = field(default=False, init=False)  # and was not opened again
     _ends_at: float | None = field(default=None, init=False)
     _forwards: list[Forward] = field(default_factory=list, init=False)
     _openings: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(
@@ -59,11 +60,17 @@ class Life:
         """Open the inbox, without callbacks."""
         async with self._opening:
             await self.database.open(access)
-            self.is_open = True
+            self.is_open, self._is_closed = True, False
+
+    async def ask(self) -> None:
+        """Open the inbox for whoever asks for something of it, unless it was closed."""
+        if self._is_closed:
+            raise StorageError("the receiver was closed")
+        await self.open()
 
     async def listen(self) -> None:
-        """Open the inbox, and hear of what other processes accept from now on."""
-        await self.open()
+        """Hear of what other processes accept from now on, for whoever asks for it."""
+        await self.ask()
         if self._listening is None:
             self._listening = asyncio.create_task(
                 self.database.listen(self.hear, self.arrivals.look_elsewhere),
@@ -72,6 +79,7 @@ class Life:
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
+        await self.open()
         await self.listen()
         if self._background:
             return
@@ -99,7 +107,7 @@ class Life:
     async def close(self) -> None:
         """Wait for running callbacks, then close everything; the inbox last."""
         self.wind_down()
-        self.is_open = False
+        self.is_open, self._is_closed = False, True
         background, self._background = self._background, []
         for task in background:
             await cancelled(task)
@@ -114,7 +122,7 @@ class Life:
         await self.intake.trust.close()
         await self.transport.close()
         async with self._opening:
-            self.is_open = False  # whoever waits may have opened it meanwhile
+            self.is_open, self._is_closed = False, True  # somebody may have opened it meanwhile
             listening, self._listening = self._listening, None
             if listening is not None:
                 await cancelled(listening)

@@ -213,6 +213,8 @@ class Receiver(CallbackDecorators):
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the inbox without callbacks: for a process that only expects, or only waits.
 
+        Whoever asks for something opens a receiver, too, but not one that was closed.
+
         Args:
             access: By default the inbox is made, and its schema brought up to date; with
                 `Access.WRITE` it is taken as it is, or refused.
@@ -272,7 +274,11 @@ class Receiver(CallbackDecorators):
         return self._life.is_open
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()  # nobody else does
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -452,9 +458,10 @@ class Receiver(CallbackDecorators):
         Raises:
             ConfigError: No such sender or scheme, no time at all, or the token to replace is none
                 that is good.
+            StorageError: This receiver was closed.
         """
         trusted = self._sender(sender)
-        await self.open()
+        await self._life.ask()
         return await self._database.write(
             hand_out(
                 self._expected,
@@ -482,10 +489,11 @@ class Receiver(CallbackDecorators):
 
         Raises:
             ConfigError: Neither token nor task is given.
+            StorageError: This receiver was closed.
         """
         if token is None and task_id is None:
             raise ConfigError("expect_no_longer: expected a token or a task_id, found neither")
-        await self.open()
+        await self._life.ask()
         return await self._database.write(
             self._expected.unregister(
                 sender=self._sender(sender).name, token=token, task_id=task_id, now=self._clock()
@@ -518,7 +526,7 @@ class Receiver(CallbackDecorators):
         Raises:
             TimeoutError: Nothing of that kind arrived in time.
             ConfigError: No such state or sender.
-            StorageError: This receiver was closed meanwhile.
+            StorageError: This receiver was closed, before or meanwhile.
         """
         wanted = until if callable(until) else in_states(until)
         await self._life.listen()
@@ -539,7 +547,7 @@ class Receiver(CallbackDecorators):
 
         Raises:
             ConfigError: No such sender.
-            StorageError: This receiver was closed meanwhile.
+            StorageError: This receiver was closed, before or meanwhile.
         """
         await self._life.listen()
         arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)

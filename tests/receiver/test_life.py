@@ -24,7 +24,9 @@ from tests.eventually import eventually
 AGENT = SigningAgent(webhook_url="https://client.example.com/a2a/push")
 
 
-def receiver_of(folder: Path, alerts: AlertOptions | None = None) -> Receiver:
+def receiver_of(
+    folder: Path, alerts: AlertOptions | None = None, replay: str | None = None
+) -> Receiver:
     key = AGENT.key.to_verification_key()
     sender = TrustedSender(
         name="agent",
@@ -37,6 +39,7 @@ def receiver_of(folder: Path, alerts: AlertOptions | None = None) -> Receiver:
         url="https://client.example.com",
         senders=[sender],
         database=folder / "inbox.db",
+        replay=replay,
         alerts=alerts,
     )
 
@@ -181,6 +184,7 @@ async def test_whoever_begins_to_wait_while_it_is_closed_hears_of_that(
         return bool(receiver._arrivals._waiting)
 
     async def close_beside_who_waits(self: Transport) -> None:
+        await receiver.open()
         waiting.append(asyncio.create_task(receiver.wait("task-1")))
         await eventually(waits)
         await close(self)
@@ -193,3 +197,51 @@ async def test_whoever_begins_to_wait_while_it_is_closed_hears_of_that(
     assert asyncio.all_tasks() - {*waiting} == before
     with pytest.raises(StorageError):
         await waiting[0]
+
+
+async def test_an_async_with_that_is_cancelled_at_its_start_leaves_nothing_open(
+    tmp_path: Path,
+) -> None:
+    asked = asyncio.Event()
+
+    async def answer_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    before = set(threading.enumerate())
+    async with await asyncio.start_server(answer_nothing, "127.0.0.1", 0) as redis:
+        port = redis.sockets[0].getsockname()[1]
+        receiver = receiver_of(tmp_path, replay=f"redis://127.0.0.1:{port}")
+        entering = asyncio.create_task(receiver.__aenter__())
+        await asked.wait()
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+
+    began = set(threading.enumerate()) - before
+    assert [each for each in began if each.name.startswith("pushkit")] == []
+    assert [each for each in asyncio.all_tasks() if each.get_name().startswith("receiver")] == []
+
+
+async def test_who_asks_for_something_opens_a_receiver_but_none_that_was_closed(
+    tmp_path: Path,
+) -> None:
+    receiver = receiver_of(tmp_path)
+    token = (await receiver.expect()).config.token
+    await receiver.close()
+    before = threading.enumerate()
+    for asked in (
+        receiver.expect(),
+        receiver.expect_no_longer(token=token),
+        receiver.wait("task-1", timeout=0),
+        anext(receiver.updates("task-1")),
+    ):
+        with pytest.raises(StorageError, match="the receiver was closed"):
+            await asked
+    assert [each.name for each in set(threading.enumerate()) - set(before)] == []
+
+    await receiver.open()
+    assert await receiver.expect_no_longer(token=token) == 1
+    await receiver.close()
