@@ -75,9 +75,9 @@ class BodyEncoder:
     ) -> bytes:
         """Return one body.
 
-        Of what cannot be sent, for it is too large, nests too deeply or has a message without id,
-        clients get the status alone, without its message if that is at fault: they have the rest by
-        `tasks/get`, and would not hear of the task's end otherwise.
+        Of a task that cannot be sent whole, for it is too large, nests too deeply or has a message
+        without id, clients of 0.3 get the status alone, at its end without its message if that is
+        at fault: they have the rest by `tasks/get`, and would not hear of the end otherwise.
 
         Raises:
             InvalidUpdateError: The update cannot be written in this version.
@@ -87,29 +87,30 @@ class BodyEncoder:
         try:
             return self._bounded(push_body(update, version, snapshot, now=now), version)
         except (InvalidUpdateError, PayloadTooLargeError) as exc:
-            body = self._status_alone(update, version, now)
+            body = self._status_alone(update) if version is WireVersion.V0_3 else None
             if body is None:
                 raise
             self._repeated.say(
-                ("alone", version, exc.code),
+                ("alone", exc.code),
                 logging.WARNING,
-                "task %r: clients of A2A %s get its status alone: %s",
+                "task %r: clients of A2A 0.3 get its status alone: %s",
                 update.task_id,
-                version,
                 exc,
             )
             return body
 
-    def _status_alone(self, update: AnyUpdate, version: WireVersion, now: datetime) -> bytes | None:
+    def _status_alone(self, update: AnyUpdate) -> bytes | None:
         """Return as much of a status as can be sent; None of what says none."""
         said = _said_status(update)
         if said is None:
             return None
-        status = said.status
-        for each in (status, TaskStatus(state=status.state, timestamp=status.timestamp)):
+        statuses = [said.status]
+        if said.status.state.terminal:
+            statuses.append(replace(said.status, message=None, extra={}))
+        for each in statuses:
             alone = replace(said, status=each, metadata={}, extra={})
             with contextlib.suppress(InvalidUpdateError, PayloadTooLargeError):
-                return self._bounded(push_body(alone, version, now=now), version)
+                return self._bounded(push_body(alone, WireVersion.V0_3), WireVersion.V0_3)
         return None
 
     def _bounded(self, body: bytes, version: WireVersion) -> bytes:

@@ -172,10 +172,9 @@ async def test_what_cannot_be_written_is_refused_for_each_recipient(
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.subscribe("task-1", HOOK, version="0.1", owner="bob")
-    nowhere = replace(status(), context_id=None)  # which 0.1 does not need
-    update = counts.native(nowhere, refused="statusUpdate.contextId: expected, but missing")
+    update = counts.native(status(), refused="statusUpdate.status: expected, but missing")
     result = await sender.notify(update)
     assert [each.owner for each in result.deliveries] == ["bob"]
     [refused] = result.refused
     assert (refused.owner, refused.code) == ("alice", "invalid_update")
-    assert "statusUpdate.contextId" in refused.message
+    assert "statusUpdate.status" in refused.message

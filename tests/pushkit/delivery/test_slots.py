@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -249,7 +249,7 @@ async def test_the_slots_of_updates_that_are_refused_are_free_again(
     await sender.start()
     await sender.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
     for number in range(20):
-        update = status() if number % 2 else replace(status(), context_id=None)
+        update = _numbered(status(), "\ud800" if number % 2 else "x")
         await asyncio.gather(sender.notify(update), return_exceptions=True)
     await webhook.until(lambda: len(webhook.received) == 10)
     await all_free(sender)
@@ -294,7 +294,7 @@ async def all_free(sender: PushSender) -> None:
     await eventually(are_free)
 
 
-def _numbered(update: StatusUpdate, number: int) -> StatusUpdate:
+def _numbered(update: StatusUpdate, number: int | str) -> StatusUpdate:
     return StatusUpdate(
         task_id=update.task_id,
         context_id=update.context_id,

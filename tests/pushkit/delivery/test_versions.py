@@ -161,7 +161,6 @@ LONG = replace(NAMELESS, message_id="m", parts=(TextPart(text="x" * 500),))
 DEEP = replace(NAMELESS, message_id="m", metadata=nested(61))
 
 
-@pytest.mark.parametrize("version", ["0.3", "1.0"])
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
@@ -170,29 +169,29 @@ DEEP = replace(NAMELESS, message_id="m", metadata=nested(61))
         pytest.param(DEEP, "nested deeper than 64 levels", id="too deep"),
     ],
 )
-async def test_an_end_whose_message_cannot_be_sent_is_heard_of_without_it(
+async def test_of_an_end_whose_message_cannot_be_sent_a_client_of_0_3_hears_without_it(
     senders: Senders,
     status: MakeStatus,
     caplog: pytest.LogCaptureFixture,
     *,
     message: Message,
     reason: str,
-    version: str,
 ) -> None:
     sender = await senders.open(max_body_bytes=500)
-    await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version=version)
+    await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="0.3")
+    await sender.subscribe(
+        "task-1", {"url": "https://client.example.com/a2a"}, version="1.0", owner="bob"
+    )
     said = status("completed")
 
     result = await sender.notify(replace(said, status=replace(said.status, message=message)))
 
-    assert result.refused == ()
+    assert [each.owner for each in result.refused] == ["bob"]  # who did not get it is told
     [delivery] = await sender.deliveries("task-1")
     update = decode_update(delivery.body)
-    assert isinstance(update, TaskSnapshot | StatusUpdate)
-    assert update.state == "completed"
-    found = update.task.status if isinstance(update, TaskSnapshot) else update.status
-    assert found.message is None
-    assert f"clients of A2A {version} get its status alone: " in caplog.text
+    assert isinstance(update, TaskSnapshot)
+    assert (update.state, update.task.status.message) == ("completed", None)
+    assert "clients of A2A 0.3 get its status alone: " in caplog.text
     assert reason in caplog.text
 
 
@@ -200,11 +199,14 @@ async def test_what_receivers_read_at_most_is_sent_and_nothing_deeper(
     sender: PushSender, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="1.0")
+    refused = []
     for levels in (61, 62):  # below: the response, its event, the metadata
-        await sender.notify(replace(status(), metadata=nested(levels)))
+        result = await sender.notify(replace(status(), metadata=nested(levels)))
+        refused += [each.message for each in result.refused]
 
     sent = [decode_update(each.body) for each in await sender.deliveries("task-1")]
-    assert [each.metadata for each in sent if isinstance(each, StatusUpdate)] == [nested(61), {}]
+    assert [each.metadata for each in sent if isinstance(each, StatusUpdate)] == [nested(61)]
+    assert refused == ["nested deeper than 64 levels"]
 
 
 async def test_an_artifact_that_nests_too_deeply_is_refused(sender: PushSender) -> None:
