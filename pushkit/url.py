@@ -148,14 +148,10 @@ def audience_of(url: str) -> str:
 
 
 def audience_with_query(audience: str, target: str) -> str:
-    """Return a configured audience as it stands for a request.
+    """Return a configured audience (`audience_of`) as it stands for a request.
 
     One that has a query stands for itself; one that has none also accepts exactly the query of the
-    request.
-
-    Args:
-        audience: A normalised audience, see `audience_of`.
-        target: The request target as received, path and query.
+    request, whose `target` is path and query as received.
     """
     query = target.partition("?")[2]
     return f"{audience}?{query}" if query and "?" not in audience else audience
@@ -164,8 +160,7 @@ def audience_with_query(audience: str, target: str) -> str:
 def masked_url(url: str, *, keep_query: bool = False) -> str:
     """Return a URL without what may be secret in it: user, password, query and fragment.
 
-    Args:
-        keep_query: The query is known to hold no secret.
+    `keep_query` says that the query is known to hold no secret.
     """
     masked = _USER.sub("***@", url)
     if keep_query:

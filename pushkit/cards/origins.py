@@ -20,12 +20,6 @@ from pushkit.url import Url
 class CardTrust:
     """Trust per origin, with the JWK Sets behind it.
 
-    Args:
-        origins: By origin, for example `{"https://agent.example.com": OriginTrust(...)}`.
-        fetch: Gets a JWK Set; `functools.partial(fetch_jwks, transport)`, under the transport's
-            destination policy. None if no origin has a JWKS URL.
-        clock: Returns now, aware, in UTC.
-
     Raises:
         ConfigError: An origin is no URL or has a path, stands there twice, or has JWKS URLs and
             there is no `fetch`.
@@ -33,10 +27,12 @@ class CardTrust:
 
     def __init__(
         self,
-        origins: Mapping[str, OriginTrust],
+        origins: Mapping[str, OriginTrust],  # `{"https://agent.example.com": OriginTrust(...)}`
         *,
+        # Gets a JWK Set; `functools.partial(fetch_jwks, transport)`, under the transport's
+        # destination policy. None if no origin has a JWKS URL.
         fetch: FetchJwks | None = None,
-        clock: Callable[[], datetime] = utc_now,
+        clock: Callable[[], datetime] = utc_now,  # the present, aware and in UTC
     ) -> None:
         self._origins = _by_origin(origins)
         urls = {url for trust in self._origins.values() for url in trust.jwks_urls}

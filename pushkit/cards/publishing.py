@@ -33,16 +33,6 @@ _logger = logging.getLogger(__name__)
 class CardPublisher:
     """Signs a card when its key changes, and answers requests for it in between.
 
-    Args:
-        card: The card, as JSON or as a mapping.
-        keys: A key ring, where one comes from, the path of a key file, which is read again when it
-            changes, or a signer whose key is in a service.
-        forms: The canonical forms to sign in; see `sign_card`.
-        jku: Where the keys are published.
-        max_age: How long the answer may be cached; never longer than a key stays published after
-            it stopped signing, lest a cached card outlives its key.
-        passphrase: Of the key file.
-
     Raises:
         MalformedCardError: The card is not JSON within the limits.
         KeyFileError: The key file cannot be read.
@@ -51,12 +41,16 @@ class CardPublisher:
     def __init__(
         self,
         card: bytes | Mapping[str, JsonValue],
+        # A key ring, where one comes from, the path of a key file, which is read again when it
+        # changes, or a signer whose key is in a service.
         keys: KeyRing | KeySource | RemoteSigner | str | Path,
         *,
-        forms: Iterable[CardForm | str] | None = None,
-        jku: str | None = None,
+        forms: Iterable[CardForm | str] | None = None,  # to sign in; see `sign_card`
+        jku: str | None = None,  # where the keys are published
+        # How long the answer may be cached; never longer than a key stays published after it
+        # stopped signing, lest a cached card outlives its key.
         max_age: timedelta = _DEFAULT_MAX_AGE,
-        passphrase: bytes | None = None,
+        passphrase: bytes | None = None,  # of the key file
     ) -> None:
         self._card = read_card(card)
         self._keys = key_source(keys, passphrase)

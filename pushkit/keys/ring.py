@@ -167,23 +167,18 @@ class KeyRing:
     def rotate(
         self,
         now: datetime,
-        algorithm: Algorithm | None = None,
+        algorithm: Algorithm | None = None,  # whose key; the default algorithm if None
         *,
+        # Activate the longest published pending key at once instead, scheduled or not.
         activate_now: bool = False,
+        # With `activate_now`: even if receivers may not know the key yet. Their refetch on an
+        # unknown `kid` usually saves the day.
         force: bool = False,
     ) -> KeyRing:
         """Let the next key take over, as soon as every receiver knows it.
 
         The next key is the oldest pending one without a schedule, or a new one. It signs once it
         has been published for the lead, and not before a successor that is scheduled already.
-
-        Args:
-            now: The present.
-            algorithm: Whose key; the default algorithm if None.
-            activate_now: Activate the longest published pending key at once instead, scheduled or
-                not.
-            force: With `activate_now`: even if receivers may not know the key yet. Their refetch on
-                an unknown `kid` usually saves the day.
 
         Raises:
             KeyRingError: `activate_now`, and no key has been published for `max_age`; or so many

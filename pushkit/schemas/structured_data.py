@@ -64,10 +64,9 @@ class DataVerdict:
 
 
 class CardSchemas:
-    """The schemas that an agent's card declares.
+    """The schemas that an agent's card declares, by name.
 
-    Args:
-        schemas: By name. One that is hostile or malformed spoils nothing but its own data.
+    One that is hostile or malformed spoils nothing but its own data.
 
     Raises:
         InvalidSchemaError: Too many.

@@ -184,10 +184,8 @@ def is_sealed(value: bytes) -> bool:
 def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
     """Write a new key to a file, which is made if there is none, and return it.
 
-    What stands there stays as it is, comments too.
-
-    Args:
-        standby: Put it last, where it opens but does not seal yet; else it goes first.
+    What stands there stays as it is, comments too. On `standby` it goes last, where it opens but
+    does not seal yet; else first.
 
     Raises:
         KeyFileError: The file cannot be read or written, or is no file of keys.
