@@ -30,6 +30,19 @@ _log = logging.getLogger("receiver")
 DRAIN = timedelta(seconds=20)
 
 
+class LoopLock:
+    """A lock in each event loop: a receiver may live in several, one after the other."""
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
+        self._locks = WeakKeyDictionary()
+
+    @property
+    def here(self) -> asyncio.Lock:
+        """The one of the event loop that runs."""
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+
 @dataclass(slots=True, kw_only=True)
 class Life:
     """Opens, runs and closes what a receiver is made of."""
@@ -46,9 +59,8 @@ class Life:
     _is_closed: bool = field(default=False, init=False)  # and was not opened again
     _ends_at: float | None = field(default=None, init=False)
     _forwards: list[Forward] = field(default_factory=list, init=False)
-    _openings: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(
-        default_factory=WeakKeyDictionary, init=False
-    )
+    # Held by who opens or closes the inbox: of two who open it at once one stays open.
+    _opening: LoopLock = field(default_factory=LoopLock, init=False)
     _background: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _listening: asyncio.Task[None] | None = field(default=None, init=False)
 
@@ -58,7 +70,7 @@ class Life:
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the inbox, without callbacks."""
-        async with self._opening:
+        async with self._opening.here:
             await self.database.open(access)
             self.is_open, self._is_closed = True, False
 
@@ -71,6 +83,9 @@ class Life:
     async def listen(self) -> None:
         """Hear of what other processes accept from now on, for whoever asks for it."""
         await self.ask()
+        self._begin_to_listen()
+
+    def _begin_to_listen(self) -> None:
         if self._listening is None:
             self._listening = asyncio.create_task(
                 self.database.listen(self.hear, self.arrivals.look_elsewhere),
@@ -80,7 +95,7 @@ class Life:
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
         await self.open()
-        await self.listen()
+        self._begin_to_listen()
         if self._background:
             return
         try:
@@ -121,18 +136,13 @@ class Life:
         await self.replay.close()
         await self.intake.trust.close()
         await self.transport.close()
-        async with self._opening:
+        async with self._opening.here:
             self.is_open, self._is_closed = False, True  # somebody may have opened it meanwhile
             listening, self._listening = self._listening, None
             if listening is not None:
                 await cancelled(listening)
             await self.database.close()
             await self.arrivals.close()
-
-    @property
-    def _opening(self) -> asyncio.Lock:
-        """Held by who opens or closes the inbox: of two who open it at once one stays open."""
-        return self._openings.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     def hear(self) -> None:
         """Wake callbacks, and look for those who wait: a notification waits to be claimed."""

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
-from weakref import WeakKeyDictionary
 
 from pushkit.a2a import TaskState, WireVersion
 from pushkit.arguments import check_type
@@ -36,7 +35,7 @@ from receiver.expecting import Expectation, hand_out
 from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.intake import Intake
-from receiver.life import DRAIN, Life
+from receiver.life import DRAIN, Life, LoopLock
 from receiver.limits import Limits
 from receiver.peers import ForwardedHeader, Peers
 from receiver.refusals import Verdict
@@ -194,8 +193,8 @@ class Receiver(CallbackDecorators):
         )
         self._is_ending = False
         self._closing: asyncio.Task[None] | None = None
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
-        self._turns = WeakKeyDictionary()
+        # Held by who starts or closes it: whoever starts it meanwhile waits for the end first.
+        self._turn = LoopLock()
         self._alerts = None if alerts is None else self._sending_alerts(alerts)
 
     @property
@@ -225,7 +224,7 @@ class Receiver(CallbackDecorators):
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
         if self._closing is not None and not self._closing.done():
             await asyncio.wait([self._closing])
-        async with self._turn:
+        async with self._turn.here:
             self._is_ending = False
             await self._life.start()
             if self._alerts is not None:
@@ -255,18 +254,13 @@ class Receiver(CallbackDecorators):
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        async with self._turn:
+        async with self._turn.here:
             self._is_ending = True
             if self._metrics is not None:
                 await self._metrics.stop()
             await self._life.close()
             if self._alerts is not None:
                 await self._alerts.stop()
-
-    @property
-    def _turn(self) -> asyncio.Lock:
-        """Held by who starts or closes it: whoever starts it meanwhile waits for the end first."""
-        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     @property
     def is_open(self) -> bool:
