@@ -23,14 +23,15 @@ def check_callable(name: str, value: object) -> None:
         raise ConfigError(f"{name}: found {type(value).__name__}, expected what can be called")
 
 
-def check_list(name: str, value: object) -> None:
+def check_list(name: str, value: object, *, shown: bool = True) -> None:
     """Hold that an argument is no string: its letters would be taken for what it lists.
 
     Raises:
-        ConfigError: It is one.
+        ConfigError: It is one; it is `shown` where it cannot be a secret.
     """
     if isinstance(value, str | bytes):
-        raise ConfigError(f"{name}: found {value!r}, expected a list: [{value!r}]")
+        says = f"found {value!r}, expected a list: [{value!r}]"
+        raise ConfigError(f"{name}: {says if shown else 'expected a list, found a string'}")
 
 
 def check_age(name: str, age: timedelta | None) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import TypeAlias
 
+from pushkit.arguments import check_list
 from pushkit.errors import ConfigError
 from pushkit.webhook import Headers
 
@@ -46,8 +47,7 @@ class Peers:
         # Which header these proxies write.
         header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
     ) -> None:
-        if isinstance(trusted_proxies, str):  # a sequence too, of its letters
-            raise ConfigError("trusted_proxies: expected a list, found a string")
+        check_list("trusted_proxies", trusted_proxies, shown=False)
         self._proxies = [_network(entry) for entry in trusted_proxies]
         # Whether nobody stands in front: a request is from its socket's peer, as it is `shown`.
         self.are_direct: bool = not self._proxies

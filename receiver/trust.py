@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
+from pushkit.arguments import check_list
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
@@ -153,10 +154,7 @@ class TrustedSender:
     def __post_init__(self) -> None:
         put = functools.partial(object.__setattr__, self)
         for name in ("algorithms", "audience", "credentials", "tokens", "webhook_secrets"):
-            # A string is a sequence too: each of its letters would be a token.
-            if isinstance(getattr(self, name), str):
-                says = f"{name}: expected a list, found a string"
-                raise ConfigError(f"sender {self.name!r}: {says}")
+            check_list(f"sender {self.name!r}: {name}", getattr(self, name), shown=False)
         put("profile", _member_of(SenderProfile, self.profile, f"sender {self.name!r}: profile"))
         put("tasks", _member_of(TaskPolicy, self.tasks, f"sender {self.name!r}: tasks"))
         setting = f"sender {self.name!r}: algorithms"

@@ -12,6 +12,7 @@ from typing import Final
 
 from pushkit.alerts.rule import Alert, AlertBound, alert_of
 from pushkit.alerts.sinks import AlertCommand, AlertLog, AlertSink, log_alert
+from pushkit.arguments import check_list
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.events.listeners import Listeners
 from pushkit.events.model import Event
@@ -55,8 +56,7 @@ class AlertOptions:
     def __post_init__(self) -> None:
         if not (self.log or self.command or self.webhook):
             raise ConfigError("alerts: expected log, command or webhook: nobody would get them")
-        if isinstance(self.command, str):
-            raise ConfigError("alerts: command: expected a list, found a string")
+        check_list("alerts: command", self.command, shown=False)
         for name in ("every", "look_every"):
             if getattr(self, name) <= timedelta(0):
                 found = getattr(self, name)

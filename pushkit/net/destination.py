@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
 
+from pushkit.arguments import check_list
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidUrlError
 from pushkit.net.addresses import (
     Network,
@@ -140,8 +141,7 @@ class DestinationPolicy:
     def __init__(
         self, allow: Sequence[str] = (), rules: DestinationRules = DestinationRules()
     ) -> None:
-        if isinstance(allow, str):  # a sequence too, of its letters
-            raise ConfigError("allow: expected a list, found a string")
+        check_list("allow", allow, shown=False)
         self.allow: tuple[str, ...] = tuple(allow)
         self._named = frozenset(_parse_allow(entry) for entry in allow)
         self._intranet = tuple(_parse_intranet_domain(entry) for entry in rules.allow_domains)

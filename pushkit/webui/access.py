@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from pushkit.arguments import check_list
 from pushkit.errors import ConfigError
 
 MIN_TOKEN_CHARS: Final = 20
@@ -60,8 +61,7 @@ class DashboardAccess:
             )
         if self.allow_actions and self.token is None:
             raise ConfigError("actions need a token: give one, or leave the dashboard read-only")
-        if isinstance(self.hosts, str):
-            raise ConfigError("hosts: expected a list, found a string")
+        check_list("hosts", self.hosts, shown=False)
         for each in self.hosts:
             if not _NAME.fullmatch(each):
                 raise ConfigError(f"hosts: found {each!r}, expected a name without a port")
