@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         Subscription as Subscription,
         SubscriptionState as SubscriptionState,
     )
-    from pushkit.work.retry import RetryPolicy as RetryPolicy, wait_schedule as wait_schedule
+    from pushkit.scheduling.retry import RetryPolicy as RetryPolicy, wait_schedule as wait_schedule
 else:
     __all__, __getattr__, __dir__ = names_on_demand(
         __name__,
@@ -103,6 +103,6 @@ else:
             "pushkit.subscriptions.inspection": "SubscriptionFilter",
             "pushkit.subscriptions.model": "Filter Profile Subscription SubscriptionState",
             "pushkit.version": "__version__",
-            "pushkit.work.retry": "RetryPolicy wait_schedule",
+            "pushkit.scheduling.retry": "RetryPolicy wait_schedule",
         },
     )

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from pushkit.errors import InboundError
 from pushkit.storage.database import Database
-from pushkit.storage.script import APART, Apart, Ending, Refused, Script
+from pushkit.storage.script import DEFERRED, Deferred, Ending, Refused, Script
 from receiver.expected import ExpectedStore, Standings, TaskNotExpectedError
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
 from receiver.inbox.model import (
@@ -80,7 +80,7 @@ class Candidate:
     key: tuple[str, str] = field(init=False)  # what is unique of it
     task: tuple[str, str] | None = field(init=False)  # its task, if it has one
     line: tuple[str, str, str] | None = field(init=False)  # the same, with the config
-    result: int | Apart | Refused | None = field(default=None, init=False)
+    result: int | Deferred | Refused | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.sender = sender = self.verified.sender.name
@@ -135,7 +135,7 @@ class Acceptance:
 
     def accept(
         self, candidates: Sequence[Candidate], /, *, wait: bool = True
-    ) -> Script[list[int | Apart | Refused | None]]:
+    ) -> Script[list[int | Deferred | Refused | None]]:
         """Store notifications; return the id of each, None for one that was accepted before.
 
         Args:
@@ -150,7 +150,7 @@ class Acceptance:
 
     def _accept(
         self, candidates: Sequence[Candidate], *, wait: bool
-    ) -> Script[list[int | Apart | Refused | None]]:
+    ) -> Script[list[int | Deferred | Refused | None]]:
         firsts: dict[tuple[str, str], Candidate] = {}
         for each in candidates:
             firsts.setdefault(each.key, each)
@@ -225,7 +225,7 @@ class Acceptance:
         if len(held) == len(wanted):
             return list(names), now
         for each in names:
-            each.result = APART
+            each.result = DEFERRED
         return [each for each, own in names.items() if held.issuperset(own)], now
 
     def _admit(self, each: Candidate, standings: Standings, now: datetime) -> Script[bool]:
@@ -308,9 +308,9 @@ class _NotAloneError(Exception):
     """A group has to be taken apart; each is then stored alone."""
 
 
-def _of_copy(copy: Candidate, first: Candidate) -> int | Apart | Refused | None:
+def _of_copy(copy: Candidate, first: Candidate) -> int | Deferred | Refused | None:
     """Return what becomes of a copy of what was just accepted, or was before."""
-    if isinstance(first.result, Apart | Refused):
+    if isinstance(first.result, Deferred | Refused):
         return first.result
     if copy.seen.body_sha256 != first.seen.body_sha256:
         return Refused(ConflictError("this id was accepted before with another body"))

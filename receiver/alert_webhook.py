@@ -16,9 +16,9 @@ from pushkit.alerts.sinks import AlertSink
 from pushkit.errors import AlertFailedError, ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
+from pushkit.scheduling.retry import persist
 from pushkit.signing.standard_webhooks import read_signer, sign_webhook
 from pushkit.version import __version__
-from pushkit.work.retry import persist
 
 _TIMEOUT: Final = timedelta(seconds=15)
 _WITHIN: Final = timedelta(minutes=1)

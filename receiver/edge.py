@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl
 from pushkit.clock import utc_now
 from pushkit.logs import RepeatedLog
 from pushkit.record import field, record
-from pushkit.work.renewing import Held, Renewing
+from pushkit.scheduling.renewing import Held, Renewing
 from receiver.intake import Intake, ReadBody, Rest, replied
 from receiver.peers import Peers, shown
 from receiver.refusals import Verdict, refusal_of

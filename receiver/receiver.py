@@ -19,11 +19,11 @@ from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
+from pushkit.scheduling.housekeeping import Housekeeper
+from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.migrations import Access
 from pushkit.version import __version__
 from pushkit.webhook import WebhookRequest
-from pushkit.work.housekeeping import Housekeeper
-from pushkit.work.retry import RetryPolicy
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.decorators import CallbackDecorators
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher, callback_retry
@@ -35,11 +35,11 @@ from receiver.expecting import Expectation, hand_out
 from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.intake import Intake
-from receiver.life import DRAIN, Life, LoopLock
 from receiver.limits import Limits
 from receiver.peers import ForwardedHeader, Peers
 from receiver.refusals import Verdict
 from receiver.replay import open_replay
+from receiver.runtime import DRAIN, LoopLock, Runtime
 from receiver.trust import TrustedSender, check_memory
 from receiver.trusted_keys import Trust, warn_of_weak_trust
 from receiver.verification import Head
@@ -175,7 +175,7 @@ class Receiver(CallbackDecorators):
         self._expected_for = retention.expected
         self._ids_kept = retention.ids
         self._metrics: ReceiverMetrics | None = None
-        self._life = Life(
+        self._runtime = Runtime(
             database=self._database,
             replay=memory,
             transport=self._transport,
@@ -187,7 +187,7 @@ class Receiver(CallbackDecorators):
         )
         self.edge: Edge = Edge(
             self.intake,
-            self._life,
+            self._runtime,
             peers=Peers(trusted_proxies, forwarded_header),
             validation_echo=validation_echo,
         )
@@ -218,7 +218,7 @@ class Receiver(CallbackDecorators):
             access: By default the inbox is made, and its schema brought up to date; with
                 `Access.WRITE` it is taken as it is, or refused.
         """
-        await self._life.open(access)
+        await self._runtime.open(access)
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
@@ -226,7 +226,7 @@ class Receiver(CallbackDecorators):
             await asyncio.wait([self._closing])
         async with self._turn.here:
             self._is_ending = False
-            await self._life.start()
+            await self._runtime.start()
             if self._alerts is not None:
                 self._alerts.start()
             if self._metrics is not None:
@@ -238,7 +238,7 @@ class Receiver(CallbackDecorators):
         Notifications are still taken in. For a service that ends; `close` does the rest.
         """
         self._is_ending = True
-        self._life.wind_down()
+        self._runtime.wind_down()
 
     async def close(self) -> None:
         """Wait for running callbacks, then close the inbox. What is left stays for the next start.
@@ -258,14 +258,14 @@ class Receiver(CallbackDecorators):
             self._is_ending = True
             if self._metrics is not None:
                 await self._metrics.stop()
-            await self._life.close()
+            await self._runtime.close()
             if self._alerts is not None:
                 await self._alerts.stop()
 
     @property
     def is_open(self) -> bool:
         """Whether notifications can be taken in."""
-        return self._life.is_open
+        return self._runtime.is_open
 
     async def __aenter__(self) -> Self:
         try:
@@ -310,7 +310,7 @@ class Receiver(CallbackDecorators):
 
         `storage` and `callbacks` (they do not run), each with the reason.
         """
-        return await self._life.unready()
+        return await self._runtime.unready()
 
     def degraded(self) -> dict[str, str]:
         """Return what is wrong for some senders or tasks and not for all, `{}` if nothing is.
@@ -318,7 +318,7 @@ class Receiver(CallbackDecorators):
         `keys` (of a sender, whose requests are answered 503 until they are loaded), with the
         reason.
         """
-        return self._life.degraded()
+        return self._runtime.degraded()
 
     async def receive(
         self, request: WebhookRequest, *, path: str | None = None, peer: str = ""
@@ -366,7 +366,7 @@ class Receiver(CallbackDecorators):
         unready, at = await self.unready(), self._clock()
         if self._is_ending:
             return []  # nothing that has been stopped is a fault
-        of_some = self._life.faults_of_some()
+        of_some = self._runtime.faults_of_some()
         return [
             *(HealthFault(at=at, part=part, reason=why) for part, why in unready.items()),
             *(
@@ -420,7 +420,7 @@ class Receiver(CallbackDecorators):
         """Hand on every update, or those that are named: `receiver.forward(HttpForward(url))`."""
         wanted["name"] = wanted.get("name") or to.name
         self.callbacks.add(to.send, **wanted)
-        self._life.close_with(to)
+        self._runtime.close_with(to)
 
     # --- expecting and waiting -----------------------------------------------------------------
 
@@ -455,7 +455,7 @@ class Receiver(CallbackDecorators):
             StorageError: This receiver was closed.
         """
         trusted = self._sender(sender)
-        await self._life.ask()
+        await self._runtime.ask()
         return await self._database.write(
             hand_out(
                 self._expected,
@@ -487,7 +487,7 @@ class Receiver(CallbackDecorators):
         """
         if token is None and task_id is None:
             raise ConfigError("expect_no_longer: expected a token or a task_id, found neither")
-        await self._life.ask()
+        await self._runtime.ask()
         return await self._database.write(
             self._expected.unregister(
                 sender=self._sender(sender).name, token=token, task_id=task_id, now=self._clock()
@@ -523,7 +523,7 @@ class Receiver(CallbackDecorators):
             StorageError: This receiver was closed, before or meanwhile.
         """
         wanted = until if callable(until) else in_states(until)
-        await self._life.listen()
+        await self._runtime.listen()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         async with asyncio.timeout(seconds):
             found = await self._arrivals.wait(
@@ -543,7 +543,7 @@ class Receiver(CallbackDecorators):
             ConfigError: No such sender.
             StorageError: This receiver was closed, before or meanwhile.
         """
-        await self._life.listen()
+        await self._runtime.listen()
         arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
         async with contextlib.aclosing(arrivals) as updates:
             async for notification in updates:

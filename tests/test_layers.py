@@ -24,7 +24,7 @@ SENDER_ROWS = [
     {"schemas", "signing"},
     {"alerts", "telemetry", "webui"},
     {"terminal"},
-    {"a2a", "captured", "keys", "storage", "work"},
+    {"a2a", "captured", "keys", "storage", "scheduling"},
     {
         "arguments",
         "bounded_json",
@@ -50,7 +50,7 @@ RECEIVER_ROWS = [
     {"options", "reload"},
     {"settings"},
     {"receiver"},
-    {"life"},
+    {"runtime"},
     {"dashboard"},
     {"admin", "alert_webhook", "app", "asgi", "callbacks", "expecting", "forwards"},
     {"edge"},
@@ -105,7 +105,7 @@ DOORS = {
     "redis": {"receiver.forwards", "receiver.replay"},
     "rfc8785": {"pushkit.cards"},
     "sqlite3": {"pushkit.storage"},
-    "tenacity": {"pushkit.work"},
+    "tenacity": {"pushkit.scheduling"},
 }
 
 PACKAGES = ("pushkit", "receiver")

@@ -107,7 +107,7 @@ def sender_options() -> Iterator[str]:
         Signing,
     )
     from pushkit.outbox.retention import Retention
-    from pushkit.work.retry import DEFAULT_SCHEDULE, MAX_AGE
+    from pushkit.scheduling.retry import DEFAULT_SCHEDULE, MAX_AGE
 
     yield "# Options of the sender\n"
     yield "`PushSender(options=SenderOptions(...))`, and what its members are made of."

@@ -17,7 +17,7 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.events.listeners import Listeners
 from pushkit.events.model import Event
 from pushkit.logs import RepeatedLog
-from pushkit.work.pump import cancelled
+from pushkit.scheduling.pump import cancelled
 
 _log = logging.getLogger("pushkit.alerts")
 

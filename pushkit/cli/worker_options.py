@@ -22,6 +22,8 @@ from pushkit.cli.options import (
     signing_options,
 )
 from pushkit.outbox.retention import Retention
+from pushkit.scheduling import stop_after_attempt, stop_after_delay
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.terminal.command import parse_age
 from pushkit.terminal.log_output import LogFormat
 from pushkit.terminal.options import (
@@ -36,8 +38,6 @@ from pushkit.terminal.options import (
     variable_option,
 )
 from pushkit.variables import secret_variable
-from pushkit.work import stop_after_attempt, stop_after_delay
-from pushkit.work.retry import RetryPolicy, wait_schedule
 
 _ALERT_TOKEN_VARIABLE = "PUSHKIT_ALERT_TOKEN"  # noqa: S105  # where it is, not what
 _FOREVER = "forever"

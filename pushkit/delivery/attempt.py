@@ -40,17 +40,17 @@ from pushkit.net.transport import Transport
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import Outcome
 from pushkit.record import field, record
-from pushkit.secrets.vault import Vault
-from pushkit.subscriptions.secrets import StoredSubscription
-from pushkit.traceparent import TRACEPARENT
-from pushkit.work import stop_after_attempt
-from pushkit.work.retry import (
+from pushkit.scheduling import stop_after_attempt
+from pushkit.scheduling.retry import (
     RetryPolicy,
     after_fruitless_claims,
     gives_up,
     next_attempt,
     wait_schedule,
 )
+from pushkit.secrets.vault import Vault
+from pushkit.subscriptions.secrets import StoredSubscription
+from pushkit.traceparent import TRACEPARENT
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing

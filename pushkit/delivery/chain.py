@@ -18,7 +18,7 @@ from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from pushkit.work.deadlines import Deadlines
+from pushkit.scheduling.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from pushkit.delivery.slots import Claimed

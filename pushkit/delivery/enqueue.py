@@ -11,7 +11,7 @@ from datetime import datetime
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
 from pushkit.delivery.chain import Chain
-from pushkit.delivery.limits import Room
+from pushkit.delivery.limits import Quota
 from pushkit.delivery.lines import Line, Lines
 from pushkit.delivery.notify_result import NotifiedDelivery, NotifyResult, RefusedRecipient
 from pushkit.delivery.route import Routes
@@ -24,7 +24,7 @@ from pushkit.outbox.store import OutboxStore
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
-from pushkit.storage.script import APART, Apart, Group, Refused, Script, alone
+from pushkit.storage.script import DEFERRED, Deferred, Group, Refused, Script, alone
 from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
 
@@ -90,8 +90,8 @@ class Enqueuer:
 
     database: Database  # whose clock counts, and whose workers are woken
     max_backlog: int  # the most unfinished deliveries of one subscription
-    whole_backlog: Room[None]  # the room that the whole outbox has
-    owner_backlog: Room[str]  # the room that each owner has in it
+    whole_backlog: Quota[None]  # of the whole outbox
+    owner_backlog: Quota[str]  # of each owner in it
     coalesce: bool  # drop superseded `working` statuses before an update is refused
     routes: Routes  # the worker's, for what it begins with at once
     vault: Vault = field(default_factory=Vault)  # seals bodies, where that is asked for
@@ -127,7 +127,7 @@ class Enqueuer:
 
     def enqueue(
         self, notices: Sequence[Notice], /, *, wait: bool = True
-    ) -> Script[list[NotifyResult | Unasked | Apart | Refused]]:
+    ) -> Script[list[NotifyResult | Unasked | Deferred | Refused]]:
         """Store updates, in order; return what each came to.
 
         Every recipient stands alone: one that cannot have an update keeps it from no other. Of an
@@ -137,23 +137,23 @@ class Enqueuer:
         for each other. A caller's own transaction keeps the locks until it ends.
 
         Args:
-            wait: Whether to wait for subscriptions that somebody holds, or to leave apart what goes
+            wait: Whether to wait for subscriptions that somebody holds, or to defer what goes
                 to them.
         """
         _cancel(notices)  # an attempt before this one may have failed in its commit
         try:
             tasks = tuple(dict.fromkeys([(notice.tenant, notice.task_id) for notice in notices]))
-            recipients, apart = yield from self._hold(tasks, wait=wait)
+            recipients, deferred = yield from self._hold(tasks, wait=wait)
             since = time.perf_counter()
             now = yield from self.database.now()
             sought = [notice.sought for notice in notices]
             enqueued = yield from find_enqueued([key for key in dict.fromkeys(sought) if key])
             adding = _Adding(self, now, since, enqueued)
             yield from adding.open(recipients)
-            results: list[NotifyResult | Unasked | Apart | Refused] = []
+            results: list[NotifyResult | Unasked | Deferred | Refused] = []
             for notice, key in zip(notices, sought, strict=True):
-                if (notice.tenant, notice.task_id) in apart:
-                    results.append(APART)
+                if (notice.tenant, notice.task_id) in deferred:
+                    results.append(DEFERRED)
                 else:
                     results.append((yield from adding.add(notice, key)))
             yield from adding.end()
@@ -165,14 +165,16 @@ class Enqueuer:
     def _hold(
         self, tasks: Sequence[tuple[str, str]], *, wait: bool
     ) -> Script[tuple[list[Recipient], set[tuple[str, str]]]]:
-        """Hold the subscriptions to some tasks; return them, and the tasks to leave apart."""
+        """Hold the subscriptions to some tasks; return them, and the tasks that are deferred."""
         if wait:
             return (yield from self.subscriptions.lock_recipients(tasks)), set()
         recipients = yield from self.subscriptions.lock_recipients(tasks, wait=False)
         held = Counter((each.tenant, each.task_id) for each in recipients)
         there = yield from self.subscriptions.count_recipients(tasks)
-        apart = {task for task, count in there.items() if count != held[task]}
-        return [each for each in recipients if (each.tenant, each.task_id) not in apart], apart
+        deferred = {task for task, count in there.items() if count != held[task]}
+        return [
+            each for each in recipients if (each.tenant, each.task_id) not in deferred
+        ], deferred
 
 
 class _Adding:
@@ -193,7 +195,7 @@ class _Adding:
         self._lines = Lines(enqueuer.outbox, enqueuer.subscriptions)
         # What each owner may still add, and (None) all of them together; and how much that was.
         self._left: dict[str | None, int] = {}
-        self._room: dict[str | None, int] = {}
+        self._quota: dict[str | None, int] = {}
         self._unrouted: list[Claimed] = []  # whose way is not remembered
         self._some_wait = False
 
@@ -201,10 +203,10 @@ class _Adding:
         """Look at what waits for those whose rows are held, and at the room that there is."""
         enqueuer = self._enqueuer
         yield from self._lines.open(recipients)
-        self._room[None] = yield from enqueuer.whole_backlog.of(None, self._now)
+        self._quota[None] = yield from enqueuer.whole_backlog.of(None, self._now)
         for owner in {recipient.owner for recipient in recipients}:
-            self._room[owner] = yield from enqueuer.owner_backlog.of(owner, self._now)
-        self._left = dict(self._room)
+            self._quota[owner] = yield from enqueuer.owner_backlog.of(owner, self._now)
+        self._left = dict(self._quota)
 
     def add(
         self, notice: Notice, sought: TaskKey | None
@@ -300,8 +302,8 @@ class _Adding:
             yield from enqueuer.database.wake()
         if self._unrouted:
             yield from find_subscriptions(self._unrouted)
-        for owner, room in self._room.items():
-            taken = room - self._left[owner]
+        for owner, quota in self._quota.items():
+            taken = quota - self._left[owner]
             if owner is None:
                 enqueuer.whole_backlog.added(None, taken)
             else:

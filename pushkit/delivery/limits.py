@@ -80,8 +80,8 @@ def _is_named(policy: DestinationPolicy, origin: str) -> bool:
         return False
 
 
-class Room(Generic[_Holder]):
-    """How much room there is for each of many (or for one: None), counted at most once a second.
+class Quota(Generic[_Holder]):
+    """A quota for each of many holders (or for one: None); usage is counted at most once a second.
 
     Between two counts it knows what this process added; what others add meanwhile may take somebody
     over the limit by as much as they add in a second.

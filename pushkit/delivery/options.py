@@ -16,7 +16,7 @@ from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationRules
 from pushkit.outbox.retention import Retention
-from pushkit.work.retry import RetryPolicy
+from pushkit.scheduling.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from pushkit.alerts.alerts import AlertOptions

@@ -19,11 +19,11 @@ from typing import Final
 from pushkit.errors import OwnershipError
 from pushkit.net.destination import Destination
 from pushkit.net.transport import Transport
+from pushkit.scheduling.renewing import Held, Renewing, anew
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script
 from pushkit.subscriptions.owners import Owner, OwnerStore
 from pushkit.version import USER_AGENT
-from pushkit.work.renewing import Held, Renewing, anew
 
 _TIMEOUT: Final = timedelta(seconds=10)
 _VALID_FOR: Final = timedelta(days=30)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from pushkit.a2a import PushConfig, WireVersion
-from pushkit.delivery.limits import Room
+from pushkit.delivery.limits import Quota
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
 from pushkit.outbox.store import OutboxStore
 from pushkit.record import field, record
@@ -26,7 +26,7 @@ class Registrar:
     # over it by as many as they are.
     max_configs_per_task: int
     vault: Vault  # seals tokens and credentials
-    room: Room[str]  # how many more subscriptions an owner may have
+    quota: Quota[str]  # how many more subscriptions an owner may have
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     outbox: OutboxStore = field(default_factory=OutboxStore)
 
@@ -82,10 +82,10 @@ class Registrar:
                 f"task {key.task_id!r} has {len(found)} push configs of this owner already,"
                 f" expected at most {self.max_configs_per_task}: delete one first"
             )
-        if (yield from self.room.of(key.owner, now)) <= 0:
+        if (yield from self.quota.of(key.owner, now)) <= 0:
             raise TooManySubscriptionsError(
-                f"owner {key.owner!r} has {self.room.limit} subscriptions, which is the most"
+                f"owner {key.owner!r} has {self.quota.limit} subscriptions, which is the most"
                 " (max_subscriptions_per_owner): remove some first"
             )
-        self.room.added(key.owner, 1)
+        self.quota.added(key.owner, 1)
         return None

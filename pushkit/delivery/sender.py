@@ -25,10 +25,9 @@ from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
-from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.database import open_outbox
 from pushkit.delivery.enqueue import Enqueuer, Notice
-from pushkit.delivery.limits import Pace, Room
+from pushkit.delivery.limits import Pace, Quota
 from pushkit.delivery.notify_result import NotifyResult
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
@@ -36,6 +35,7 @@ from pushkit.delivery.registered import Choice, Registered
 from pushkit.delivery.registrar import Registrar
 from pushkit.delivery.reporting import NotifyCounts, Reports, report_changed
 from pushkit.delivery.route import Routes
+from pushkit.delivery.side_effects import SideEffects
 from pushkit.delivery.signatures import warn_of_no_audience
 from pushkit.delivery.worker import Worker
 from pushkit.errors import (
@@ -67,14 +67,14 @@ from pushkit.net.transport import Transport
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.store import OutboxStore
+from pushkit.scheduling.housekeeping import Housekeeper
+from pushkit.scheduling.pump import cancelled
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.owners import OwnerStore
 from pushkit.subscriptions.secrets import open_subscription
 from pushkit.subscriptions.store import SubscriptionStore
-from pushkit.work.housekeeping import Housekeeper
-from pushkit.work.pump import cancelled
 
 if TYPE_CHECKING:
     from pushkit.alerts.alerts import AlertOptions, Alerts
@@ -170,7 +170,7 @@ class PushSender:
             database=self._database,
             max_configs_per_task=self.options.max_configs_per_task,
             vault=self._vault,
-            room=Room(self.options.max_subscriptions_per_owner, OwnerStore().subscriptions),
+            quota=Quota(self.options.max_subscriptions_per_owner, OwnerStore().subscriptions),
         )
         self._registered = Registered(database=self._database, vault=self._vault)
         self._reports = Reports(self.events)
@@ -224,7 +224,7 @@ class PushSender:
             clock=self._clock,
             concurrency=options.concurrency,
             concurrency_per_origin=options.concurrency_per_host,
-            consequences=Consequences(breaker=options.breaker, disable_after=options.disable_after),
+            side_effects=SideEffects(breaker=options.breaker, disable_after=options.disable_after),
             lease_margin=options.lease_margin,
             poll_interval=options.poll_interval,
             events=self.events,
@@ -235,10 +235,10 @@ class PushSender:
         return Enqueuer(
             database=self._database,
             max_backlog=options.max_backlog_per_subscription,
-            whole_backlog=Room(
+            whole_backlog=Quota(
                 options.max_backlog, lambda _, limit: OutboxStore().whole_backlog(limit)
             ),
-            owner_backlog=Room(options.max_backlog_per_owner, OwnerStore().backlog),
+            owner_backlog=Quota(options.max_backlog_per_owner, OwnerStore().backlog),
             coalesce=options.coalesce,
             routes=self._attempt.routes,
             vault=self._vault,

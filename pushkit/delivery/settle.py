@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime, timedelta
 
-from pushkit.delivery.consequences import Consequences, is_all_well
 from pushkit.delivery.route import Routes
+from pushkit.delivery.side_effects import SideEffects, is_all_well
 from pushkit.delivery.slots import Claimed, DeliverySlots, find_subscriptions
 from pushkit.events.sender import DeliveryEvent
 from pushkit.outbox.attempts import AttemptLog, is_folded
@@ -19,7 +19,7 @@ from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import Outcome
 from pushkit.record import record
 from pushkit.storage.database import Database
-from pushkit.storage.script import APART, Apart, Script, alone
+from pushkit.storage.script import DEFERRED, Deferred, Script, alone
 from pushkit.subscriptions.model import Current
 from pushkit.subscriptions.store import SubscriptionStore
 
@@ -54,7 +54,7 @@ class Settler:
     database: Database  # where outbox and subscriptions live
     worker: str
     clock: Callable[[], datetime]  # the worker's, aware, in UTC
-    consequences: Consequences  # what attempts mean for destinations and subscriptions
+    side_effects: SideEffects  # what attempts mean for destinations and subscriptions
     slots: DeliverySlots | None = None  # the worker's; None if nothing may follow into them
     routes: Routes | None = None  # the worker's, too
     lease: timedelta = timedelta(minutes=1)  # for how long what follows is taken
@@ -77,14 +77,14 @@ class Settler:
 
     def script(
         self, lines: Sequence[Sequence[Claimed]], /, *, wait: bool = True
-    ) -> Script[list[Settled | Apart]]:
+    ) -> Script[list[Settled | Deferred]]:
         """Settle deliveries of several lines, those of each in order.
 
         The rows of their subscriptions are held first, in id order. Destinations come last, in
         order: their rows are the ones that many settle at once.
 
         Args:
-            wait: Whether to wait for subscriptions that somebody holds, or to leave apart what is
+            wait: Whether to wait for subscriptions that somebody holds, or to defer what is
                 theirs.
         """
         asked = {_line_of(line) for line in lines}
@@ -95,7 +95,7 @@ class Settler:
         now = yield from self.database.now()
         mine = sorted((line for line in lines if _line_of(line) not in held), key=_by_destination)
         settled = yield from self._settle(mine, current, now, since)
-        return [APART if _line_of(line) in held else settled[id(line)] for line in lines]
+        return [DEFERRED if _line_of(line) in held else settled[id(line)] for line in lines]
 
     def _settle(
         self,
@@ -148,7 +148,7 @@ class Settler:
                 # The first that was answered ends the row of failures.
                 failures = failing.pop(destination_of(delivery), 0) if failing else 0
                 if failures or not is_all_well(current.get(name), result):
-                    of_line.events += yield from self.consequences.of(
+                    of_line.events += yield from self.side_effects.of(
                         delivery, current.get(name), result, now, failures
                     )
             if not of_line.are_ours[-1]:

@@ -15,10 +15,10 @@ from pushkit.outbox.leases import Taken
 from pushkit.outbox.model import NOT_BEGUN, Delivery, Result
 from pushkit.outbox.shares import Owner, RecentUse, owner_may_take, reserved_of
 from pushkit.record import record
+from pushkit.scheduling.pump import Slots
 from pushkit.storage.script import Script
 from pushkit.subscriptions.secrets import StoredSubscription
 from pushkit.subscriptions.store import SubscriptionStore
-from pushkit.work.pump import Slots
 
 _Key = TypeVar("_Key")
 

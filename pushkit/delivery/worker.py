@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.breaker import REFUSED
 from pushkit.delivery.chain import Chain
-from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.settle import Settler
+from pushkit.delivery.side_effects import SideEffects
 from pushkit.delivery.slots import Claimed, DeliverySlots, Place
 from pushkit.delivery.telling import tell_settled
 from pushkit.errors import StorageError
@@ -24,13 +24,13 @@ from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.leases import CHAINED_BYTES, Leases
 from pushkit.outbox.model import Claim
 from pushkit.outbox.states import Outcome
+from pushkit.scheduling.deadlines import Deadlines
+from pushkit.scheduling.pump import Pump, cancelled
+from pushkit.scheduling.retry import persist
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, to_micros
 from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
-from pushkit.work.deadlines import Deadlines
-from pushkit.work.pump import Pump, cancelled
-from pushkit.work.retry import persist
 
 _log = logging.getLogger("pushkit.delivery")
 
@@ -46,7 +46,7 @@ class Worker:
         clock: Callable[[], datetime],
         concurrency: int,  # how many attempts at once
         concurrency_per_origin: int,  # how many of them to one destination, over all owners
-        consequences: Consequences,  # what attempts mean for destinations and subscriptions
+        side_effects: SideEffects,  # what attempts mean for destinations and subscriptions
         # How much longer than an attempt a lease lasts, for settling.
         lease_margin: timedelta = timedelta(seconds=15),
         # How long to wait at most before looking for what other processes added.
@@ -59,7 +59,7 @@ class Worker:
         self._database = database
         self._attempt = attempt
         self._deadlines = Deadlines()
-        self._consequences = consequences
+        self._side_effects = side_effects
         self._events = events or Listeners(_log)
         self._leases = Leases(database.exclusively)
         self._attempts = AttemptLog()
@@ -90,7 +90,7 @@ class Worker:
             database=self._database,
             worker=self.name,
             clock=self._clock,
-            consequences=self._consequences,
+            side_effects=self._side_effects,
             slots=self.slots,
             routes=self._attempt.routes,
             lease=self._lease,
@@ -131,7 +131,7 @@ class Worker:
         Returns:
             The place, in which it is stored under `lease_of(now)`; None if it waits for a claim.
         """
-        is_on_probation = recipient.failures >= self._consequences.breaker.failures
+        is_on_probation = recipient.failures >= self._side_effects.breaker.failures
         if is_on_probation or recipient.waits_until > to_micros(now):
             return None
         chain = self.slots.chains.get(recipient.id)
@@ -187,7 +187,7 @@ class Worker:
                 reserved=self.slots.reserved,
                 per_origin=self._per_origin,
                 now=now,
-                one_at_a_time_from=self._consequences.breaker.failures,
+                one_at_a_time_from=self._side_effects.breaker.failures,
                 held=self.slots.held(),
                 used=self.slots.use.of,
             )

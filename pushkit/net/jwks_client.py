@@ -6,7 +6,7 @@ their own key (RFC 8725 §3.10).
 * A set is fresh for the answer's max-age, counted from the start of its fetch.
 * An unknown kid asks again, at most once in 30 seconds.
 * One fetch at a time, and none for a while after a failure; while fetches fail, the last set stays
-  good for `stale_for`, without anybody waiting (`pushkit.work.renewing`).
+  good for `stale_for`, without anybody waiting (`pushkit.scheduling.renewing`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer, closing
 from pushkit.net.transport import Transport
 from pushkit.record import record
+from pushkit.scheduling.renewing import Held, Renewing
 from pushkit.url import masked_url
 from pushkit.webhook import Headers
-from pushkit.work.renewing import Held, Renewing
 
 _logger = logging.getLogger(__name__)
 _NOT_FETCHED: Final = "the keys from %s could not be fetched: %s"

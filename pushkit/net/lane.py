@@ -17,8 +17,8 @@ import httptools
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.posting import MAX_ANSWER_BYTES, Answer
 from pushkit.net.timing import Probe
+from pushkit.scheduling.deadlines import Deadlines
 from pushkit.webhook import Headers
-from pushkit.work.deadlines import Deadlines
 
 _KEPT_SECONDS: Final = 15.0
 _MAX_HEAD_BYTES: Final = 64 * 1024

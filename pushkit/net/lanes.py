@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pushkit.net.lane import Lane
-from pushkit.work.deadlines import Deadlines
+from pushkit.scheduling.deadlines import Deadlines
 
 
 class Way(NamedTuple):

@@ -16,8 +16,8 @@ from pushkit.bounded_json import JsonObject, read_json_object
 from pushkit.errors import ConfigError, MalformedJsonError, OAuthError
 from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
+from pushkit.scheduling.renewing import Held, Renewing
 from pushkit.version import USER_AGENT
-from pushkit.work.renewing import Held, Renewing
 
 _FETCH_TIMEOUT: Final = timedelta(seconds=10)
 # RFC 6749 §5.1: a server that says nothing documents its default elsewhere.
@@ -73,7 +73,7 @@ class OAuthClient:
 
 
 class OAuthTokens:
-    """The token of one client, fetched when it is needed (see `pushkit.work.renewing`).
+    """The token of one client, fetched when it is needed (see `pushkit.scheduling.renewing`).
 
     In the last minute of a token's life it is still used, and another one fetched meanwhile. The
     token endpoint is under the transport's destination policy.

@@ -38,6 +38,7 @@ from pushkit.outbox.states import (
     DeliveryState,
 )
 from pushkit.record import field, record
+from pushkit.scheduling.retry import after_fruitless_claims
 from pushkit.storage.script import (
     Row,
     Rows,
@@ -50,7 +51,6 @@ from pushkit.storage.script import (
     padded,
     to_micros,
 )
-from pushkit.work.retry import after_fruitless_claims
 
 # Bodies in a chain wait in memory: long ones wait in the outbox.
 CHAINED_BYTES = 2**15

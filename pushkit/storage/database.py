@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pushkit.errors import ConfigError
-from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.location import postgres_dsn
 from pushkit.storage.migrations import Access, Migration, Schema
 from pushkit.storage.script import Ending, Group, Script
 from pushkit.storage.sqlite import SqliteDatabase
+from pushkit.storage.worker_locks import WorkerLocks
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Database(Protocol):
 
         Items of one group that wait at the same time become one script in one transaction. If that
         fails, each is run alone: nobody hears of another's error. On PostgreSQL such a script must
-        wait for no row, or all would wait: what it cannot have at once it leaves `APART`.
+        wait for no row, or all would wait: what it cannot have at once it answers with `DEFERRED`.
         """
 
     async def write_on(self, connection: object, script: Script[T]) -> T:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
-from pushkit.storage.script import Apart, Ending, Group, Refused, Script
+from pushkit.storage.script import Deferred, Ending, Group, Refused, Script
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -29,7 +29,7 @@ _ROUNDS: Final = 3
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Item, T]):
-    """An item, and who waits for its result: until when and how often, if it was left apart."""
+    """An item, and who waits for its result: until when and how often, if it was deferred."""
 
     group: Group[Item, T]
     item: Item
@@ -72,7 +72,7 @@ class Batch(Generic[Item, T]):
     waiting: Sequence[_Waiting[Item, T]]
     wait: bool  # whether the script may wait for rows that somebody holds
     # What the script came to. Without them, and without an error, the event loop ends.
-    results: Sequence[T | Apart | Refused] | None = None
+    results: Sequence[T | Deferred | Refused] | None = None
     error: Exception | None = None  # what was raised instead
     is_final: bool = False  # whether nobody may be tried alone: all hear of the error
 
@@ -99,14 +99,14 @@ class GroupCommit:
     """Collects items, and hands them to a driver: what comes meanwhile goes together afterwards.
 
     Items of a group share a script. If it fails, each is run alone, beside what comes next. What
-    a script leaves apart, because somebody holds a row, goes into a later one. What was submitted
+    a script defers, because somebody holds a row, goes into a later one. What was submitted
     is done even if whoever asked for it is cancelled.
 
     Belongs to the event loop in which it is made.
 
     Args:
         most: How many items go together.
-        patience: How long something may be left apart.
+        patience: How long something may be deferred.
         wait: Whether scripts may wait for rows that somebody holds.
     """
 
@@ -235,22 +235,22 @@ class GroupCommit:
         self._finished(len(waiting))
 
     def _tell(self, waiting: Sequence[_Waiting[Any, Any]], results: Sequence[Any]) -> None:
-        apart = []
+        deferred = []
         for each, result in zip(waiting, results, strict=True):
-            if isinstance(result, Apart):
-                apart.append(each)
+            if isinstance(result, Deferred):
+                deferred.append(each)
             elif isinstance(result, Refused):
                 each.fail(result.error)
             else:
                 each.succeed(result)
-        left = self._leave_apart(apart) if apart else 0
+        left = self._defer(deferred) if deferred else 0
         self._finished(len(waiting) - left)
 
-    def _leave_apart(self, apart: Sequence[_Waiting[Any, Any]]) -> int:
+    def _defer(self, deferred: Sequence[_Waiting[Any, Any]]) -> int:
         """Let items come again after a pause, if there is patience left; return how many do."""
         now = self._loop.time()
         later = []
-        for each in apart:
+        for each in deferred:
             each.until = now + self._patience if each.until is None else each.until
             if now < each.until:
                 later.append(each)

@@ -63,13 +63,13 @@ class Statement:
 Script: TypeAlias = Generator[Statement, Rows, T]
 
 
-class Apart(Enum):
-    """What a group's script returns for an item for which it would have had to wait."""
+class Deferred(Enum):
+    """The result of an item whose rows are locked elsewhere: it is run again later."""
 
-    APART = "apart"
+    DEFERRED = "deferred"
 
 
-APART: Final = Apart.APART
+DEFERRED: Final = Deferred.DEFERRED
 
 
 @record(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class Group(Protocol[Item_contra, T_co]):
 
     def __call__(
         self, items: Sequence[Item_contra], /, *, wait: bool
-    ) -> Script[Sequence[T_co | Apart | Refused]]:
+    ) -> Script[Sequence[T_co | Deferred | Refused]]:
         """Make the script. What it raises is raised for all items, each of which is then alone.
 
         Args:
             items: At least one.
-            wait: Whether it may wait for rows that somebody holds. If not, it leaves `APART` what
-                needs them.
+            wait: Whether it may wait for rows that are locked elsewhere. If not, the result of
+                an item that needs such a row is `DEFERRED`.
         """
 
 
@@ -103,8 +103,8 @@ def alone(group: Group[Item, T], item: Item) -> Script[T]:
     [result] = yield from group([item], wait=True)
     if isinstance(result, Refused):
         raise result.error
-    if isinstance(result, Apart):
-        raise TypeError("a script that may wait left an item apart")
+    if isinstance(result, Deferred):
+        raise TypeError("a script that may wait deferred an item")
     return result
 
 

@@ -26,7 +26,6 @@ from pushkit.clock import utc_now
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.storage.group_commit import Batch, Ended, GroupCommit
-from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import (
     Access,
     Migration,
@@ -38,6 +37,7 @@ from pushkit.storage.migrations import (
     schema_of,
 )
 from pushkit.storage.script import Ending, Group, Rows, Script, driver_connection
+from pushkit.storage.worker_locks import WorkerLocks
 
 Item = TypeVar("Item")
 T = TypeVar("T")

@@ -24,9 +24,9 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from pushkit.logs import RepeatedLog
+from pushkit.scheduling.pump import cancelled
 from pushkit.telemetry.catalogue import Metric, MetricType
 from pushkit.telemetry.together import DIRECTORY
-from pushkit.work.pump import cancelled
 
 _log = logging.getLogger("pushkit.telemetry")
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import click
 
+from pushkit.scheduling.pump import cancelled
 from pushkit.terminal.command import errors_told
 from pushkit.terminal.systemd import Relay
-from pushkit.work.pump import cancelled
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -21,9 +21,9 @@ from typing import Any, Final
 from pushkit.errors import PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.record import record
+from pushkit.scheduling.deadlines import Deadlines
+from pushkit.scheduling.pump import cancelled
 from pushkit.traceparent import trace_id_of
-from pushkit.work.deadlines import Deadlines
-from pushkit.work.pump import cancelled
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
 from receiver.callbacks.threads import CallbackThreads
 from receiver.callbacks.turns import Place, Shares, share_of

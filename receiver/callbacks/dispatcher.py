@@ -20,12 +20,12 @@ from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import CalledBack, NotificationDead
+from pushkit.scheduling import stop_after_attempt
+from pushkit.scheduling.pump import Pump
+from pushkit.scheduling.retry import RetryPolicy, next_attempt, wait_schedule
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script
 from pushkit.traceparent import trace_id_of
-from pushkit.work import stop_after_attempt
-from pushkit.work.pump import Pump
-from pushkit.work.retry import RetryPolicy, next_attempt, wait_schedule
 from receiver.callbacks.calls import TIMED_OUT, Call, Caller, logged_of, within_trace
 from receiver.callbacks.leases import Leases
 from receiver.callbacks.registry import Callback, CallbackRegistry

@@ -10,9 +10,9 @@ import time
 from datetime import datetime, timedelta
 
 from pushkit.errors import StorageError
+from pushkit.scheduling.pump import cancelled
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script
-from pushkit.work.pump import cancelled
 from receiver.inbox.model import ClaimedNotification, Lease
 from receiver.inbox.store import Inbox
 

@@ -17,9 +17,9 @@ from datetime import datetime
 from typing import Final, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
+from pushkit.scheduling.retry import persist
 from pushkit.storage.database import Database
-from pushkit.storage.script import APART, Apart, Script
-from pushkit.work.retry import persist
+from pushkit.storage.script import DEFERRED, Deferred, Script
 from receiver.callbacks.calls import Call
 from receiver.callbacks.leases import Leases
 from receiver.callbacks.turns import Turns
@@ -30,7 +30,7 @@ from receiver.inbox.together import Asked, together
 T = TypeVar("T")
 
 # What follows each of a batch: the next of its task, if that is in hand now.
-_Followed: TypeAlias = Sequence[ClaimedNotification | Apart | None]
+_Followed: TypeAlias = Sequence[ClaimedNotification | Deferred | None]
 
 _PATIENCE: Final = 0.002  # seconds that an end waits for what is accepted next
 
@@ -157,7 +157,7 @@ class Settler:
             self._next = None
         following = writing.result() if error is None else [None] * len(batch.ended)
         for each, followed in zip(batch.ended, following, strict=True):
-            if followed is APART:
+            if followed is DEFERRED:
                 self._write(_Batch([each]))
                 continue
             self._leases.let_go(each.claimed)
@@ -198,10 +198,10 @@ class Settler:
 
     def _script(
         self, batches: Sequence[_Batch], /, *, wait: bool
-    ) -> Script[list[_Followed | Apart]]:
+    ) -> Script[list[_Followed | Deferred]]:
         """Write down what is done; take the next of each task into hand, where it may be.
 
-        Of a batch in which some are held by somebody else, those are left apart.
+        Of a batch in which some are held by somebody else, those are deferred.
         """
         if self._next in batches:
             first, self._next = self._next, None  # what ends from now on is of the next one
@@ -237,8 +237,8 @@ class Settler:
         }
         following = yield from self._next_of(lines, now, taken)
         came_to = {each: following.get(each) for each in ours}
-        results = [[came_to.get(each, APART) for each in batch.ended] for batch in batches]
-        return [APART if each == [APART] else each for each in results]
+        results = [[came_to.get(each, DEFERRED) for each in batch.ended] for batch in batches]
+        return [DEFERRED if each == [DEFERRED] else each for each in results]
 
     def _next_of(
         self, lines: Mapping[tuple[str, str], Ended], now: datetime, taken: float

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from pushkit.work.pump import Slots
+from pushkit.scheduling.pump import Slots
 
 # Times as many as there are places: in hand, and not settled yet.
 _MOST_IN_HAND: Final = 4

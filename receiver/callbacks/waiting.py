@@ -14,8 +14,8 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 
 from pushkit.a2a import TaskState
 from pushkit.errors import ConfigError, InboundError, StorageError
+from pushkit.scheduling.pump import cancelled
 from pushkit.storage.database import Database
-from pushkit.work.pump import cancelled
 from receiver.callbacks.registry import parse_member
 from receiver.inbox.model import Notification
 from receiver.inbox.store import Inbox

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import cast
 
 from pushkit.logs import RepeatedLog
-from pushkit.work.pump import cancelled
+from pushkit.scheduling.pump import cancelled
 from receiver.edge import Begin
 from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key

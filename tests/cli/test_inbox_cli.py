@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tenacity import stop_after_attempt
 
-from pushkit.work.retry import RetryPolicy, wait_schedule
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from receiver import Notification
 from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import Dispatcher

@@ -29,8 +29,8 @@ from pushkit import (
     save_key_ring,
 )
 from pushkit.cli.worker_options import Delivering, delivery_options
+from pushkit.scheduling.retry import DEFAULT_SCHEDULE, MAX_AGE, gives_up
 from pushkit.storage.postgres import _MIGRATION_LOCK
-from pushkit.work.retry import DEFAULT_SCHEDULE, MAX_AGE, gives_up
 from tests.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, environment
 from tests.eventually import DEADLINE, eventually, eventually_sync
 from tests.forked import forked

@@ -89,7 +89,7 @@ async def test_a_sender_tells_of_an_outage_once_per_cause(
     await asyncio.to_thread(server.start)
     notifying.cancel()
 
-    lines = told(caplog, "pushkit.work", "pushkit.storage", "asyncpg.pool")
+    lines = told(caplog, "pushkit.scheduling", "pushkit.storage", "asyncpg.pool")
     assert any("could not be settled" in line for line in lines)
     assert set(lines.values()) == {1}
     assert len(lines) <= 9, lines  # settling, claiming, listening: broken, refused, starting up
@@ -145,7 +145,7 @@ async def test_a_receiver_tells_of_an_outage_once_per_cause(
     await eventually(all_are_called_back)
     await runner.cleanup()
 
-    lines = told(caplog, "pushkit.work", "pushkit.storage", "asyncpg.pool")
+    lines = told(caplog, "pushkit.scheduling", "pushkit.storage", "asyncpg.pool")
     assert any("callbacks: the database is out of reach" in line for line in lines)
     assert set(lines.values()) == {1}
     assert len(lines) <= 6, lines

@@ -28,10 +28,10 @@ from pushkit import (
 )
 from pushkit.events.model import Event
 from pushkit.events.sender import AttemptMade
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.telemetry.tracing import Tracing
 from pushkit.traceparent import read_traceparent, trace_id_of
 from pushkit.webhook import Headers, WebhookRequest
-from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import InboxStatus, Notification, Receiver, TaskPolicy, TrustedSender
 from tests.eventually import eventually
 from tests.ports import free_port

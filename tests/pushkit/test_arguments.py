@@ -11,7 +11,7 @@ import pytest
 
 from pushkit import Authentication, PushSender, SenderOptions
 from pushkit.errors import ConfigError
-from pushkit.work.retry import RetryPolicy
+from pushkit.scheduling.retry import RetryPolicy
 from receiver import Limits, Receiver
 from receiver.callbacks.registry import CallbackRegistry
 from tests.receiver.conftest import trusted_sender

@@ -19,6 +19,7 @@ from pushkit import AlertOptions
 from pushkit.alerts.rule import AlertCode
 from pushkit.bounded_json import read_json
 from pushkit.errors import ConfigError
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.signing.standard_webhooks import (
     check_webhook_signature,
     generate_webhook_secret,
@@ -26,7 +27,6 @@ from pushkit.signing.standard_webhooks import (
     read_verifier,
 )
 from pushkit.webhook import Headers
-from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification, TrustedSender
 from receiver.settings import load_settings
 from tests.eventually import DEADLINE, eventually

@@ -14,7 +14,7 @@ from pushkit.events.receiver import (
     NotificationRefused,
     NotificationRepeated,
 )
-from pushkit.work.retry import RetryPolicy, wait_schedule
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from receiver import Notification
 from tests.eventually import eventually
 from tests.told import told

@@ -11,8 +11,8 @@ from pushkit.webhook import Headers
 from receiver import Limits, RateLimit, SenderProfile
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
 from receiver.house import RateLimitedError, RateLimiter
-from receiver.life import DRAIN
 from receiver.peers import Peers
+from receiver.runtime import DRAIN
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory

@@ -11,8 +11,8 @@ from tenacity import stop_after_attempt
 
 from pushkit.events.model import Event
 from pushkit.events.receiver import CalledBack, NotificationDead, ReceiverEvent
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.terminal.log_output import JsonLines
-from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification
 from tests.eventually import eventually
 from tests.told import told

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tenacity import stop_after_attempt
 
-from pushkit.work.retry import RetryPolicy, wait_schedule
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from receiver import Notification, Receiver
 from tests.eventually import eventually
 from tests.metrics_page import MetricsRead

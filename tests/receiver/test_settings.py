@@ -17,8 +17,8 @@ from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from receiver import Limits, RateLimit, Receiver, TrustedSender
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
 from receiver.inbox.retention import InboxRetention
-from receiver.life import DRAIN
 from receiver.limits import ConnectionLimits
+from receiver.runtime import DRAIN
 from receiver.settings import ReceiverSettings, SenderSettings, load_settings
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def test_what_the_file_leaves_out_means_the_defaults_of_the_code(tmp_path: Path)
     assert receiver.intake.limits == own.intake.limits == Limits()
     for each in (receiver, own):
         assert each.dispatcher._caller._timeout == CALLBACK_TIMEOUT
-        assert each._life.drain == DRAIN
+        assert each._runtime.drain == DRAIN
         assert each.dispatcher._caller._slots == 64
     assert settings.connection_limits == ConnectionLimits()
     assert settings.retention.build() == InboxRetention()

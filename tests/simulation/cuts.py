@@ -35,7 +35,7 @@ _HEADS = "pushkit.outbox.heads"
 _ENQUEUE = "pushkit.delivery.enqueue"
 _ATTEMPT = "pushkit.delivery.attempt"
 _WORKER = "pushkit.delivery.worker"
-_CONSEQUENCES = "pushkit.delivery.consequences"
+_SIDE_EFFECTS = "pushkit.delivery.side_effects"
 _SUBSCRIPTIONS = "pushkit.subscriptions.store"
 _SQLITE = "pushkit.storage.sqlite"
 _DISPATCHER = "receiver.callbacks.dispatcher"
@@ -149,7 +149,7 @@ CUTS = (
     _cut(
         "turns of lines",
         "Lines leave their slots to what waits for one.",
-        "pushkit.work.pump",
+        "pushkit.scheduling.pump",
         ("self._slots.let_wait()  # or", "pass  # or"),
     ),
     _cut(
@@ -354,7 +354,7 @@ CUTS = (
     _cut(
         "410",
         "A webhook that is gone gets nothing more.",
-        _CONSEQUENCES,
+        _SIDE_EFFECTS,
         (
             "yield from self.outbox.cancel_subscription(current.id, now, CancelledBy.DISABLED)",
             "pass",
@@ -449,7 +449,7 @@ CUTS = (
     _cut(
         "callback drain",
         "A receiver that is stopped gives its callbacks time.",
-        "receiver.life",
+        "receiver.runtime",
         (
             "await self.dispatcher.finish(within=timedelta(seconds=max(left, 0)))",
             "await self.dispatcher.finish(within=timedelta(0))",

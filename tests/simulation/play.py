@@ -18,11 +18,11 @@ import pushkit.delivery.database
 import pushkit.keys.jwks
 import pushkit.net.guard
 import pushkit.net.jwks_client
+import pushkit.scheduling.pump
 import pushkit.signing.http_message_signatures
 import pushkit.signing.jose
 import pushkit.signing.notification_jwt
 import pushkit.signing.standard_webhooks
-import pushkit.work.pump
 import receiver.admin
 import receiver.callbacks.dispatcher
 from pushkit import RetryPolicy, SenderOptions, wait_schedule
@@ -31,13 +31,13 @@ from pushkit.errors import StorageError
 from pushkit.keys import primitives
 from pushkit.keys.jwk import SigningKey, public_jwk
 from pushkit.keys.jwks import parse_jwks
+from pushkit.scheduling.housekeeping import Housekeeper
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey, SecretKeys
 from pushkit.storage.database import Database
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import to_micros
-from pushkit.work.housekeeping import Housekeeper
 from receiver import Notification
 from tests.simulation import cheap
 from tests.simulation.attacks import Attacker
@@ -779,7 +779,7 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
             "POLL_INTERVAL",
             timedelta(hours=2) if slow else timedelta(minutes=2),
         ),
-        (pushkit.work.pump, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
+        (pushkit.scheduling.pump, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
         (Housekeeper.__init__, "__kwdefaults__", {"interval": _RESTS[slow]}),
         (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),
         (pushkit.net.guard, "SystemResolver", SimulatedResolver),

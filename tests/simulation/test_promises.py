@@ -435,6 +435,8 @@ def test_a_fault_that_nobody_expected_is_heard() -> None:
     found: list[str] = []
 
     with Secrets(found.append):
-        logging.getLogger("pushkit.work").error("deliveries: failed unexpectedly; it comes back")
+        logging.getLogger("pushkit.scheduling").error(
+            "deliveries: failed unexpectedly; it comes back"
+        )
 
     assert len(found) == 1

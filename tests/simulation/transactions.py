@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from pushkit.delivery.again import Again
 from pushkit.delivery.breaker import BreakerPolicy
-from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.settle import Settler
+from pushkit.delivery.side_effects import SideEffects
 from pushkit.delivery.slots import Claimed
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
@@ -269,7 +269,7 @@ def _settle(chance: random.Random, _number: int) -> Make:
             database=database,
             worker=worker,
             clock=lambda: memory.stage.moment,
-            consequences=Consequences(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
+            side_effects=SideEffects(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
         )
         yield from settler.script(
             [[Claimed(each, None, 0.0, result=result)] for each in chosen], wait=wait

@@ -47,8 +47,8 @@ from pushkit import (
 from pushkit.clock import utc_now
 from pushkit.dashboard.app import dashboard_app
 from pushkit.keys.jwks import jwks_document
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.webui.access import DashboardAccess
-from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from receiver.dashboard.app import dashboard_of
 from tests.ports import free_port

@@ -24,7 +24,7 @@ from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.lane import Lane, Question
 from pushkit.net.posting import Answer
 from pushkit.net.timing import Probe
-from pushkit.work.deadlines import Deadlines
+from pushkit.scheduling.deadlines import Deadlines
 
 __all__ = ["FuzzFailedError", "Wire", "fuzz", "hear"]
 

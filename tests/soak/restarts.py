@@ -36,9 +36,9 @@ from pushkit.errors import StorageError  # noqa: E402
 from pushkit.events.model import Event  # noqa: E402
 from pushkit.events.receiver import CalledBack, NotificationDead  # noqa: E402
 from pushkit.progress import advance  # noqa: E402
+from pushkit.scheduling import stop_after_attempt  # noqa: E402
 from pushkit.storage.script import Script, Statement  # noqa: E402
 from pushkit.terminal.progress import showing_progress  # noqa: E402
-from pushkit.work import stop_after_attempt  # noqa: E402
 from receiver import (  # noqa: E402
     InboxFilter,
     InboxStatus,

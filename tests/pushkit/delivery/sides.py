@@ -13,7 +13,7 @@ from pushkit.delivery.enqueue import Notice
 from pushkit.errors import PushkitError
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.storage.database import Database
-from pushkit.storage.script import Apart, Group, Refused, Row, Script, Statement, alone
+from pushkit.storage.script import Deferred, Group, Refused, Row, Script, Statement, alone
 
 __all__ = ["SIDES", "everything_of", "notice_of", "read", "together", "write"]
 
@@ -76,7 +76,7 @@ async def together(
     for item, result in zip(items, results, strict=True):
         if isinstance(result, Refused):
             found.append(result.error)
-        elif isinstance(result, Apart):
+        elif isinstance(result, Deferred):
             found.append(await database.write(alone(group, item)))
         else:
             found.append(result)

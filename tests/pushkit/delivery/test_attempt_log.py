@@ -16,7 +16,7 @@ from aiohttp import web
 from pushkit import PushSender, StatusUpdate
 from pushkit.bounded_json import JsonValue
 from pushkit.outbox.attempts import LoggedAttempt
-from pushkit.work.housekeeping import Housekeeper
+from pushkit.scheduling.housekeeping import Housekeeper
 from tests.eventually import eventually
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pushkit.events.model import Event
 from pushkit.events.sender import BreakerClosed, BreakerOpened
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import DeliveryState, Outcome
-from pushkit.work.retry import RetryPolicy, wait_schedule
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from tests.told import told
 
 if TYPE_CHECKING:

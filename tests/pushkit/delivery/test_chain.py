@@ -20,7 +20,7 @@ from pushkit.delivery.chain import Chain
 from pushkit.delivery.slots import Claimed
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
-from pushkit.work.deadlines import Deadlines
+from pushkit.scheduling.deadlines import Deadlines
 from tests.eventually import eventually
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.database import open_outbox
 from pushkit.events.model import Event, EventKind
 from pushkit.outbox.states import DeliveryState
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.subscriptions.model import Filter
-from pushkit.work.retry import RetryPolicy, wait_schedule
 from tests.eventually import eventually
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pushkit.delivery import ownership
 from pushkit.errors import OwnershipError
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
-from pushkit.work.renewing import Renewing
+from pushkit.scheduling.renewing import Renewing
 from tests.eventually import DEADLINE, PATIENT
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import DeliveryState
-from pushkit.work.retry import DEFAULT_SCHEDULE
+from pushkit.scheduling.retry import DEFAULT_SCHEDULE
 from tests.pushkit.delivery.conftest import Clock
 
 if TYPE_CHECKING:

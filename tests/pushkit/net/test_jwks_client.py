@@ -33,8 +33,8 @@ from pushkit.net.jwks_client import (
 )
 from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
+from pushkit.scheduling import renewing
 from pushkit.webhook import Headers
-from pushkit.work import renewing
 from tests.eventually import DEADLINE, eventually
 
 AiohttpServer = Callable[[web.Application], Awaitable[TestServer]]

@@ -16,7 +16,7 @@ from pushkit.net.lane import Lane, Question
 from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.timing import Probe
 from pushkit.net.transport import Transport
-from pushkit.work.deadlines import Deadlines
+from pushkit.scheduling.deadlines import Deadlines
 from tests.eventually import PATIENT, eventually
 from tests.pushkit.net.test_transport import HEAD, OK, keeps_silent, says, serving
 from tests.soak.fuzz_answers import FuzzFailedError, Wire, fuzz, hear

@@ -23,8 +23,8 @@ from pushkit.errors import IdempotencyConflictError
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.scheduling.retry import after_fruitless_claims
 from pushkit.subscriptions.model import Subscription
-from pushkit.work.retry import after_fruitless_claims
 from tests.long_runs import examples
 
 OWNERS = ("alice", "bob")

@@ -13,7 +13,7 @@ import pytest
 from pushkit.errors import CommitUncertainError, PushkitError, StorageError
 from pushkit.storage import group_commit
 from pushkit.storage.group_commit import Batch, Ended, GroupCommit
-from pushkit.storage.script import APART, Apart, Refused, Script
+from pushkit.storage.script import DEFERRED, Deferred, Refused, Script
 from tests.eventually import DEADLINE
 
 
@@ -27,7 +27,9 @@ class Store:
     is_run: asyncio.Event = field(default_factory=asyncio.Event)
     may_commit: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def group(self, names: Sequence[str], /, *, wait: bool) -> Script[list[str | Apart | Refused]]:
+    def group(
+        self, names: Sequence[str], /, *, wait: bool
+    ) -> Script[list[str | Deferred | Refused]]:
         yield from ()
         self.made.append(list(names))
         for name in names:
@@ -37,10 +39,10 @@ class Store:
                 raise CommitUncertainError(name)
         return [self._result(name, wait) for name in names]
 
-    def _result(self, name: str, wait: bool) -> str | Apart | Refused:
+    def _result(self, name: str, wait: bool) -> str | Deferred | Refused:
         if name == "refused":
             return Refused(PushkitError(name))
-        return APART if name in self.held and not wait else name
+        return DEFERRED if name in self.held and not wait else name
 
     def run(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
         for batch in batches:

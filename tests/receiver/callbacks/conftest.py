@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tenacity import stop_after_attempt
 
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
-from pushkit.storage.liveness import WorkerLocks
-from pushkit.work.retry import RetryPolicy, wait_schedule
+from pushkit.storage.worker_locks import WorkerLocks
 from receiver import Notification
 from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from pushkit.errors import StorageError
+from pushkit.scheduling import stop_after_attempt
+from pushkit.scheduling.retry import RetryPolicy, next_attempt, wait_schedule
 from pushkit.storage.script import Script
-from pushkit.work import stop_after_attempt
-from pushkit.work.retry import RetryPolicy, next_attempt, wait_schedule
 from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks import dispatcher as of_dispatcher

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pushkit.storage.script import APART, Apart, Script, Statement
+from pushkit.storage.script import DEFERRED, Deferred, Script, Statement
 from receiver.inbox.together import Asked, together
 
 
@@ -15,9 +15,9 @@ def accepting(names: Sequence[str], /, *, wait: bool) -> Script[list[str]]:
     return [f"{name} accepted" for name in names]
 
 
-def settling(names: Sequence[str], /, *, wait: bool) -> Script[list[str | Apart]]:
+def settling(names: Sequence[str], /, *, wait: bool) -> Script[list[str | Deferred]]:
     yield Statement(f"settle, wait={wait}", tuple(names))
-    return [APART if name == "held" else f"{name} settled" for name in names]
+    return [DEFERRED if name == "held" else f"{name} settled" for name in names]
 
 
 def test_of_what_is_asked_for_at_once_settling_comes_first() -> None:
@@ -35,4 +35,4 @@ def test_of_what_is_asked_for_at_once_settling_comes_first() -> None:
     assert script.send([]) == Statement("accept, wait=False", ("a", "c"))
     with pytest.raises(StopIteration) as ended:
         script.send([])
-    assert ended.value.value == ["a accepted", "b settled", "c accepted", APART]
+    assert ended.value.value == ["a accepted", "b settled", "c accepted", DEFERRED]

@@ -20,7 +20,7 @@ from pushkit.logs import RepeatedLog
 
 Item = TypeVar("Item")
 
-_log = logging.getLogger("pushkit.work")
+_log = logging.getLogger("pushkit.scheduling")
 
 _AFTER_FAULT = timedelta(seconds=1)
 # Items may be due and yet not given out, because their destination is at its limit.

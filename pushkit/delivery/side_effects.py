@@ -31,8 +31,8 @@ from pushkit.subscriptions.store import SubscriptionStore
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Consequences:
-    """Draws the consequences."""
+class SideEffects:
+    """Draws the side_effects."""
 
     breaker: BreakerPolicy  # when a destination is left alone
     disable_after: timedelta  # after how long of nothing but failures a subscription is disabled

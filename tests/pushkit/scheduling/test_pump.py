@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import StorageError
-from pushkit.work.pump import Pump, Slots, cancelled
+from pushkit.scheduling.pump import Pump, Slots, cancelled
 from tests.eventually import DEADLINE
 
 
@@ -147,7 +147,7 @@ async def test_outlives_a_claim_that_fails(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pushkit.work.pump._AFTER_FAULT", timedelta(0))
+    monkeypatch.setattr("pushkit.scheduling.pump._AFTER_FAULT", timedelta(0))
     work = Work("a")
     work.faults.append(fault)
     async with running(work.pump().run()):
@@ -161,7 +161,7 @@ async def test_outlives_a_claim_that_fails(
 async def test_claims_that_fail_again_and_again_are_one_line(
     fault: type[Exception], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pushkit.work.pump._AFTER_FAULT", timedelta(0))
+    monkeypatch.setattr("pushkit.scheduling.pump._AFTER_FAULT", timedelta(0))
     work = Work("a")
     work.faults += [fault(f"the {number}.") for number in range(20)]
     async with running(work.pump().run()):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pushkit.errors import OutboundError
-from pushkit.work.renewing import Held, Renewing
+from pushkit.scheduling.renewing import Held, Renewing
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration
 from pushkit.storage.sqlite import SqliteDatabase
+from pushkit.storage.worker_locks import WorkerLocks
 
 HOLD = """
 import sys
 from pathlib import Path
-from pushkit.storage.liveness import WorkerLocks
+from pushkit.storage.worker_locks import WorkerLocks
 locks = WorkerLocks(Path(sys.argv[1]))
 locks.hold("theirs")
 print("held", flush=True)

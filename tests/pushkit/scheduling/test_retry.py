@@ -11,7 +11,13 @@ from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
 from pushkit.errors import ConfigError
-from pushkit.work.retry import DEFAULT_SCHEDULE, RetryPolicy, gives_up, next_attempt, wait_schedule
+from pushkit.scheduling.retry import (
+    DEFAULT_SCHEDULE,
+    RetryPolicy,
+    gives_up,
+    next_attempt,
+    wait_schedule,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE, HOUR = 60, 3600

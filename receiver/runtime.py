@@ -1,4 +1,4 @@
-"""The life of a receiver: what is opened, what runs, and what is closed in which order."""
+"""A receiver while it is open: what is opened, what runs, and in which order it is closed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 
 from pushkit.errors import StorageError
 from pushkit.net.transport import Transport
+from pushkit.scheduling.housekeeping import Housekeeper
+from pushkit.scheduling.pump import cancelled
 from pushkit.storage.database import Database
 from pushkit.storage.migrations import Access
-from pushkit.work.housekeeping import Housekeeper
-from pushkit.work.pump import cancelled
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
 from receiver.inbox.store import Inbox
@@ -44,7 +44,7 @@ class LoopLock:
 
 
 @dataclass(slots=True, kw_only=True)
-class Life:
+class Runtime:
     """Opens, runs and closes what a receiver is made of."""
 
     database: Database  # where inbox and expected tasks live
