@@ -691,8 +691,8 @@ class PushSender:
         Raises:
             InvalidUpdateError: The update has no task id, or the snapshot is of another task.
             IdempotencyConflictError: The key was used with another update.
-            ConfigError: A connection of an unknown kind, not in a transaction, or in one that is
-                too strict; or an argument of a wrong type.
+            ConfigError: A connection of an unknown kind, to another outbox, not in a transaction,
+                or in one that is too strict; or an argument of a wrong type.
             CommitUncertainError: The connection broke in the commit: it may be stored or not.
             StorageError: The database refused.
         """

@@ -87,8 +87,8 @@ class Database(Protocol):
         """Run a script in the transaction that a caller's own connection is in; commit nothing.
 
         Raises:
-            ConfigError: It is no connection of the driver's, or in no transaction, or in one that
-                does not see what others commit.
+            ConfigError: It is no connection of the driver's, or to other tables than these; or in
+                no transaction, or in one that does not see what others commit.
             StorageError: The database refused; of the script nothing is in the transaction.
             PushkitError: What the script itself raised; the same holds.
         """

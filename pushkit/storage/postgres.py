@@ -23,12 +23,14 @@ from asyncpg.pool import PoolConnectionProxy
 
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
+from pushkit.record import record
 from pushkit.storage.group_commit import Batch, Ended, GroupCommit, held_too_long
 from pushkit.storage.location import host_of
 from pushkit.storage.migrations import Access, Migration, Schema, find_schema, left_behind, migrate
 from pushkit.storage.script import (
     Ending,
     Group,
+    Row,
     Script,
     Statement,
     chunks,
@@ -61,6 +63,15 @@ _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
 _LEFT_BEHIND = "PK001"  # the SQLSTATE of `pushkit_check`
 # Whoever has read it is let end, and sees nothing of what comes; who comes later sees it.
 _LOCK_WRITERS = "LOCK TABLE pushkit_writers IN ACCESS EXCLUSIVE MODE"
+# Of a caller's transaction: its isolation, and in which outbox or inbox it would write. A server is
+# known by its start: locks and `NOTIFY` reach no further than one that runs.
+_OF_TRANSACTION = """
+    SELECT current_setting('transaction_isolation') AS isolation,
+        pg_postmaster_start_time() AS server, current_database() AS database,
+        found.oid AS tables, relnamespace::regnamespace::text AS schema
+    FROM (SELECT to_regclass('pushkit_writers')::oid AS oid) AS found
+    LEFT JOIN pg_class ON pg_class.oid = found.oid
+"""
 _HELD = "pg_advisory_xact_lock(hashtextextended(name, 0))"
 _HELD_AT_ONCE = "pg_try_advisory_xact_lock(hashtextextended(name, 0))"
 _FAULTS = (
@@ -123,6 +134,24 @@ class _PassingError(StorageError):
     """A script that would go through if it were run again: another transaction was in the way."""
 
 
+@record(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Which tables of ours a transaction writes to."""
+
+    server: datetime  # when it was started
+    database: str
+    schema: str | None  # None where the search path leads to no tables of ours
+    tables: int | None
+
+    @classmethod
+    def of(cls, found: Row) -> _Place:
+        return cls(**{name: found[name] for name in ("server", "database", "schema", "tables")})
+
+    def __str__(self) -> str:
+        tables = f"schema {self.schema}" if self.schema else "no tables of pushkit's"
+        return f"database {self.database}, {tables}"
+
+
 class PostgresDatabase:
     """A database on a PostgreSQL server."""
 
@@ -160,6 +189,7 @@ class PostgresDatabase:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._scripts = 0
+        self._place: _Place | None = None  # where scripts write, as last seen
         self._own: set[int] = set()  # the server's processes behind the pool's connections
         self._idle = asyncio.Event()
         self._idle.set()
@@ -340,10 +370,33 @@ class PostgresDatabase:
                 " notification together: begin one first"
             )
         try:
-            await _check_isolation(found)
+            await self._check_transaction(found)
             return await _run_nested(found, self._check, script)
         except _FAULTS as exc:
             raise self._refusal(exc, "roll the transaction back") from exc
+
+    async def _check_transaction(
+        self, connection: asyncpg.Connection | PoolConnectionProxy
+    ) -> None:
+        [found] = await connection.fetch(_OF_TRANSACTION)
+        # What it has seen once it sees for ever: it would take a delivery that was settled since
+        # for unfinished, and put the new one behind it, where nobody finds it.
+        if found["isolation"] != "read committed":
+            raise ConfigError(
+                f"connection: its transaction is {found['isolation'].upper()}, expected READ"
+                " COMMITTED: begin it so, or notify after it"
+            )
+        place = _Place.of(found)
+        if place == self._place:
+            return
+        # Never looked at; or it has moved: to a server that was started again, to other tables.
+        self._place = own = await self.read(_own_place())
+        if place != own:
+            server = "" if place.server == own.server else " of another server"
+            raise ConfigError(
+                f"connection: found {place}{server}, expected {own}: connect to where the outbox"
+                " is, with the same search_path"
+            )
 
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, on a consistent snapshot."""
@@ -511,15 +564,9 @@ async def _has_functions(connection: PoolConnectionProxy) -> bool:
     return {each.split("$$")[1] for each in _FUNCTIONS} <= {row["prosrc"] for row in rows}
 
 
-async def _check_isolation(connection: asyncpg.Connection | PoolConnectionProxy) -> None:
-    # What it has seen once it sees for ever: it would take a delivery that was settled since for
-    # unfinished, and put the new one behind it, where nobody finds it.
-    found = await connection.fetchval("SELECT current_setting('transaction_isolation')")
-    if found != "read committed":
-        raise ConfigError(
-            f"connection: its transaction is {found.upper()}, expected READ COMMITTED: begin it"
-            " so, or notify after it"
-        )
+def _own_place() -> Script[_Place]:
+    [found] = yield Statement(_OF_TRANSACTION)
+    return _Place.of(found)
 
 
 async def _run_nested(

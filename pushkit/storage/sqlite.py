@@ -151,6 +151,9 @@ class SqliteDatabase:
     def _check(self, connection: sqlite3.Connection) -> None:
         """Refuse to write where an upgrade has left this process behind, or another file is."""
         self._check_file()
+        self._check_schema(connection)
+
+    def _check_schema(self, connection: sqlite3.Connection) -> None:
         newest = self._migrations[-1].version
         found = _execute(connection, newer_writers(self._component, newest), ())
         if found:
@@ -164,6 +167,18 @@ class SqliteDatabase:
             raise StorageError(
                 f"{self.path}: the file, its -wal or its -shm was removed or replaced since this"
                 " process opened it; nothing is stored: put it back, or start the process again"
+            )
+
+    def _check_opened(self, connection: sqlite3.Connection) -> None:
+        """Refuse a connection to another file, which may have an outbox of its own.
+
+        To attach this one to it will not do: SQLite commits each of them by itself.
+        """
+        main: str = _execute(connection, "PRAGMA database_list", ())[0]["file"]
+        if not _are_same(main, self._file):
+            raise ConfigError(
+                f"connection: it opened {main or 'no file'}, expected {self._file}, where the"
+                " outbox is: open that one"
             )
 
     def _inodes(self) -> tuple[int | None, ...]:
@@ -263,7 +278,9 @@ class SqliteDatabase:
                     " notification together: execute BEGIN IMMEDIATE first"
                 )
             with _reading_text(found):
-                self._check(found)
+                self._check_file()
+                self._check_opened(found)
+                self._check_schema(found)
                 return _run_nested(found, script)
         except sqlite3.ProgrammingError as exc:  # it is closed, or belongs to another thread
             raise ConfigError(f"connection: {exc}") from exc
@@ -418,6 +435,13 @@ def _inode(path: str) -> int | None:
         return os.stat(path).st_ino  # noqa: PTH116  # in each transaction: a third of the time
     except OSError:
         return None
+
+
+def _are_same(path: str, other: Path) -> bool:
+    try:
+        return os.path.samefile(path, other)  # noqa: PTH121  # a path that may be empty
+    except OSError:
+        return False
 
 
 def _size(path: str) -> int:

@@ -43,6 +43,22 @@ async def test_a_restart_in_the_middle_of_traffic_loses_and_reorders_nothing(
     await traffic.assert_all_arrived_in_order()
 
 
+async def test_a_callers_connection_is_taken_after_a_restart_too(
+    server: PostgresServer, senders: Senders, webhook: Webhook
+) -> None:
+    dsn = await asyncio.to_thread(fresh, server.dsn)
+    sender = await senders.make(dsn)
+    await sender.subscribe("task-1", {"url": webhook.url}, version="1.0")
+    for number in (1, 2):
+        connection = await asyncpg.connect(dsn)
+        async with connection.transaction():
+            await sender.notify(numbered("task-1", number), connection=connection)
+        await connection.close()
+        await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(server.start)
+    assert len(await sender.deliveries("task-1")) == 2
+
+
 async def test_what_was_accepted_before_a_restart_is_delivered_without_another_call(
     server: PostgresServer, senders: Senders, webhook: Webhook
 ) -> None:

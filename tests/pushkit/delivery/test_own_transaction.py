@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from pushkit import PushSender, StatusUpdate
 from pushkit.errors import ConfigError, StorageError
+from tests.databases import PostgresServer, execute, fresh
 from tests.eventually import DEADLINE, eventually
 
 if TYPE_CHECKING:
@@ -26,12 +30,41 @@ HOOK = {"url": "https://client.example.com/hook"}
 
 @pytest.fixture
 async def on_postgres(postgres_dsn: str, clock: Clock) -> AsyncIterator[Senders]:
+    async with _senders(postgres_dsn, clock) as senders:
+        yield senders
+
+
+@contextlib.asynccontextmanager
+async def _senders(dsn: str, clock: Clock) -> AsyncIterator[Senders]:
     from tests.pushkit.delivery.conftest import Senders
 
-    senders = Senders(postgres_dsn, clock)
+    senders = Senders(dsn, clock)
     yield senders
     for sender in senders.made:
         await sender.close()
+
+
+@pytest.fixture
+def another_place(request: pytest.FixtureRequest, postgres_server: str) -> Iterator[str]:
+    """Return the DSN of another schema, or of another `database` or `server`."""
+    kind = getattr(request, "param", "schema")
+    if kind == "server":
+        server = PostgresServer()
+        yield server.dsn
+        server.remove()
+    elif kind == "database":
+        name = f"another_{os.getpid()}"
+        execute(postgres_server, f"CREATE DATABASE {name}")
+        yield urlsplit(postgres_server)._replace(path=f"/{name}").geturl()
+        execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+    else:
+        yield fresh(postgres_server)
+
+
+@pytest.fixture
+async def elsewhere(another_place: str, clock: Clock) -> AsyncIterator[Senders]:
+    async with _senders(another_place, clock) as senders:
+        yield senders
 
 
 @pytest.fixture
@@ -147,14 +180,50 @@ async def test_on_sqlite_a_connection_outside_a_transaction_is_refused(
     own.close()
 
 
-async def test_on_sqlite_another_file_is_refused(
-    sender: PushSender, status: MakeStatus, tmp_path: Path
+async def test_on_sqlite_another_file_is_refused_though_it_has_an_outbox(
+    senders: Senders, sender: PushSender, clock: Clock, status: MakeStatus, tmp_path: Path
 ) -> None:
-    own = connect(tmp_path / "another.db")
+    from tests.pushkit.delivery.conftest import Senders
+
+    others = Senders(tmp_path / "another.db", clock)
+    other = await others.open()
+    await other.subscribe("task-1", HOOK, version="1.0")
+    own = connect(others.database)
+    own.execute("ATTACH ? AS ours", (str(senders.database),))
     own.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StorageError, match="no such table: pushkit_"):
+    with pytest.raises(ConfigError) as refused:
+        await sender.notify(status(), connection=own)
+    own.execute("COMMIT")
+    own.close()
+    assert str(refused.value) == (
+        f"connection: it opened {others.database}, expected {senders.database}, where the outbox"
+        " is: open that one"
+    )
+    assert await stored(other) == 0
+    await other.close()
+
+
+async def test_on_sqlite_a_database_without_a_file_is_refused(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    own = connect(":memory:")
+    own.execute("BEGIN IMMEDIATE")
+    with pytest.raises(ConfigError, match="it opened no file, expected /"):
         await sender.notify(status(), connection=own)
     own.close()
+
+
+async def test_on_sqlite_a_link_to_the_file_will_do(
+    senders: Senders, sender: PushSender, status: MakeStatus, tmp_path: Path
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    (tmp_path / "linked").symlink_to(Path(senders.database).parent)
+    own = connect(tmp_path / "linked" / Path(senders.database).name)
+    own.execute("BEGIN IMMEDIATE")
+    await sender.notify(status(), connection=own)
+    own.execute("COMMIT")
+    own.close()
+    assert await stored(sender) == 1
 
 
 async def test_on_sqlite_it_is_delivered_after_the_commit(
@@ -254,6 +323,69 @@ async def test_on_postgresql_a_connection_outside_a_transaction_is_refused(
         await sender.notify(status(), connection=connection)
     with pytest.raises(ConfigError, match="expected an asyncpg connection"):
         await sender.notify(status(), connection=sqlite3.Connection)
+
+
+async def _refusal_of(sender: PushSender, own: asyncpg.Connection, update: StatusUpdate) -> str:
+    async with own.transaction():
+        with pytest.raises(ConfigError) as refused:
+            await sender.notify(update, connection=own)
+        await own.execute("SELECT 1")  # the caller's transaction goes on
+    return str(refused.value)
+
+
+async def test_on_postgresql_another_outbox_is_refused(
+    on_postgres: Senders,
+    connection: asyncpg.Connection,
+    elsewhere: Senders,
+    status: MakeStatus,
+) -> None:
+    sender, other = await on_postgres.open(), await elsewhere.open()
+    for each in (sender, other):
+        await each.subscribe("task-1", HOOK, version="1.0")
+    ours, theirs = [
+        str(each.database).partition("search_path=")[2] for each in (on_postgres, elsewhere)
+    ]
+
+    found = await _refusal_of(other, connection, status())
+    database = await connection.fetchval("SELECT current_database()")
+    assert found == (
+        f"connection: found database {database}, schema {ours}, expected database {database},"
+        f" schema {theirs}: connect to where the outbox is, with the same search_path"
+    )
+    # The search path may change on a connection at any time.
+    async with connection.transaction():
+        await sender.notify(status(), connection=connection)
+    await connection.execute(f"SET search_path = {theirs}")
+    assert f"expected database {database}, schema {ours}:" in await _refusal_of(
+        sender, connection, status()
+    )
+    async with connection.transaction():
+        await other.notify(status(), connection=connection)
+        await connection.execute(f"SET LOCAL search_path = {ours}")
+        await sender.notify(status(), connection=connection)
+    await connection.execute("SET search_path = pg_catalog")
+    assert ", no tables of pushkit's, expected" in await _refusal_of(sender, connection, status())
+    assert (await stored(sender), await stored(other)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("another_place", "found"),
+    [
+        ("database", "found database another_"),
+        ("server", "of another server, expected database "),
+    ],
+    indirect=["another_place"],
+)
+async def test_on_postgresql_the_outbox_of_another_database_is_refused(
+    on_postgres: Senders, elsewhere: Senders, status: MakeStatus, found: str
+) -> None:
+    sender, other = await on_postgres.open(), await elsewhere.open()
+    for each in (sender, other):
+        await each.subscribe("task-1", HOOK, version="1.0")
+    own = await asyncpg.connect(str(elsewhere.database))
+    assert found in await _refusal_of(sender, own, status())
+    await own.close()
+    assert await stored(other) == 0
 
 
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
