@@ -298,7 +298,7 @@ async def receiver_side(location: str, rows: int) -> AsyncIterator[tuple[Site, P
     codes = list(REFUSALS)
     for number in range(REFUSED):
         code = codes[number % len(codes)] if number < REFUSED - 100 else "invalid_token"
-        receiver.events.tell(
+        receiver.events.emit(
             NotificationRefused(
                 at=NOW,
                 sender="agent" if number % 2 else None,

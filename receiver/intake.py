@@ -324,7 +324,7 @@ class Intake:
         if isinstance(found, Verified):
             found = found.repeated()
         if is_told:
-            self.events.tell(
+            self.events.emit(
                 happened(
                     at=self._clock(),
                     sender=found.sender.name,

@@ -394,7 +394,7 @@ class Refusals:
         if not self._events.wants(NotificationRefused.usual_level):
             return
         known = proven or {}
-        self._events.tell(
+        self._events.emit(
             NotificationRefused(
                 at=self._clock(),
                 sender=known.get("sender"),

@@ -136,7 +136,7 @@ class Alerts:
     async def run_once(self) -> None:
         """Look once, and tell what was found."""
         for event in await self._look():
-            self._events.tell(event)
+            self._events.emit(event)
 
     async def _watch(self) -> None:
         while True:

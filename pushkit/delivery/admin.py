@@ -311,7 +311,7 @@ class OutboxAdmin:
             yield add
         finally:
             if done and self._events.wants(OutboxChanged.usual_level):
-                self._events.tell(OutboxChanged(at=self._clock(), change=change, count=done))
+                self._events.emit(OutboxChanged(at=self._clock(), change=change, count=done))
 
     async def _send(
         self,

@@ -233,7 +233,7 @@ class Attempt:
         before = self.signed_with.get(key.algorithm)
         self.signed_with[key.algorithm] = key.kid
         if self.events.wants(SigningKeyChanged.usual_level):
-            self.events.tell(
+            self.events.emit(
                 SigningKeyChanged(at=now, kid=key.kid, algorithm=key.algorithm.value, before=before)
             )
 

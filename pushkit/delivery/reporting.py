@@ -78,7 +78,7 @@ class Reports:
             )
         if self._events.wants(Enqueued.usual_level):
             for stored in result.deliveries:
-                self._events.tell(
+                self._events.emit(
                     Enqueued(
                         at=result.at,
                         tenant=tenant,
@@ -102,7 +102,7 @@ class Reports:
                 extra={"code": each.code, "owner": each.owner, "task": task_id},
             )
             if self._events.wants(RecipientRefused.usual_level):
-                self._events.tell(
+                self._events.emit(
                     RecipientRefused(
                         at=result.at,
                         tenant=tenant,
@@ -121,7 +121,7 @@ def report_changed(
     """Report what was done with subscriptions; return how many they are."""
     if events.wants(SubscriptionChanged.usual_level):
         for each in changed:
-            events.tell(
+            events.emit(
                 SubscriptionChanged(
                     at=at,
                     tenant=each.key.tenant,

@@ -403,7 +403,7 @@ class PushSender:
         if self.events.wants(KeyRingChanged.usual_level):
             for change, key in ring_changes(before, now):
                 algorithm = key.algorithm.value
-                self.events.tell(
+                self.events.emit(
                     KeyRingChanged(
                         at=self._clock(), change=change, kid=key.kid, algorithm=algorithm
                     )

@@ -48,7 +48,7 @@ def tell_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settl
         if not (wants_what_went_well if result.error is None else events.wants(logging.WARNING)):
             continue
         if result.started_at is not None:
-            events.tell(
+            events.emit(
                 AttemptMade(
                     at=settled.at,
                     seq=delivery.seq,
@@ -63,7 +63,7 @@ def tell_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settl
             )
         is_delivered = result.outcome is Outcome.DELIVERED and is_ours
         if is_delivered and events.wants(logging.NOTSET):
-            events.tell(
+            events.emit(
                 Delivered(
                     at=settled.at,
                     attempts=delivery.attempts + 1,
@@ -72,4 +72,4 @@ def tell_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settl
                 )
             )
     for event in settled.events:
-        events.tell(event)
+        events.emit(event)

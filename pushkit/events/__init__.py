@@ -3,5 +3,5 @@
 Metrics, logs, traces and `on_event` are listeners. Where nobody listens, no event is made:
 
     if self._events.wants(DEBUG):
-        self._events.tell(Enqueued(...))
+        self._events.emit(Enqueued(...))
 """

@@ -45,7 +45,7 @@ class Listeners:
         """Say whether anybody would hear of an event of this level: else it need not be made."""
         return bool(self._listeners) or (level > 0 and self._log.isEnabledFor(level))
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Hand an event to who listens; what a listener raises is logged and outlived."""
         level = event.level
         if level and self._log.isEnabledFor(level):

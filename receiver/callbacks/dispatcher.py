@@ -438,7 +438,7 @@ class Dispatcher:
         """Tell who listens how a call ended, and how long it took."""
         if not self._events.wants(CalledBack.usual_level):
             return
-        self._events.tell(
+        self._events.emit(
             CalledBack(
                 at=self._clock(),
                 sender=notification.sender,
@@ -474,7 +474,7 @@ class Dispatcher:
             extra={"code": NotificationDead.kind.value, **logged_of(stored)},
         )
         if self._events.wants(NotificationDead.usual_level):
-            self._events.tell(
+            self._events.emit(
                 NotificationDead(
                     at=self._clock(),
                     sender=stored.sender,

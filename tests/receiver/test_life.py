@@ -94,7 +94,7 @@ def test_alerts_are_sent_in_each(tmp_path: Path) -> None:
             fault = HealthFault(
                 at=datetime.now(UTC), part="keys", about=f"agent-{number}", reason="none"
             )
-            receiver.events.tell(fault)
+            receiver.events.emit(fault)
 
             async def is_sent() -> bool:
                 return sent.exists() and sent.read_text() == "one " * (number + 1)

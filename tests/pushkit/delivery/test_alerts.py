@@ -201,7 +201,7 @@ async def test_what_a_command_had_not_taken_by_the_end_is_in_the_log(
     sender._alerts.start()
     for reason in ("first", "second"):
         fault = HealthFault(at=senders.clock.now, part="storage", about=reason, reason=reason)
-        sender.events.tell(fault)
+        sender.events.emit(fault)
     await sender._alerts.stop()
     said = [line for line in caplog.messages if "not sent by command before the end" in line]
     assert [line.rpartition(" ")[2] for line in said[:2]] == ["first", "second"]

@@ -64,7 +64,7 @@ def test_everybody_hears_in_order_and_one_that_fails_keeps_nobody_from_it(
     listeners.add(heard.append)
     events = [attempt(200, None), attempt(500, "status_500")]
     for event in events:
-        listeners.tell(event)
+        listeners.emit(event)
     assert heard == events
     assert caplog.text.count("a listener failed at attempt") == 2
 
@@ -85,7 +85,7 @@ async def test_a_listener_that_looks_at_a_cancelled_future_cancels_nobody_else(
     future.cancel()
     listeners.add(lambda _: future.result())
     listeners.add(heard.append)
-    listeners.tell(attempt(200, None))
+    listeners.emit(attempt(200, None))
     assert len(heard) == 1
     assert caplog.text.count("a listener failed at attempt") == 1
 
@@ -93,7 +93,7 @@ async def test_a_listener_that_looks_at_a_cancelled_future_cancels_nobody_else(
 def test_the_log_has_a_line_with_the_code_and_the_facts(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "events")
     listeners = Listeners(LOG)
-    listeners.tell(attempt(503, "status_503", task_id="task\n1"))
+    listeners.emit(attempt(503, "status_503", task_id="task\n1"))
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
@@ -108,7 +108,7 @@ def test_the_log_has_a_line_with_the_code_and_the_facts(caplog: pytest.LogCaptur
 
 def test_the_log_names_a_change_by_its_word(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "events")
-    Listeners(LOG).tell(
+    Listeners(LOG).emit(
         SubscriptionChanged(
             at=NOW,
             tenant="",
@@ -125,7 +125,7 @@ def test_the_log_names_a_change_by_its_word(caplog: pytest.LogCaptureFixture) ->
 
 def test_what_another_line_says_is_not_said_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "events")
-    Listeners(LOG).tell(
+    Listeners(LOG).emit(
         Delivered(
             at=NOW,
             tenant="",
