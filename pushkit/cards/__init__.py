@@ -1,7 +1,7 @@
-"""Agent cards: signed so that every SDK accepts them, and verified so that one knows what holds.
+"""Agent cards: signing them for the verifiers of every SDK, and verifying them.
 
-Names are loaded when they are asked for. To sign and to verify loads no library for a network; what
-fetches or serves does.
+Names are imported on first use. Signing and verifying import no network library; fetching and
+serving do.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""An agent card as bytes: read within limits, and its signatures one by one.
+"""Reads an agent card within limits, and each of its signatures.
 
 The entries of `signatures` (A2A 1.0 §4.4.7) are JSON Web Signatures in the general JSON
-serialization (RFC 7515 §7.2.1) without their payload. One that is malformed says so, and does not
-stop the others.
+serialization (RFC 7515 §7.2.1) without their payload. A malformed entry is reported as such, and
+the others are still read.
 """
 
 from __future__ import annotations
@@ -17,43 +17,44 @@ from pushkit.errors import InvalidSignatureError, MalformedCardError, MalformedJ
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.jose import DetachedJws, algorithm_of, media_type, protected_header
 
-# RFC 7515 §4.3, a private parameter: the canonical form that was signed. Without it, a signature
-# over a form that leaves much out would pass for one over a weaker card, in a form that does not.
+# The canonical form that was signed, as a private header parameter (RFC 7515 §4.3). Without it, a
+# signature over a card in a form that leaves out a lot could be presented with a weaker card, which
+# has the same bytes in a form that leaves out less.
 FORM: Final = "pushkit-form"
 
 MAX_CARD_BYTES: Final = 256 * 1024
 MAX_SIGNATURES: Final = 16
-# Hundreds of skills. Each value costs a microsecond or several, in every form.
+# Enough for hundreds of skills. Each value costs some microseconds in every form.
 _MAX_VALUES: Final = 10_000
 
 _TYPES: Final = frozenset({"jose", "jose+json", "jwt"})
 
 
 class CardSignature(NamedTuple):
-    """One signature of a card as it came. Nothing here is proven."""
+    """One signature as read from a card, before verification: nothing here is proven."""
 
     jws: DetachedJws  # protected header and signature
     algorithm: Algorithm  # `alg`
     kid: str | None  # `kid`; a hint at the key
     jku: str | None  # `jku`; a hint at where the key is published, never fetched
     typ: str | None  # `typ`
-    form: CardForm | None = None  # the canonical form that it states; None of most signers
-    notes: tuple[str, ...] = ()  # what is unusual about its header and yet allowed
+    form: CardForm | None = None  # the canonical form that it states; most signers state none
+    notes: tuple[str, ...] = ()  # unusual but allowed properties of its header
 
 
 def read_card(card: bytes | Mapping[str, JsonValue]) -> JsonObject:
-    """Read a card; one that is a mapping already is held to the same limits.
+    """Read a card within the limits, which also apply to a card that is a mapping already.
 
     Raises:
-        MalformedCardError: Too large, not a JSON object, with duplicate members, nested too deeply,
-            or with more values than any card needs.
+        MalformedCardError: The card is too large, not a JSON object, nested too deeply, or has
+            duplicate members or too many values.
     """
-    content = card if isinstance(card, bytes) else _written(card)
+    content = card if isinstance(card, bytes) else _to_json(card)
     if len(content) > MAX_CARD_BYTES:
         raise MalformedCardError(
             f"the card has {len(content)} bytes, expected at most {MAX_CARD_BYTES}"
         )
-    # Values are apart by a comma, or by what opens their container.
+    # Before each value stands a comma or an opening bracket, so this counts at least all values.
     if sum(map(content.count, (b",", b"[", b"{"))) > _MAX_VALUES:
         raise MalformedCardError(f"the card has more than {_MAX_VALUES} values")
     try:
@@ -63,10 +64,10 @@ def read_card(card: bytes | Mapping[str, JsonValue]) -> JsonObject:
 
 
 def read_signatures(card: Mapping[str, JsonValue]) -> list[CardSignature | InvalidSignatureError]:
-    """Return a card's signatures in order; in place of a malformed one, what is wrong with it.
+    """Return a card's signatures in order, with an error in place of each malformed one.
 
     Raises:
-        MalformedCardError: `signatures` is not a list, or a very long one.
+        MalformedCardError: `signatures` is not a list, or has more than 16 entries.
     """
     entries = card.get("signatures")
     if entries is None:
@@ -80,7 +81,7 @@ def read_signatures(card: Mapping[str, JsonValue]) -> list[CardSignature | Inval
     found: list[CardSignature | InvalidSignatureError] = []
     for entry in entries:
         try:
-            found.append(_read(entry))
+            found.append(_read_signature(entry))
         except InvalidSignatureError as exc:
             found.append(exc)
     return found
@@ -92,14 +93,14 @@ def named_keys(card: bytes | Mapping[str, JsonValue]) -> set[str]:
     return {each.kid for each in entries if isinstance(each, CardSignature) and each.kid}
 
 
-def _written(card: Mapping[str, JsonValue]) -> bytes:
+def _to_json(card: Mapping[str, JsonValue]) -> bytes:
     try:
         return json.dumps(dict(card), ensure_ascii=False).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as exc:
         raise MalformedCardError("the card holds something that is not JSON") from exc
 
 
-def _read(entry: JsonValue) -> CardSignature:
+def _read_signature(entry: JsonValue) -> CardSignature:
     if not isinstance(entry, dict):
         raise InvalidSignatureError("a signature: expected an object")
     protected, signature = entry.get("protected"), entry.get("signature")
@@ -110,7 +111,7 @@ def _read(entry: JsonValue) -> CardSignature:
     algorithm = algorithm_of(header)
     kid, jku, typ = (_text(header, name) for name in ("kid", "jku", "typ"))
     if typ is not None and media_type(typ) not in _TYPES:
-        raise InvalidSignatureError("`typ`: expected JOSE; this was signed as something else")
+        raise InvalidSignatureError("`typ`: expected JOSE: this was signed for another purpose")
     return CardSignature(
         jws=DetachedJws(protected=protected, signature=signature),
         algorithm=algorithm,
@@ -123,7 +124,7 @@ def _read(entry: JsonValue) -> CardSignature:
 
 
 def _unprotected(value: JsonValue, protected: Mapping[str, JsonValue]) -> JsonObject:
-    """Check the unprotected header. Nothing in it is used."""
+    """Check and return the unprotected header, of which nothing is used."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -131,9 +132,9 @@ def _unprotected(value: JsonValue, protected: Mapping[str, JsonValue]) -> JsonOb
     # RFC 7515 §7.2.1: the names in the two headers must be disjoint.
     if twice := sorted(value.keys() & protected.keys()):
         raise InvalidSignatureError(f"in both headers: {', '.join(map(ascii, twice))}")
-    # RFC 7515 §4.1.11 and RFC 7797 §3 want the first two protected.
+    # RFC 7515 §4.1.11 and RFC 7797 §3 require that the first two are protected.
     if value.keys() & {"crit", "b64", FORM}:
-        raise InvalidSignatureError(f"`crit`, `b64` and `{FORM}` belong into the protected header")
+        raise InvalidSignatureError(f"`crit`, `b64` and `{FORM}` belong in the protected header")
     return value
 
 
@@ -160,5 +161,5 @@ def _notes(kid: str | None, typ: str | None, unprotected: JsonObject) -> list[st
     if typ is None:
         notes.append("no `typ`: the JavaScript SDK refuses this signature")
     if unprotected:
-        notes.append("the unprotected header is not signed, and was not looked at")
+        notes.append("the unprotected header is not signed, and was ignored")
     return notes

@@ -1,7 +1,7 @@
-"""The canonical forms that agent cards are signed in, as one table.
+"""The canonical forms in which agent cards are signed, as one table.
 
-A2A 1.0 §8.4.1 defines one, and what is in use are more: the SDKs leave out more than it says, and
-not all the same. `docs/cards.md` says who signs in which.
+A2A 1.0 §8.4.1 defines one form. Others are in use, because the SDKs leave out more than that, and
+differ among themselves. `docs/cards.md` says which signer uses which form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pushkit.errors import CanonicalizationError
 
 
 class CardForm(StrEnum):
-    """A canonical form, by its name; the stronger one stands before the weaker."""
+    """The names of the canonical forms, from the strongest to the weakest."""
 
     SPEC = "spec"
     SPEC_WITH_DEFAULTS = "spec-with-defaults"
@@ -46,7 +46,7 @@ class Canonical(NamedTuple):
 
     form: CardForm
     payload: bytes  # what is signed
-    uncovered: tuple[Uncovered, ...]  # what of the card, `signatures` aside, has no part in it
+    uncovered: tuple[Uncovered, ...]  # the parts of the card that it omits, besides `signatures`
 
 
 _SORTED: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -55,16 +55,16 @@ _NUMBER: Final = re.compile("[0-9IN]")
 
 
 def canonical_json(value: JsonValue) -> bytes:
-    """Write JSON as RFC 8785 says.
+    """Write JSON in the canonical form of RFC 8785.
 
     Raises:
         CanonicalizationError: An integer beyond ±(2^53 - 1), which RFC 7493 §2.2 does not allow,
-            or text that is not Unicode.
+            text that is not Unicode, or nesting that is too deep.
     """
     try:
         text = _SORTED.encode(value)
-        # Python sorts and escapes as RFC 8785 does, but for numbers (and what is no JSON), and for
-        # names beyond U+FFFF, which UTF-16 sorts elsewhere.
+        # Python sorts and escapes as RFC 8785 does, except numbers (and values that are not JSON)
+        # and names beyond U+FFFF, which have another order in UTF-16.
         if (text.isascii() or max(text) <= "\uffff") and not _NUMBER.search(_STRING.sub("", text)):
             return text.encode("utf-8")
         return rfc8785.dumps(value)
@@ -82,28 +82,28 @@ def _python_json(value: JsonObject) -> bytes:
 
 
 class Form(NamedTuple):
-    """How a card is brought into a form, and what a signature over that is worth."""
+    """How a card is brought into a form, and what a signature over that form proves."""
 
-    walk: type[WholeWalk]  # what is kept of the card
-    schema: Schema  # the fields that it is held beside
-    drops: tuple[str, ...] = ()  # members that go before that, beside `signatures`
-    write: Callable[[JsonObject], bytes] = canonical_json  # makes bytes of what is kept
-    # What the form may leave out and still count without being admitted. The specification itself
-    # has unknown members ignored (§8.4.1); the others leave out more than it says, and get no such
-    # benefit. None: it never does.
+    walk: type[WholeWalk]  # selects the parts of the card that are kept
+    schema: Schema  # the fields that the walk knows
+    drops: tuple[str, ...] = ()  # members that are removed first, besides `signatures`
+    write: Callable[[JsonObject], bytes] = canonical_json  # serializes the parts that are kept
+    # The gaps with which a signature counts although its form is not admitted. Unknown members may
+    # be missing only where the specification ignores them (§8.4.1); the other forms leave out more
+    # than it says. None: a signature in this form counts only if the form is admitted.
     tolerates: frozenset[Gap] | None = None
-    # What might have been added to the card or taken away, and the form does not show it.
+    # Changes to a card that the form does not show, as a clause.
     hides: str = ""
 
 
 _EMPTIES: Final = (
-    "empty values were added or taken away, among them security requirements without scopes"
+    "empty values were added or removed, among them security requirements without scopes"
 )
 _SPEC: Final = frozenset({Gap.EMPTY, Gap.UNKNOWN})
 
 FORMS: Final[Mapping[CardForm, Form]] = {
     CardForm.SPEC: Form(PresenceWalk, CARD_1_0, tolerates=_SPEC),
-    # The specification can be read either way: required fields that are absent added (A2A#2122).
+    # The other reading of the specification: absent required fields are added (A2A#2122).
     CardForm.SPEC_WITH_DEFAULTS: Form(FilledWalk, CARD_1_0, tolerates=_SPEC | {Gap.ABSENT}),
     CardForm.RAW: Form(WholeWalk, CARD_1_0, tolerates=frozenset()),
     CardForm.SDK: Form(DoubleWalk, CARD_1_0, tolerates=frozenset({Gap.EMPTY}), hides=_EMPTIES),
@@ -116,10 +116,11 @@ FORMS: Final[Mapping[CardForm, Form]] = {
 
 
 def canonicalize(card: Mapping[str, JsonValue], form: CardForm) -> Canonical:
-    """Return a card in the form of that name.
+    """Return a card in a canonical form.
 
     Raises:
-        CanonicalizationError: The card has no such form: a number that cannot be written so.
+        CanonicalizationError: The card cannot be written in this form, because of a number, text
+            that is not Unicode, or its nesting.
     """
     how = FORMS[form]
     walk = how.walk(how.schema)

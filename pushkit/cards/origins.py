@@ -1,4 +1,4 @@
-"""Trust per origin of a card, with the JWK Sets behind it: the part that goes over the network."""
+"""The trusted keys for each origin of cards, with those of JWK Sets that are fetched."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pushkit.url import Url
 
 
 class CardTrust:
-    """Trust per origin, with the JWK Sets behind it.
+    """The trusted keys for each origin; fetches and caches the JWK Sets.
 
     Raises:
-        ConfigError: An origin is no URL or has a path, stands there twice, or has JWKS URLs and
+        ConfigError: An origin is not a URL, has a path, is given twice, or has JWKS URLs while
             there is no `fetch`.
     """
 
@@ -29,22 +29,22 @@ class CardTrust:
         self,
         origins: Mapping[str, OriginTrust],  # `{"https://agent.example.com": OriginTrust(...)}`
         *,
-        # Gets a JWK Set; `functools.partial(fetch_jwks, transport)`, under the transport's
-        # destination policy. None if no origin has a JWKS URL.
+        # Fetches a JWK Set, for example `functools.partial(fetch_jwks, transport)`, under the
+        # transport's destination policy. None if no origin has a JWKS URL.
         fetch: FetchJwks | None = None,
-        clock: Callable[[], datetime] = utc_now,  # the present, aware and in UTC
+        clock: Callable[[], datetime] = utc_now,  # the current time, aware and in UTC
     ) -> None:
         self._origins = _by_origin(origins)
         urls = {url for trust in self._origins.values() for url in trust.jwks_urls}
         if urls and fetch is None:
             raise ConfigError("card trust: JWKS URLs need a `fetch`")
-        # Nothing of a set counts after its end: no `stale_for`. A registry waits for the fetch.
+        # Without `stale_for`: the keys of an expired set do not count, and checks await the fetch.
         self._clients = (
             {url: JwksClient(url, fetch=fetch, clock=clock) for url in urls} if fetch else {}
         )
 
     def knows(self, url: str) -> bool:
-        """Say whether the operator trusts anything for cards from the origin of a URL."""
+        """Return whether the operator trusts any key or JWK Set for the origin of a URL."""
         return Url.parse(url).origin in self._origins
 
     async def keys_for(
@@ -52,8 +52,8 @@ class CardTrust:
     ) -> TrustedKeys:
         """Return the keys for cards from the origin of a URL; none for an unknown origin.
 
-        A JWK Set without a key that the card names is fetched again, at most once in 30 seconds.
-        One that cannot be had is listed as unavailable, and takes only its own keys away.
+        A JWK Set that lacks a key which the card names is fetched again, at most once in 30
+        seconds. A set that cannot be fetched is listed as unavailable; the other keys remain.
 
         Raises:
             MalformedCardError: As `verify_card`.
@@ -71,7 +71,7 @@ class CardTrust:
                 keys += [TrustedKey(key=key, jwks_url=jwks_url) for key in found.values()]
         revoked = _revoked(keys, trust.revoked)
         return TrustedKeys(
-            keys=tuple(replace(e, revoked_at=revoked.get(_name(e))) for e in keys),
+            keys=tuple(replace(e, revoked_at=revoked.get(_thumbprint(e))) for e in keys),
             jwks_urls=trust.jwks_urls,
             unavailable=tuple(unavailable),
         )
@@ -88,7 +88,7 @@ class CardTrust:
             return None
 
     async def close(self) -> None:
-        """End the fetches that are under way."""
+        """Cancel the fetches that are in progress."""
         for client in self._clients.values():
             await client.close()
 
@@ -98,25 +98,25 @@ def _by_origin(origins: Mapping[str, OriginTrust]) -> dict[str, OriginTrust]:
     for name, trust in origins.items():
         url = Url.parse(name)
         origin = url.origin
-        if url.target != "/":  # it would count for every card of the host, not for that path's
+        if url.target != "/":  # it would apply to every card of the host, not only to that path
             raise ConfigError(f"card trust: {name}: expected scheme, host and port, without a path")
-        if origin in found:  # chance would choose whose keys, and whose revocations, count
-            raise ConfigError(f"card trust: {name}: this origin stands there twice, expected once")
+        if origin in found:  # which keys and revocations count would be a matter of chance
+            raise ConfigError(f"card trust: {name}: this origin is given twice, expected once")
         found[origin] = trust
     return found
 
 
 def _revoked(keys: Iterable[TrustedKey], named: Mapping[str, datetime]) -> Mapping[str, datetime]:
-    """Return since when keys are revoked, by thumbprint: one is so under each of its names."""
+    """Return when keys were revoked, by thumbprint: a revocation counts under every `kid`."""
     found: dict[str, datetime] = {}
     for entry in keys:
-        name = _name(entry)
-        said = (entry.revoked_at, named.get(entry.key.kid), named.get(name), found.get(name))
-        moments = [moment for moment in said if moment is not None]
-        if moments:
-            found[name] = min(moments)
+        name = _thumbprint(entry)
+        given = (entry.revoked_at, named.get(entry.key.kid), named.get(name), found.get(name))
+        times = [time for time in given if time is not None]
+        if times:
+            found[name] = min(times)
     return found
 
 
-def _name(entry: TrustedKey) -> str:
+def _thumbprint(entry: TrustedKey) -> str:
     return thumbprint(entry.key.public_key)

@@ -1,4 +1,4 @@
-"""An agent's own card as it is served: signed with the active key, and again on rotation."""
+"""Serves an agent's own card, signed with the active key and signed again after a rotation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 class CardPublisher:
-    """Signs a card when its key changes, and answers requests for it in between.
+    """Signs a card whenever the active key changes, and answers requests for it.
 
     Raises:
         MalformedCardError: The card is not JSON within the limits.
@@ -41,14 +41,14 @@ class CardPublisher:
     def __init__(
         self,
         card: bytes | Mapping[str, JsonValue],
-        # A key ring, where one comes from, the path of a key file, which is read again when it
-        # changes, or a signer whose key is in a service.
+        # A key ring, a source of one, the path of a key file (which is read again when it changes),
+        # or a signer whose key is in a service.
         keys: KeyRing | KeySource | RemoteSigner | str | Path,
         *,
         forms: Iterable[CardForm | str] | None = None,  # to sign in; see `sign_card`
         jku: str | None = None,  # where the keys are published
-        # How long the answer may be cached; never longer than a key stays published after it
-        # stopped signing, lest a cached card outlives its key.
+        # How long the answer may be cached; at most as long as a key stays published after it
+        # stopped signing, so that no cached card outlives its key.
         max_age: timedelta = _DEFAULT_MAX_AGE,
         passphrase: bytes | None = None,  # of the key file
     ) -> None:
@@ -61,45 +61,46 @@ class CardPublisher:
         self._signing = asyncio.Lock()
 
     async def signed(self, now: datetime) -> SignedCard:
-        """Return the card, signed with the key that is active.
+        """Return the card, signed with the active key.
 
-        If a service does not sign, that is the card of the key before, while it is published.
+        If a service fails to sign, the card signed with the previous key is returned, as long as
+        that key is published.
 
         Raises:
-            SigningError: A service did not sign in time, and there is no such card.
-            CanonicalizationError: The card has no such form.
-            ConfigError: No form, or an unknown one.
+            SigningError: A service did not sign in time, and there is no previous card.
+            CanonicalizationError: The card cannot be written in one of the forms.
+            ConfigError: There is no form, or an unknown one.
             NoSigningKeyError: No key is active.
         """
-        # An ECDSA signature differs every time: signed once per key, or no cache would ever match.
+        # Signed once per key: every ECDSA signature differs, so no cached copy would ever match.
         async with self._signing:
             ring = self._keys.ring()
             if self._signed is not None and self._signed.kids == (ring.active_key(now).kid,):
                 return self._signed
             try:
-                self._signed = await self._anew(ring, now)
+                self._signed = await self._sign(ring, now)
             except SigningError as exc:
                 published = {entry.kid for entry in ring.published(now)}
                 if self._signed is None or not published.issuperset(self._signed.kids):
                     raise
-                _logger.warning("the card is served as the key before signed it: %s", exc)
+                _logger.warning("serving the card that the previous key signed: %s", exc)
             return self._signed
 
     async def response(self, now: datetime, if_none_match: str | None = None) -> DocumentResponse:
-        """Answer a GET for the card, whose several `If-None-Match` are joined with commas.
+        """Answer a GET for the card; several `If-None-Match` headers come joined with commas.
 
         Raises:
             PushkitError: See `signed`.
         """
         signed = await self.signed(now)
-        # Weak (RFC 9110 §8.8.1), over what is signed by whom: processes of one agent agree on it,
-        # although their signatures are different bytes.
+        # A weak tag (RFC 9110 §8.8.1) of the card, its keys and its forms: the processes of an
+        # agent agree on it, although the bytes of their signatures differ.
         parts = json.dumps((self._card, signed.kids, signed.forms, self._jku), sort_keys=True)
         tag = f'W/"{hashlib.sha256(parts.encode()).hexdigest()[:32]}"'
         max_age = min(self._max_age, self._keys.ring().grace)
         return document_response(signed.content, "application/json", tag, max_age, if_none_match)
 
-    async def _anew(self, ring: KeyRing, now: datetime) -> SignedCard:
+    async def _sign(self, ring: KeyRing, now: datetime) -> SignedCard:
         try:
             async with asyncio.timeout(_SIGNING_SECONDS):
                 return await sign_card_with(self._card, ring, self._forms, now=now, jku=self._jku)

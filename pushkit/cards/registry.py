@@ -1,4 +1,4 @@
-"""Fetching cards, and checking a list of them: for people who keep a directory of agents."""
+"""Fetches cards, and checks lists of them, for operators of a directory of agents."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _AT_ONCE: Final = 16
 
 
 class CardOutcome(StrEnum):
-    """What became of one card of a list."""
+    """The result of checking one card of a list."""
 
     VERIFIED = "verified"  # a signature counts
-    REFUSED = "refused"  # it is signed, and no signature counts
+    REFUSED = "refused"  # the card is signed, but no signature counts
     UNSIGNED = "unsigned"
-    UNTRUSTED = "untrusted"  # nothing is trusted for its origin, so nothing can be said
-    FAILED = "failed"  # it could not be fetched or read, or the keys for it could not be had
+    UNTRUSTED = "untrusted"  # no key is trusted for its origin
+    FAILED = "failed"  # the card or the keys for it could not be fetched, or the card not read
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class CardCheck:
-    """One card of a list."""
+    """The check of one card of a list."""
 
-    url: str  # where the card is
+    url: str  # of the card
     outcome: CardOutcome
     verdict: CardVerdict | None = None  # None if it could not be fetched or read
     reason: str = ""  # why it is not verified; empty if it is
@@ -45,38 +45,38 @@ class CardCheck:
 
 @record(frozen=True, slots=True, kw_only=True)
 class CardSummary:
-    """A list of cards, checked, in the order that was given."""
+    """The checks of a list of cards, in the order given."""
 
     checks: tuple[CardCheck, ...]
 
     @property
     def counts(self) -> dict[CardOutcome, int]:
-        """How many cards came to each outcome, zeros included."""
+        """The number of cards with each outcome, including zeros."""
         found = Counter(check.outcome for check in self.checks)
         return {outcome: found[outcome] for outcome in CardOutcome}
 
     @property
     def all_verified(self) -> bool:
-        """Whether there were cards, and each one is verified."""
+        """Whether there is at least one card, and all of them are verified."""
         return bool(self.checks) and self.counts[CardOutcome.VERIFIED] == len(self.checks)
 
 
 def card_url(url: str) -> str:
-    """Return the URL of an agent's card: a URL without path gets the well-known one."""
+    """Return the URL of an agent's card; a URL without a path gets the well-known path."""
     try:
         parsed = Url.parse(url)
     except InvalidUrlError:
-        return url  # the destination policy will say what is wrong with it
+        return url  # the destination policy reports what is wrong with it
     return f"{parsed.scheme}://{parsed.authority}{CARD_PATH}" if parsed.target == "/" else url
 
 
 async def fetch_card(transport: Transport, url: str) -> bytes:
-    """Get a card over HTTP, under the transport's destination policy. No redirect is followed.
+    """Fetch a card over HTTP, under the transport's destination policy, without redirects.
 
     Raises:
         DestinationRefusedError: The policy refuses the URL.
-        CardUnavailableError: Another status than 200, compressed, or longer than a card may be.
-        TransportError: No answer.
+        CardUnavailableError: The status is not 200, or the body is compressed or too long.
+        TransportError: There was no answer.
     """
     answer = await transport.get_document(
         url,
@@ -99,10 +99,10 @@ async def verify_cards(
     now: datetime,
     policy: CardPolicy = FULL_COVERAGE,
 ) -> CardSummary:
-    """Fetch and verify the cards of many agents, several at a time, under a destination policy.
+    """Fetch and verify many cards, 16 at a time, under the transport's destination policy.
 
-    What goes wrong with one of them is that one's outcome, and stops no other. The URLs are those
-    of cards, or of agents; what stands there twice is checked once.
+    An error with one card becomes the outcome of that card, and the others are still checked. The
+    URLs are those of cards or of agents; duplicates are checked once.
     """
     slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -111,7 +111,7 @@ async def verify_cards(
             async with slots:
                 card = await fetch_card(transport, url)
                 keys = await trust.keys_for(url, card)
-                # Seconds in the worst case: not on the loop that the other fetches need.
+                # Verification may take seconds, so it must not block the other fetches.
                 verdict = await asyncio.to_thread(verify_card, card, keys, now=now, policy=policy)
         except PushkitError as exc:
             return CardCheck(url=url, outcome=CardOutcome.FAILED, reason=str(exc))

@@ -1,17 +1,17 @@
-"""The fields of an agent card, and what the absence of each one means.
+"""The fields of an agent card, and when each one is present in a canonical form.
 
-A2A 1.0 §8.4.1 canonicalizes by field presence, which only the protocol definition knows (§4.4 and
-the proto file it is generated from); neither an SDK nor the JSON Schema does.
+A2A 1.0 §8.4.1 canonicalizes by field presence, which only the protocol definition states (§4.4 and
+the proto file it is generated from); neither the SDKs nor the JSON Schema do.
 
-The fields of a message stand behind what their absence means:
+The fields of a message follow their kind of presence:
 
-* `required`: always there, also when empty.
-* `optional`: explicit presence; there when it was set, whatever its value.
-* `oneof`: a member of a one-of; there when it was set.
-* `implicit`: a message is there when it was set; anything else is left out when it has its default.
+* `required`: always present, even if empty.
+* `optional`: explicit presence; present if it was set, whatever its value.
+* `oneof`: a member of a one-of; present if it was set.
+* `implicit`: a message is present if it was set; any other field is left out at its default.
 
-A field is written `name`, `name[]` for a list of values, `name{}` for a map, with `:Message` or
-`:Struct` (free-form JSON) where its values are no scalars, and `=default|default`.
+A field is written `name`, `name[]` for a list of values or `name{}` for a map, then `:Message` or
+`:Struct` (free-form JSON) if its values are not scalars, then `=default|default`.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ DeviceCodeOAuthFlow
     implicit: refreshUrl
 """
 
-# A2A 0.3 §5.5, as the Python SDK's model has it: every field is optional there, None is the only
-# absence, and defaults are left out of what its signatures are over. Flows and security schemes are
-# one message each, with the fields of all kinds.
+# A2A 0.3 §5.5, as in the Python SDK's model: every field is optional, only None means absent, and
+# its signatures leave out defaults. Flows and security schemes are one message each here, with the
+# fields of all their kinds.
 _MESSAGES_0_3: Final = """
 AgentCard
     optional: protocolVersion=0.3.0 name description url preferredTransport=JSONRPC
@@ -117,7 +117,7 @@ OAuthFlow
     optional: authorizationUrl tokenUrl refreshUrl scopes{}
 """
 
-# Members of cards of A2A 0.1 and of AgentVault, which their clients act upon.
+# Members of A2A 0.1 and AgentVault cards that their clients act on.
 _OLDER_MEMBERS: Final = """
     authentication authSchemes agentProvider humanReadableId schemaVersion agentVersion
     privacyPolicyUrl termsOfServiceUrl
@@ -125,7 +125,7 @@ _OLDER_MEMBERS: Final = """
 
 
 class Presence(Enum):
-    """When a field is part of the canonical form."""
+    """The kind of presence of a field; see the module's docstring."""
 
     REQUIRED = "required"
     OPTIONAL = "optional"
@@ -145,11 +145,11 @@ class Container(Enum):
 class Field(NamedTuple):
     """A field of a message."""
 
-    presence: Presence  # when it counts as set
-    container: Container = Container.ONE  # one value, a list or a map of them
+    presence: Presence
+    container: Container = Container.ONE
     message: str | None = None  # the message type of a value; None for a scalar or free-form value
-    struct: bool = False  # Free-form JSON (`google.protobuf.Struct`)
-    # Values that the 0.3 model takes for granted, and leaves out of what it signs.
+    struct: bool = False  # free-form JSON (`google.protobuf.Struct`)
+    # Values that the 0.3 model treats as defaults, and leaves out of what it signs.
     defaults: tuple[str, ...] = ()
 
 
@@ -190,11 +190,11 @@ CARD_0_3: Final = _schema(_MESSAGES_0_3)
 
 
 def _folded(name: str) -> str:
-    """Return what any parser that is lenient with names would take a name for.
+    """Return one spelling for all the names that some lenient parser treats as the same.
 
-    Go folds by case (the long s is s, the Kelvin sign k), Java compares upper, then lower cases
-    (both Turkish i are i), and some normalise; for C a name ends at its NUL. Compatible forms
-    first, for only these have cases.
+    Go folds cases (the long s is s, the Kelvin sign k), Java compares upper, then lower cases (both
+    Turkish i are i), some parsers normalise, and in C a name ends at its NUL. Compatibility forms
+    are normalised first, because only the result has cases.
     """
     name, _, _ = name.partition("\0")
     folded = unicodedata.normalize("NFKC", name).upper().casefold()
@@ -202,7 +202,7 @@ def _folded(name: str) -> str:
 
 
 @cache
-def _read(message: str) -> frozenset[str]:
+def _known_names(message: str) -> frozenset[str]:
     if message not in CARD_1_0:
         return frozenset()
     tables = (CARD_1_0, CARD_0_3, {"AgentCard": _OLDER_MEMBERS.split()})
@@ -210,10 +210,10 @@ def _read(message: str) -> frozenset[str]:
 
 
 def is_read_by_a2a(message: str, name: str) -> bool:
-    """Say whether some A2A software acts on a member that the 1.0 message does not have.
+    """Return whether some A2A software acts on a member that the 1.0 message does not have.
 
-    Members of older versions; proto names (`supported_interfaces`), which protobuf's JSON parsers
-    take for the field; and other cases (`URL`), which Go's does. A key directly in a security
-    requirement is the name of a scheme, in 0.3.
+    These are members of older versions, proto names (`supported_interfaces`), which protobuf's JSON
+    parsers accept, and names in another case (`URL`), which Go's parser accepts. In 0.3, a member
+    of a security requirement is the name of a scheme.
     """
-    return message == "SecurityRequirement" or _folded(name) in _read(message)
+    return message == "SecurityRequirement" or _folded(name) in _known_names(message)

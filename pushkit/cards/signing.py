@@ -1,4 +1,4 @@
-"""Signing an agent card (A2A 1.0 §8.4.2), in several forms so that every verifier finds its own."""
+"""Signs agent cards (A2A 1.0 §8.4.2), in several forms, since verifiers expect different ones."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from pushkit.record import field, record
 from pushkit.signing.jose import at_once, sign_detached
 
 # a2a-go verifies the card as it is served. The JavaScript SDK drops the security schemes before it
-# verifies, and the first Python releases wrote Python's JSON: a signature for them covers less, and
-# helps nobody else.
+# verifies, and the first Python releases used Python's JSON: signatures for these two cover less,
+# and no other verifier needs them.
 EVERY_SDK: Final = (
     CardForm.SPEC,
     CardForm.RAW,
@@ -38,12 +38,12 @@ EVERY_SDK: Final = (
 
 @record(frozen=True, slots=True, kw_only=True)
 class SignedCard:
-    """A card with our signatures on it."""
+    """A signed card."""
 
     card: JsonObject = field(repr=False)  # signatures included
-    forms: tuple[CardForm, ...]  # which are signed; those of the same bytes share one signature
-    kids: tuple[str, ...]  # the keys that signed
-    warnings: tuple[str, ...] = ()  # what verifiers will not find covered, and in which form
+    forms: tuple[CardForm, ...]  # those signed; forms with the same bytes share one signature
+    kids: tuple[str, ...]  # of the keys that signed
+    warnings: tuple[str, ...] = ()  # parts of the card that a form does not cover, and the like
 
     @property
     def content(self) -> bytes:
@@ -59,25 +59,26 @@ def sign_card(
     now: datetime,
     jku: str | None = None,
 ) -> SignedCard:
-    """Sign a card: one signature per key and form, none twice over the same bytes.
+    """Sign a card with one signature per key and form; forms with the same bytes share one.
 
-    Each states its form in its protected header, and of those that share one the stronger; SDKs
-    pass over that. Signatures of these keys that the card has already are replaced; with a ring,
-    those of its former keys too. Signatures of others stay.
+    Each signature states its form in its protected header (for a shared one, the strongest), which
+    SDKs ignore. Signatures that the card already has of these keys are replaced, and with a ring
+    also those of its former keys. Signatures of other keys stay.
 
     Args:
         card: The card, signed or not.
-        keys: A ring signs with the key that is active now; one key or several sign as they are.
-        forms: The canonical forms, see `docs/cards.md`. None: `spec`, and `sdk` where it
-            leaves out nothing more but what means its own absence.
-        now: The present, in UTC.
-        jku: Where the keys are published, for verifiers that know this URL.
+        keys: A ring signs with the key that is active now; of several keys, each one signs.
+        forms: The canonical forms, see `docs/cards.md`. None: `spec`, and also `sdk` if all that it
+            leaves out beyond `spec` are values that mean the same as their absence.
+        now: The current time, in UTC.
+        jku: Where the keys are published, for verifiers that trust this URL.
 
     Raises:
         MalformedCardError: The card is not JSON within the limits, or has no `name`.
-        CanonicalizationError: The card has no such form; the message says why.
-        ConfigError: No form, an unknown one, or more signatures than a verifier looks at.
-        NoSigningKeyError: The ring has no active key, or it is in a service: `sign_card_with`.
+        CanonicalizationError: The card cannot be written in one of the forms; the message says why.
+        ConfigError: No form, an unknown one, or more signatures than a verifier reads.
+        NoSigningKeyError: The ring has no active key, or the key is in a service, which needs
+            `sign_card_with`.
     """
     if isinstance(keys, KeyRing):
         return at_once(_signed(card, [keys.signing_key(now)], keys.keys, forms, jku))
@@ -93,11 +94,11 @@ async def sign_card_with(
     now: datetime,
     jku: str | None = None,
 ) -> SignedCard:
-    """Sign a card as `sign_card` does, with a key that is here or in a service (KMS, HSM).
+    """Sign a card as `sign_card` does, with a local key or one in a service (KMS, HSM).
 
     Raises:
         PushkitError: As `sign_card`.
-        SigningError: The service did not sign, or not this.
+        SigningError: The service did not sign, or its signature does not verify.
     """
     if isinstance(keys, KeyRing):
         return await _signed(card, [keys.active_key(now)], keys.keys, forms, jku)
@@ -108,57 +109,58 @@ async def sign_card_with(
 async def _signed(
     given: bytes | Mapping[str, JsonValue],
     signers: Sequence[SigningKey | RemoteKey],
-    ours: Iterable[RingKey | SigningKey | RemoteKey],
+    own_keys: Iterable[RingKey | SigningKey | RemoteKey],
     forms: Iterable[CardForm | str] | None,
     jku: str | None,
 ) -> SignedCard:
-    card, told = read_card(given), list[str]()
+    card, warnings = read_card(given), list[str]()
     if "name" not in card:
         found = listed(sorted(card)) or "nothing"
         raise MalformedCardError(f"expected an agent card, which has a `name`; found {found}")
     if forms is None:
-        canonical, told = _default(card)
+        canonical, warnings = _default_forms(card)
     else:
         canonical = [_canonical(card, form) for form in dict.fromkeys(map(_form, forms))]
     header: JsonObject = {"typ": "JOSE"} if jku is None else {"typ": "JOSE", "jku": jku}
-    made: list[JsonValue] = []
+    signatures: list[JsonValue] = []
     for key in signers:
-        for payload, form in _stated(canonical).items():
+        for payload, form in _strongest_forms(canonical).items():
             jws = await sign_detached(payload, {**header, FORM: form.value}, key)
-            made.append({"protected": jws.protected, "signature": jws.signature})
-    if not made:
+            signatures.append({"protected": jws.protected, "signature": jws.signature})
+    if not signatures:
         raise ConfigError("sign_card: expected at least one form and one key")
-    entries = _kept(card, {key.kid for key in ours}) + made
+    entries = _kept_signatures(card, {key.kid for key in own_keys}) + signatures
     if len(entries) > MAX_SIGNATURES:
         raise ConfigError(f"sign_card: {len(entries)} signatures, expected up to {MAX_SIGNATURES}")
     return SignedCard(
         card={**card, "signatures": entries},
         forms=tuple(entry.form for entry in canonical),
         kids=tuple(key.kid for key in signers),
-        warnings=(*told, *_warnings(card, canonical)),
+        warnings=(*warnings, *_warnings(card, canonical)),
     )
 
 
-def _default(card: JsonObject) -> tuple[list[Canonical], list[str]]:
-    """Return the forms that nobody loses by, and why there is none for the SDKs.
+def _default_forms(card: JsonObject) -> tuple[list[Canonical], list[str]]:
+    """Return the card in the default forms, and a warning if `sdk` is not one of them.
 
-    Whoever strips the specification's signature is left with what `sdk` covers. That may be less by
-    values that mean their absence, not by a security requirement.
+    An attacker who strips the signature in the form `spec` leaves the one in the form `sdk`. That
+    one may cover less by values that mean the same as their absence, but not by, say, a security
+    requirement.
     """
     spec, sdk = _canonical(card, CardForm.SPEC), _canonical(card, CardForm.SDK)
     known = {left.path for left in spec.uncovered}
     lost = [e.path for e in sdk.uncovered if e.gap is Gap.CONTENT and e.path not in known]
     if not lost:
         return [spec, sdk], []
-    told = (
+    warning = (
         f"not signed in the form sdk, which would leave out {listed(lost)}: a2a-sdk and @a2a-js/sdk"
         " refuse the card; change these values, or ask for the form sdk too"
     )
-    return [spec], [told]
+    return [spec], [warning]
 
 
-def _stated(canonical: Sequence[Canonical]) -> dict[bytes, CardForm]:
-    """Return what is signed, each with the form to state: of the same bytes, the strongest."""
+def _strongest_forms(canonical: Sequence[Canonical]) -> dict[bytes, CardForm]:
+    """Return the payloads to sign, each with the strongest of the forms that have these bytes."""
     forms = {entry.form: entry.payload for entry in canonical}
     stated: dict[bytes, CardForm] = {}
     for form in CardForm:
@@ -181,17 +183,17 @@ def _canonical(card: JsonObject, form: CardForm) -> Canonical:
         raise CanonicalizationError(f"form {form}: {exc}") from exc
 
 
-def _kept(card: JsonObject, ours: Set[str]) -> list[JsonValue]:
-    """Return the entries that are not ours; also what we cannot read is somebody's."""
+def _kept_signatures(card: JsonObject, own_kids: Set[str]) -> list[JsonValue]:
+    """Return the card's signatures of other keys, including those that cannot be read."""
     entries = card.get("signatures")
     if not isinstance(entries, list):
         return []
     pairs = zip(entries, read_signatures(card), strict=True)
-    return [e for e, r in pairs if isinstance(r, InvalidSignatureError) or r.kid not in ours]
+    return [e for e, r in pairs if isinstance(r, InvalidSignatureError) or r.kid not in own_kids]
 
 
 def _warnings(card: JsonObject, canonical: list[Canonical]) -> list[str]:
-    told = [
+    warnings = [
         f"{entry.form} does not cover {listed([left.path])}: {left.reason}"
         for entry in canonical
         for left in entry.uncovered
@@ -200,9 +202,9 @@ def _warnings(card: JsonObject, canonical: list[Canonical]) -> list[str]:
     if any(entry.form is CardForm.SPEC for entry in canonical):
         filled = canonicalize(card, CardForm.SPEC_WITH_DEFAULTS).uncovered
         absent = [left.path for left in filled if left.gap is Gap.ABSENT]
-        told += [
-            f"{listed([path])} is required and absent: some verifiers read it as its default, and"
-            " refuse the signature; write it"
+        warnings += [
+            f"{listed([path])} is required and absent: some verifiers fill in its default, and"
+            " then refuse the signature; add it to the card"
             for path in absent
         ]
-    return told
+    return warnings

@@ -1,7 +1,7 @@
-"""Whose signature on a card counts: what the operator says, per origin of the card.
+"""The keys that the operator trusts for cards, per origin of the card.
 
-A card names its own key (`kid`, `jku`), and so does a forged one: taken as a trust root, `jku` lets
-forgers nominate their own key (A2A#2096). Both only select among what is configured here.
+A card names its own key (`kid`, `jku`), and so does a forged one: if `jku` were a trust root,
+forgers could nominate their own key (A2A#2096). Both only select among the keys configured here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ class TrustedKey:
 
     key: VerificationKey
     jwks_url: str | None = None  # the trusted URL that it was fetched from; None for a pinned key
-    not_before: datetime | None = None  # it is not used before
-    # It counts no longer from then on. A card bears no date: what the key signed while it was good
-    # does not count either.
+    not_before: datetime | None = None  # when the key starts to count
+    # When the key stops counting, also for what it signed before: a card bears no date.
     expires_at: datetime | None = None
     revoked_at: datetime | None = None  # the same, for a key that was withdrawn
 
@@ -32,7 +31,7 @@ class TrustedKey:
                 raise ConfigError("a trusted key: expected times with a time zone")
 
     def objection(self, now: datetime) -> str | None:
-        """Return why the key does not count at a moment; None if it does."""
+        """Return why the key does not count at a time; None if it does."""
         if self.revoked_at is not None and now >= self.revoked_at:
             return f"key {self.key.kid!a} was revoked at {self.revoked_at.isoformat()}"
         if self.expires_at is not None and now >= self.expires_at:
@@ -44,23 +43,23 @@ class TrustedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedKeys:
-    """The keys that count for one card, as they are now."""
+    """The keys that are trusted for one card."""
 
     keys: tuple[TrustedKey, ...] = ()  # pinned and fetched
-    jwks_urls: tuple[str, ...] = ()  # of trusted JWK Sets, whether or not they could be fetched
-    unavailable: tuple[str, ...] = ()  # those of them that could not be
+    jwks_urls: tuple[str, ...] = ()  # of the trusted JWK Sets, whether or not they were fetched
+    unavailable: tuple[str, ...] = ()  # those of `jwks_urls` that could not be fetched
 
     @classmethod
     def pinned(cls, *keys: VerificationKey) -> TrustedKeys:
-        """Trust keys that the operator has, without an end."""
+        """Return trust in keys that the operator holds, without an expiry."""
         return cls(keys=tuple(TrustedKey(key=key) for key in keys))
 
     def candidates(self, kid: str | None, jku: str | None) -> list[TrustedKey]:
-        """Return the keys to try for a signature, by what its header says.
+        """Return the keys to try for a signature with this `kid` and `jku`.
 
-        A `jku` that is trusted selects the keys published there, and the pinned ones; any other is
-        ignored. A `kid` that is known selects its keys; a pinned key may go by another name than
-        the signer's, so an unknown one selects nothing.
+        A trusted `jku` selects the keys published there and the pinned ones; any other `jku` is
+        ignored. A known `kid` selects its keys. An unknown `kid` is ignored, because the operator
+        may have pinned the key under another name than the signer's.
         """
         found = list(self.keys)
         if jku in self.jwks_urls:
@@ -74,8 +73,8 @@ class OriginTrust:
     """What the operator trusts for the cards of one origin."""
 
     keys: tuple[TrustedKey, ...] = ()  # pinned
-    # A key that is taken out of its JWK Set counts no longer, as soon as the cached set ends.
+    # A key that is removed from its JWK Set stops counting when the cached set expires.
     jwks_urls: tuple[str, ...] = ()
-    # Keys that were withdrawn, and when, by `kid` or RFC 7638 thumbprint: they do not count,
-    # wherever they are still published.
+    # When keys were withdrawn, by `kid` or RFC 7638 thumbprint. From then on they do not count,
+    # even where they are still published.
     revoked: Mapping[str, datetime] = field(default_factory=dict)

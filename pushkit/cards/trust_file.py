@@ -1,4 +1,4 @@
-"""The operator's trust in cards, as a TOML file.
+"""Reads the TOML file with the keys that the operator trusts for cards.
 
 [origins."https://agent.example.com"]
 jwks_urls = ["https://agent.example.com/.well-known/jwks.json"]
@@ -37,10 +37,10 @@ _EXPECTED: Final = {str: "a string", datetime: "a time", list: "an array", dict:
 
 
 def load_card_trust(path: str | Path) -> dict[str, OriginTrust]:
-    """Read a trust file; the result is for `CardTrust`.
+    """Read a trust file into the origins of a `CardTrust`.
 
     Raises:
-        ConfigError: It cannot be read, or says something that is not understood.
+        ConfigError: The file cannot be read, or has an unknown member or a wrong value.
     """
     path = Path(path)
     try:
@@ -59,14 +59,14 @@ def load_card_trust(path: str | Path) -> dict[str, OriginTrust]:
 def load_public_keys(
     path: str | Path, *, kid: str | None = None, algorithm: Algorithm | None = None
 ) -> list[VerificationKey]:
-    """Read the public keys in a file: PEM, or a JWK Set. The log says which of a set are left out.
+    """Read the public keys in a file, which is PEM or a JWK Set; unusable keys of a set are logged.
 
-    `kid` and `algorithm` are of a key in PEM: its thumbprint, and what follows from its type, if
-    None.
+    `kid` and `algorithm` are only for a key in PEM; if None, they are its thumbprint, and the
+    algorithm that follows from its type.
 
     Raises:
-        KeyFileError: It cannot be read, or holds no public key.
-        JwksError: A JWK Set that is none.
+        KeyFileError: The file cannot be read, or holds no public key.
+        JwksError: The file looks like a JWK Set, but is not one.
     """
     path = Path(path)
     try:
@@ -75,7 +75,7 @@ def load_public_keys(
         raise KeyFileError(f"{path}: {exc.strerror or 'cannot be read'}") from exc
     is_pem = content.lstrip()[:1] != b"{"
     if not is_pem and (kid is not None or algorithm is not None):
-        raise KeyFileError(f"{path}: a JWK Set says itself what its keys are called and are for")
+        raise KeyFileError(f"{path}: `kid` and `alg` are for PEM; a JWK Set states its own")
     try:
         if is_pem:
             return [verification_key_from_pem(content, kid=kid, algorithm=algorithm)]
@@ -86,7 +86,8 @@ def load_public_keys(
         _logger.warning("%s: key %s is left out: %s", path, name, reason)
     if not found.keys:
         raise KeyFileError(
-            f"{path}: no usable key in the JWK Set; `pushkit keys export` writes one of a key file"
+            f"{path}: no usable key in the JWK Set; `pushkit keys export` writes the set of a key"
+            " file"
         )
     return list(found.keys.values())
 
@@ -120,10 +121,10 @@ def _keys(table: object, folder: Path) -> list[TrustedKey]:
 
 
 def _members(table: object, otherwise: str, types: Mapping[str, type]) -> dict[str, Any]:
-    """Return the members of a table, each of its type."""
+    """Return the members of a table, whose names and types are checked."""
     if not isinstance(table, dict):
         raise ConfigError(otherwise)
-    # A misspelt `expires_at` must not mean a key without an end.
+    # A misspelt `expires_at` must not yield a key that never expires.
     if unknown := sorted(table.keys() - types):
         raise ConfigError(f"unknown: {', '.join(unknown)}; expected {', '.join(sorted(types))}")
     return {name: _is(value, types[name], name) for name, value in table.items()}

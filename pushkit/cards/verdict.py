@@ -1,6 +1,6 @@
-"""What can be said about a card: which signatures count, and what they do not protect.
+"""The result of verifying a card: which signatures count, and what they do not protect.
 
-Decisions are codes; the sentences that people read are made from them here, and nowhere else.
+Decisions are codes; this module alone makes the sentences for people from them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _WARNED: Final = frozenset({Gap.UNKNOWN, Gap.CONTENT})
 
 
 class Decision(StrEnum):
-    """What became of a signature, in the order of the steps of verification, and its sentence."""
+    """The decision about a signature, in the order of the verification steps."""
 
-    sentence: str  # why it does not count; empty if it does
+    sentence: str  # why the signature does not count; empty if it does
 
     def __new__(cls, code: str, sentence: str) -> Self:
-        """Return the member of a code, with its sentence."""
+        """Create a member with its sentence."""
         member = str.__new__(cls, code)
         member._value_, member.sentence = code, sentence
         return member
@@ -53,46 +53,46 @@ class Coverage(StrEnum):
 
 
 class FieldCoverage(NamedTuple):
-    """A member of the card, or a part of one that is not signed."""
+    """How much of a member of the card is signed; also for each part that is not signed."""
 
     path: str  # JSON Pointer
     coverage: Coverage
-    reason: str = ""  # why not all of it is signed, for people
+    reason: str = ""  # why it is not signed, for people
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class SignatureVerdict:
-    """What became of one signature."""
+    """The result of verifying one signature."""
 
     decision: Decision
-    detail: str = ""  # what the decision is about, for people
-    # What its header names, proven or not; `jku` is never fetched.
+    detail: str = ""  # a detail of the decision, for people
+    # From its header, proven or not; `jku` is never fetched.
     kid: str | None = None
     jku: str | None = None
     algorithm: Algorithm | None = None
     key: TrustedKey | None = None  # the trusted key that it holds under; None if it does not hold
     form: CardForm | None = None  # the canonical form that it holds in; None if it does not hold
-    # Every form that it holds in: of one that states none, several may be the same bytes.
+    # Every form that it holds in: several may have the same bytes, if it states none.
     forms: tuple[CardForm, ...] = ()
     stated: bool = False  # its header states the form, which is then the only one that was tried
-    uncovered: tuple[Uncovered, ...] = ()  # what of the card that form leaves out
+    uncovered: tuple[Uncovered, ...] = ()  # the parts of the card that `form` leaves out
     payload: bytes = field(default=b"", repr=False)  # what is signed; empty if it does not hold
-    notes: tuple[str, ...] = ()  # what is unusual about its header
+    notes: tuple[str, ...] = ()  # unusual properties of its header
 
     @property
     def accepted(self) -> bool:
-        """It holds, and counts."""
+        """Whether it holds and counts."""
         return self.decision is Decision.ACCEPTED
 
     @property
     def reason(self) -> str:
-        """Why not, for people; empty if accepted."""
-        told = {"detail": self.detail, "algorithm": self.algorithm, "form": self.form}
-        return self.decision.sentence.format_map(told)
+        """Why it does not count, for people; empty if accepted."""
+        facts = {"detail": self.detail, "algorithm": self.algorithm, "form": self.form}
+        return self.decision.sentence.format_map(facts)
 
     @property
     def doubt(self) -> str:
-        """What it cannot show, holding in a form that leaves out more; empty if there is none."""
+        """Which changes to the card it would not show because of its form; empty for none."""
         hidden = [FORMS[form].hides for form in self.forms if FORMS[form].hides]
         if not hidden:
             return ""
@@ -107,51 +107,51 @@ class SignatureVerdict:
 
 @record(frozen=True, slots=True, kw_only=True)
 class CardVerdict:
-    """What can be said about a card."""
+    """The result of verifying a card."""
 
     card: JsonObject = field(repr=False)  # as served, covered or not
     signatures: tuple[SignatureVerdict, ...]  # in the card's order
-    # The signature that the verdict rests on: the one that counts and covers the most; if none
+    # The signature that the verdict is based on: the one that counts and covers the most; if none
     # counts, one that holds; None if none holds.
     best: SignatureVerdict | None
     fields: tuple[FieldCoverage, ...]  # which members `best` covers
-    trusted: TrustedKeys  # what the operator trusts for this card's origin
+    trusted: TrustedKeys  # for this card's origin
 
     @property
     def verified(self) -> bool:
-        """At least one signature counts."""
+        """Whether at least one signature counts."""
         return self.best is not None and self.best.accepted
 
     @property
     def reason(self) -> str:
-        """Why none does, for people; empty if verified."""
+        """Why no signature counts, for people; empty if verified."""
         if self.verified:
             return ""
         if not self.signatures:
             return "the card is not signed"
         each = (f"signature {n}: {entry.reason}" for n, entry in enumerate(self.signatures, 1))
-        return "; ".join([*each, *self._lost()])
+        return "; ".join([*each, *self._unavailable()])
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader should know although the card is verified."""
+        """What a reader should know although a signature holds."""
         if self.best is None:
             return ()
         left = [entry.path for entry in self.best.uncovered if entry.gap in _WARNED]
-        told = [f"not covered: {listed(left)}" if left else "", self.best.doubt]
-        return (*self._lost(), *filter(None, told), *self.best.notes)
+        warnings = [f"not covered: {listed(left)}" if left else "", self.best.doubt]
+        return (*self._unavailable(), *filter(None, warnings), *self.best.notes)
 
     @property
     def uncovered(self) -> tuple[Uncovered, ...]:
-        """What of the card `best` leaves out; if nothing holds, nothing is covered at all."""
+        """The parts of the card that `best` leaves out; empty without `best`, which covers none."""
         return self.best.uncovered if self.best else ()
 
     @property
     def jwks_url(self) -> str | None:
-        """Where the signer publishes its keys, of a verified card, if that URL is a trusted one.
+        """The trusted URL where the signer of a verified card publishes its keys; None for none.
 
-        The trusted URL that the key came from; for a pinned key, the `jku` that it signed, provided
-        that this is a trusted URL too. A `jku` that is not, is in `best.jku` and proves nothing.
+        It is the URL that the key was fetched from; for a pinned key, the signed `jku` if that is
+        also a trusted URL. An untrusted `jku` is only in `best.jku`, and proves nothing.
         """
         if self.best is None or not self.best.accepted or self.best.key is None:
             return None
@@ -159,7 +159,7 @@ class CardVerdict:
         return self.best.key.jwks_url or announced
 
     def require(self) -> CardVerdict:
-        """Return the verdict of a verified card.
+        """Return this verdict if the card is verified.
 
         Raises:
             CardRefusedError: The card is not verified.
@@ -168,19 +168,19 @@ class CardVerdict:
             raise CardRefusedError(self.reason)
         return self
 
-    def _lost(self) -> list[str]:
-        return [f"keys from {url} could not be had" for url in self.trusted.unavailable]
+    def _unavailable(self) -> list[str]:
+        return [f"keys from {url} could not be fetched" for url in self.trusted.unavailable]
 
 
 def listed(paths: Sequence[str]) -> str:
-    """Return paths for a message: their names are a stranger's, and may be many and odd."""
+    """Return paths for a message, bounded and escaped, since they come from the card."""
     shown = [ascii(path)[1:-1][:_LISTED_CHARACTERS] for path in paths[:_LISTED]]
     more = len(paths) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def coverage(card: JsonObject, best: SignatureVerdict | None) -> list[FieldCoverage]:
-    """Return the members of a card, and the parts of them that a signature does not protect."""
+    """Return the coverage of each member of a card, and of the parts that are not signed."""
     left = {entry.path: entry.reason for entry in best.uncovered} if best else {}
     rows: dict[str, FieldCoverage] = {}
     for path in (json_pointer("", member) for member in card if member != "signatures"):

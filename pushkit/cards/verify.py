@@ -1,6 +1,6 @@
-"""Verifying an agent card (A2A 1.0 §8.4.3): the steps, in their order, numbered in the code.
+"""Verifies agent cards (A2A 1.0 §8.4.3); the steps are numbered in the code, in their order.
 
-One signature that counts is enough, and one that is malformed stops no other.
+One signature that counts is enough; malformed ones beside it do no harm.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MAX_TRIES: Final = 64
 class CardPolicy(NamedTuple):
     """Which signatures count."""
 
-    # Forms that count whatever they leave out. Any other counts where it leaves out nothing that
-    # matters, if it ever does (`FORMS`).
+    # Forms that count whatever they leave out. Other forms count only if all that they leave out is
+    # tolerated (see `Form.tolerates`).
     admit: frozenset[CardForm] = frozenset()
 
     def decide(self, canonical: Canonical) -> tuple[Decision, str]:
-        """Return whether a signature counts that holds in a form, and if not, for what."""
+        """Return the decision about a signature that holds in a form, and its detail."""
         if canonical.form in self.admit:
             return Decision.ACCEPTED, ""
         tolerated = FORMS[canonical.form].tolerates
@@ -43,7 +43,7 @@ class CardPolicy(NamedTuple):
         return (Decision.NOT_COVERED, listed(left)) if left else (Decision.ACCEPTED, "")
 
 
-# Whichever form it is in, also an SDK's: a signature counts if it covers all that matters.
+# A signature in any form, including those of SDKs, counts if it covers all that matters.
 FULL_COVERAGE: Final = CardPolicy()
 
 
@@ -54,12 +54,13 @@ def verify_card(
     now: datetime,
     policy: CardPolicy = FULL_COVERAGE,
 ) -> CardVerdict:
-    """Verify a card against the keys that are trusted for its origin, see `CardTrust.keys_for`.
+    """Verify a card with the keys that are trusted for its origin, see `CardTrust.keys_for`.
 
-    The card is as it was served: bytes, so that duplicate members are seen.
+    Pass the card as it was served, in bytes, so that duplicate members are detected.
 
     Raises:
-        MalformedCardError: The card is not JSON within the limits, or its signatures are no list.
+        MalformedCardError: The card is not JSON within the limits, or `signatures` is not a list of
+            at most 16 entries.
     """
     # 1. The card is JSON within limits, without duplicate members.
     document = read_card(card)
@@ -79,12 +80,12 @@ def verify_card(
 
 
 class _RefusedError(Exception):
-    """A signature does not pass a step: the decision, and what that is about."""
+    """A signature fails a step. The arguments are the decision and its detail."""
 
 
 @record(frozen=False, slots=True)
 class _Verifier:
-    """One card; each canonical form is made once, and only when a signature needs it."""
+    """Verifies the signatures of one card; makes each canonical form once, when it is needed."""
 
     _card: JsonObject
     _trust: TrustedKeys
@@ -94,14 +95,14 @@ class _Verifier:
     _made: dict[CardForm, Canonical | None] = field(default_factory=dict)
 
     def verdict(self, signature: CardSignature | InvalidSignatureError) -> SignatureVerdict:
-        # 3. The header is understood (RFC 7515 §4.1.11), and says how it was signed.
+        # 3. The header is understood (RFC 7515 §4.1.11) and names an algorithm.
         if isinstance(signature, InvalidSignatureError):
             return SignatureVerdict(decision=Decision.MALFORMED, detail=str(signature))
         verdict = partial(
             SignatureVerdict, kid=signature.kid, jku=signature.jku, algorithm=signature.algorithm
         )
         try:
-            found = self._held(signature, self._usable_keys(signature))
+            found = self._forms_that_hold(signature, self._usable_keys(signature))
         except _RefusedError as refusal:
             decision, detail = refusal.args
             return verdict(decision=decision, detail=detail, notes=signature.notes)
@@ -113,7 +114,7 @@ class _Verifier:
         decision, detail, canonical, key = next(accepted, decided[0])
         notes = list(signature.notes)
         if signature.jku not in (None, *self._trust.jwks_urls):
-            notes.append("its `jku` is not a trusted URL; it was not fetched, and had no say")
+            notes.append("its `jku` is not a trusted URL; it was ignored and not fetched")
         return verdict(
             decision=decision,
             detail=detail,
@@ -131,7 +132,7 @@ class _Verifier:
         candidates = self._trust.candidates(signature.kid, signature.jku)
         if not candidates:
             raise _RefusedError(Decision.NO_TRUSTED_KEY, "")
-        # 5. It names the key's own algorithm (RFC 8725 §3.1): the header only may agree.
+        # 5. Its header names the algorithm of the key (RFC 8725 §3.1), which alone decides.
         fitting = [entry for entry in candidates if entry.key.algorithm is signature.algorithm]
         if not fitting:
             raise _RefusedError(Decision.OTHER_ALGORITHM, "")
@@ -140,18 +141,19 @@ class _Verifier:
         usable = [e for e, objection in zip(fitting, objections, strict=True) if objection is None]
         if not usable:
             raise _RefusedError(Decision.KEY_NOT_VALID, "; ".join(filter(None, objections)))
-        # Signatures that name no known key, times keys, times forms: hostile cards make it a lot.
+        # Each signature without a known `kid` is tried with every key in every form: the tries are
+        # bounded, or a hostile card could make the verification slow.
         self._tries += len(usable) if len(usable) > 1 else 0
         if self._tries > _MAX_TRIES and len(usable) > 1:
             raise _RefusedError(Decision.TOO_MANY_KEYS, "")
         return usable
 
-    def _held(
+    def _forms_that_hold(
         self, signature: CardSignature, keys: list[TrustedKey]
     ) -> list[tuple[Canonical, TrustedKey]]:
-        """Return the forms in which a signature holds; several may be the same bytes."""
-        # 7. It holds in the form that it states, or if it states none, as SDKs do, in any. Never in
-        # another one than it states: the same bytes may be a weaker card in that one.
+        """Return the forms in which a signature holds; several may have the same bytes."""
+        # 7. It holds in the form that it states, or in any form if it states none, as with SDKs.
+        # No form but the stated one is tried: in another, the same bytes may be a weaker card.
         named = CardForm if signature.form is None else [signature.form]
         forms = [made for form in named if (made := self._canonical(form)) is not None]
         entries = {entry.key: entry for entry in keys}
@@ -159,8 +161,8 @@ class _Verifier:
         for canonical in forms:
             if canonical.payload not in tried:
                 tried[canonical.payload] = holding_key(signature.jws, canonical.payload, entries)
-        held = ((canonical, tried[canonical.payload]) for canonical in forms)
-        found = [(canonical, entries[key]) for canonical, key in held if key is not None]
+        results = ((canonical, tried[canonical.payload]) for canonical in forms)
+        found = [(canonical, entries[key]) for canonical, key in results if key is not None]
         if not found:
             stated = f"the form {signature.form}, which it states" if signature.form else "any form"
             raise _RefusedError(Decision.DOES_NOT_HOLD, stated)
@@ -175,6 +177,6 @@ class _Verifier:
 
 
 def _rank(entry: SignatureVerdict) -> tuple[bool, int, int, bool]:
-    """Return what tells the signatures apart that hold: the least one counts and covers most."""
+    """Return a sort key for signatures that hold: the first one counts and covers the most."""
     gaps = [left.gap for left in entry.uncovered]
     return not entry.accepted, gaps.count(Gap.CONTENT), len(gaps), bool(entry.doubt)

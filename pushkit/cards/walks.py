@@ -1,8 +1,8 @@
-"""What of a card a canonical form keeps, with an account of everything that it leaves out.
+"""Selects the parts of a card that a canonical form keeps, and records all that it leaves out.
 
-One walk over the card beside its schema makes both, so that the two cannot disagree. What is left
-out is told apart, because not all of it matters: an empty field means what its absence means, but a
-security requirement without scopes is made of nothing but empty values and still says who gets in.
+One walk over the card and its schema does both, so that the two cannot disagree. The records differ
+in what they mean: an empty field means the same as its absence, but a security requirement without
+scopes consists of empty values only and yet decides who gets access.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _LARGEST_SAFE_INTEGER: Final = 2**53 - 1
 
 
 class Gap(StrEnum):
-    """What it means that something of a card is not signed."""
+    """The kind of an unsigned part of a card."""
 
-    EMPTY = "empty"  # a field that is null, empty or has its default: the same as absent
-    ABSENT = "absent"  # a required field that is not there, and that was signed as its default
+    EMPTY = "empty"  # a field that is null, empty or at its default: the same as absent
+    ABSENT = "absent"  # a required field that is absent, and was signed with its default
     UNKNOWN = "unknown"  # a member that no version of A2A defines: clients ignore it
-    CONTENT = "content"  # anything else: whoever can change the card on its way can change this
+    CONTENT = "content"  # anything else: an attacker between server and client can change it
 
 
 class Omission(Enum):
-    """Why something is left out: what that means, and how people are told."""
+    """Why a part of a card is left out: the kind of gap, and the reason for people."""
 
     NULL = Gap.EMPTY, "null is not set"
     DEFAULT = Gap.EMPTY, "has its default"
     EMPTY = Gap.EMPTY, "empty"
     ABSENT = Gap.ABSENT, "absent, and signed as its default"
     UNKNOWN = Gap.UNKNOWN, "unknown to the schema"
-    OF_OTHER_VERSIONS = Gap.CONTENT, "no field of this version, but others read it"
-    SDK_DEFAULT = Gap.CONTENT, "the default, which is taken for granted"
+    OF_OTHER_VERSIONS = Gap.CONTENT, "not a field of this version, but other versions read it"
+    SDK_DEFAULT = Gap.CONTENT, "has its default, which this form leaves out"
     EMPTY_ENTRY = Gap.CONTENT, "empty"
-    NOTHING_BUT_EMPTY = Gap.CONTENT, "made of nothing but empty values"
+    NOTHING_BUT_EMPTY = Gap.CONTENT, "consists of empty values only"
     FREE_FORM_EMPTY = Gap.CONTENT, "empty, in a free-form value"
-    ROUNDED = Gap.CONTENT, "an integer that is signed rounded to a double"
+    ROUNDED = Gap.CONTENT, "an integer that was rounded to a double before signing"
     SECURITY_SCHEMES = Gap.CONTENT, "this form leaves out every security scheme"
 
 
@@ -53,12 +53,12 @@ class Uncovered(NamedTuple):
 
     @property
     def gap(self) -> Gap:
-        """What it means that this is not signed."""
+        """The kind of gap."""
         return self.why.value[0]
 
     @property
     def reason(self) -> str:
-        """Why, for people."""
+        """Why it is not signed, for people."""
         return self.why.value[1]
 
 
@@ -75,7 +75,7 @@ def _is_default(value: JsonValue) -> bool:
 
 
 def _each(value: JsonValue, at: _Path, keep: Callable[[JsonValue, _Path], _Kept]) -> JsonValue:
-    """Return what is kept of a list's elements, or of a map's entries."""
+    """Apply `keep` to the elements of a list or the entries of a map; drop those left out."""
     if isinstance(value, dict):
         found = {name: keep(child, (*at, name)) for name, child in value.items()}
         return {name: child for name, child in found.items() if child is not _Left.OUT}
@@ -93,20 +93,20 @@ class WholeWalk:
         self.uncovered: list[Uncovered] = []
 
     def message(self, value: JsonObject, name: str, path: _Path = ()) -> JsonObject:  # noqa: ARG002
-        """Return what is kept of a message."""
+        """Return the part of a message that is kept."""
         return value
 
     def leave(self, at: _Path, why: Omission) -> _Left:
-        """Note that something is left out."""
+        """Record that a value is left out."""
         self.uncovered.append(Uncovered(path=json_pointer("", *at), why=why))
         return _Left.OUT
 
 
 class PresenceWalk(WholeWalk):
-    """A2A 1.0 §8.4.1: by field presence; unknown members go, free-form values are not touched."""
+    """A2A 1.0 §8.4.1: fields by presence, free-form values whole, no unknown members."""
 
     def message(self, value: JsonObject, name: str, path: _Path = ()) -> JsonObject:
-        """Return what is kept of a message."""
+        """Return the part of a message that is kept."""
         fields = self._schema[name]
         kept: JsonObject = {}
         for member, child in value.items():
@@ -134,7 +134,7 @@ class PresenceWalk(WholeWalk):
             return self._value(field, value, at)
         if isinstance(value, list if field.container is Container.LIST else dict):
             return _each(value, at, partial(self._value, field))
-        return value  # of the wrong type: kept and covered, whatever a parser makes of it
+        return value  # of the wrong type: kept and covered, however parsers treat it
 
     def _value(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
         if field.message is not None and isinstance(value, dict):
@@ -143,10 +143,10 @@ class PresenceWalk(WholeWalk):
 
 
 class FilledWalk(PresenceWalk):
-    """The same, with required fields that are absent added with their defaults (A2A#2122)."""
+    """As `PresenceWalk`, with absent required fields added at their defaults (A2A#2122)."""
 
     def message(self, value: JsonObject, name: str, path: _Path = ()) -> JsonObject:
-        """Return what is kept of a message, and what is missing from it."""
+        """Return the part of a message that is kept, with its absent required fields."""
         kept = super().message(value, name, path)
         for member, field in self._schema[name].items():
             if field.presence is Presence.REQUIRED and member not in kept:
@@ -157,10 +157,10 @@ class FilledWalk(PresenceWalk):
 
 
 class CleanedWalk(PresenceWalk):
-    """What the SDKs do: then drop `""`, `[]`, `{}` and null everywhere, also in free-form values.
+    """As the SDKs do: also drops `""`, `[]`, `{}` and null everywhere, even in free-form values.
 
-    In a list, a map or a free-form value nothing is merely empty: an element counts, a key says
-    something, and what null means there only its reader knows.
+    An empty value in a list, a map or a free-form value is a gap that matters: an element counts,
+    a key has a meaning, and what null means there is up to the reader.
     """
 
     def _field(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
@@ -175,7 +175,7 @@ class CleanedWalk(PresenceWalk):
         kept = self._values(field, value, at)
         if kept is _Left.OUT or kept not in ([], {}):
             return kept
-        # Nothing is left of it: its parts are not listed one by one.
+        # Nothing is left of the value: it is recorded once, not part by part.
         gaps = {left.gap for left in self.uncovered[before:]}
         del self.uncovered[before:]
         says_nothing = gaps <= {Gap.EMPTY} and not is_choice
@@ -212,7 +212,7 @@ class CleanedWalk(PresenceWalk):
 
 
 class DoubleWalk(CleanedWalk):
-    """The same over protobuf, whose free-form values know no numbers but doubles."""
+    """As `CleanedWalk`, through protobuf, in whose free-form values every number is a double."""
 
     def _number(self, value: JsonValue, at: _Path) -> JsonValue:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -223,7 +223,7 @@ class DoubleWalk(CleanedWalk):
             raise CanonicalizationError(
                 f"{json_pointer('', *at)}: the integer is outside a double's range"
             ) from exc
-        # Its neighbours have the same double: the signature does not tell them apart.
+        # Neighbouring integers become the same double: the signature does not distinguish them.
         if abs(value) > _LARGEST_SAFE_INTEGER:
             self.leave(at, Omission.ROUNDED)
         return double

@@ -168,7 +168,7 @@ async def test_keys_that_cannot_be_had_are_a_failure_and_not_a_forgery(
     summary = await verify_cards([agents.url("/by-ring")], trust, transport=transport, now=NOW)
     [check] = summary.checks
     assert check.outcome is CardOutcome.FAILED
-    assert "could not be had" in check.reason
+    assert "could not be fetched" in check.reason
 
 
 async def test_the_policy_is_that_of_the_caller(agents: Agents, transport: Transport) -> None:

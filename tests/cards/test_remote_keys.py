@@ -117,7 +117,7 @@ async def test_while_a_service_does_not_sign_the_card_of_the_former_key_is_serve
     new.fails = True
     handover = NOW + ring.activation_lead
     assert await publisher.response(handover) == first
-    assert "the key before" in caplog.text
+    assert "the previous key" in caplog.text
     with pytest.raises(SigningError):
         await publisher.response(handover + ring.grace)  # it is not published any more
     new.fails = False

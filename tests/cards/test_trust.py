@@ -191,9 +191,9 @@ async def test_a_set_that_is_down_takes_only_its_own_keys_away() -> None:
     assert keys.unavailable == (JWKS,)
     verdict = verify_card(signed(jku=JWKS), keys, now=NOW)
     assert verdict.verified
-    assert f"keys from {JWKS} could not be had" in verdict.warnings
+    assert f"keys from {JWKS} could not be fetched" in verdict.warnings
     forger = generate_key(Algorithm.EDDSA)
-    assert "could not be had" in verify_card(signed(forger), keys, now=NOW).reason
+    assert "could not be fetched" in verify_card(signed(forger), keys, now=NOW).reason
 
 
 @pytest.mark.parametrize("by", ["kid", "thumbprint"])
@@ -235,7 +235,7 @@ async def test_a_key_that_is_revoked_by_a_name_is_so_under_its_other_names(when:
 
 
 def test_an_origin_stands_there_once() -> None:
-    with pytest.raises(ConfigError, match="stands there twice"):
+    with pytest.raises(ConfigError, match="is given twice"):
         CardTrust({ORIGIN: OriginTrust(), f"{ORIGIN}:443": OriginTrust()})
 
 

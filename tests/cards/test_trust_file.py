@@ -88,7 +88,7 @@ ORIGIN = '[origins."https://a.example.com"]\n'
         (f'{KEYS}file = "agent.pem"\nexpires_at = 2026-01-01', "expires_at: expected a time"),
         (f'{KEYS}file = "agent.pem"\nalg = "none"', "alg: expected one of"),
         (f'{KEYS}file = "agent.pem"\nalg = "RS256"', "not for RS256"),
-        (f'{KEYS}file = "jwks.json"\nkid = "k"', "says itself"),
+        (f'{KEYS}file = "jwks.json"\nkid = "k"', "states its own"),
     ],
 )
 def test_what_is_not_understood_is_refused(folder: Path, text: str, reason: str) -> None:
