@@ -1,4 +1,4 @@
-"""What one rarely changes about a sender."""
+"""The options of a sender that rarely need changing."""
 
 from __future__ import annotations
 
@@ -24,55 +24,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderOptions:
-    """What one rarely changes.
+    """The options of a sender that rarely need changing.
 
     Attributes:
         retry: When to try again, and when to give up.
         timeout: The deadline of one attempt in total; A2A recommends 10 s to 30 s.
-        concurrency: How many attempts at once. An owner that holds three times as many as are free
-            gets no more of them: a quarter is left for the others.
+        concurrency: How many attempts run at once. An owner that holds three times as many slots
+            as are free gets no more: a quarter is left for the others.
         concurrency_per_host: How many connections to one host and port.
         max_body_bytes: The largest body that `notify()` accepts; receivers refuse more.
         go_token_spelling: Send the token as `A2A-Notification-Token` too.
-        drain: How long `close()` waits for attempts that are running.
-        breaker: When a destination is left alone, and for how long.
-        disable_after: After how long of nothing but failures a subscription is disabled.
-        max_backlog_per_subscription: The most unfinished deliveries of one subscription. Beyond
-            this limit and the other two of a backlog, each subscription has one place for the end
-            of its task.
+        drain: How long `close()` waits for running attempts.
+        breaker: After how many failures a destination is not attempted for a while, and how long.
+        disable_after: A subscription that only failed for this long is disabled.
+        max_backlog_per_subscription: The most unfinished deliveries of one subscription. Each
+            subscription may exceed the three backlog limits by one delivery, for the end of its
+            task.
         max_backlog: The most unfinished deliveries in all; counted once a second.
         max_configs_per_task: The most push configs of one owner for one task.
         coalesce: Before an update is refused because of these limits, drop `working` statuses
-            without a message that a newer status overtook; the gap in `seq` tells the receiver.
-        lease_margin: How much longer than an attempt a lease lasts: what a worker that died had
-            in work is taken over after `timeout` and this (at once, where that was on SQLite).
-        poll_interval: How long an idle worker waits at most before it looks for what other
-            processes stored; PostgreSQL wakes it at once besides.
-        retain: How long the worker lets finished deliveries stay.
+            without a message that a newer status superseded. The receiver sees a gap in `seq`.
+        lease_margin: How much longer than an attempt a lease lasts: deliveries of a worker that
+            died are taken over after `timeout` plus this (immediately on the same SQLite file).
+        poll_interval: How long an idle worker waits at most before it looks for deliveries that
+            other processes stored; PostgreSQL also wakes it immediately.
+        retain: How long finished deliveries are kept.
         keep_answers: Keep the first KiB of each answer with its attempt, for `outbox.show`.
         seal_bodies: Encrypt bodies in the database too, with the sender's secret keys.
-        destinations: Where may be posted to: domains, ports, networks, and what is opened of an
-            intranet.
+        destinations: Which destinations are allowed: domains, ports, networks, and the parts of an
+            intranet that are opened.
         proxy: An egress proxy, `http://[user:password@]host:port`: the guard stays on.
-        ca_file: Roots in PEM that are trusted beside the system's.
-        credentials: What this sender shows of itself, by destination.
-        signing: Which signatures notifications carry; or a function that says so for each
-            subscription, for example to give each client a Standard Webhooks secret of its own. It
-            is called for every attempt: quick, and without I/O. Secrets stay out of the database.
-        verify_ownership: Before the first delivery a URL has to answer
+        ca_file: Root certificates in PEM, trusted in addition to the system's.
+        credentials: How this sender authenticates itself, by destination.
+        signing: Which signatures notifications carry; or a function that returns this for each
+            subscription, for example to give each client its own Standard Webhooks secret. It is
+            called for every attempt: it must be quick and do no I/O. Secrets stay out of the
+            database.
+        verify_ownership: Before the first delivery, a URL must answer
             `GET url?validationToken=<random>` with the token; until it does, it gets nothing.
-        rate_per_origin: Requests a second to one origin, over all owners, of this process; None
-            for any number. Those named in `allow` are not slowed down.
+        rate_per_origin: The most requests a second of this process to one origin, over all owners;
+            None for no limit. Origins named in `allow` have no limit.
         max_subscriptions_per_owner: The most subscriptions of one owner, over all tenants; counted
             once a second.
         max_backlog_per_owner: The most unfinished deliveries to one owner, over all tenants;
             counted once a second.
         alerts: Where dead letters, disabled subscriptions, faults of this side and keys near their
-            end are sent; nowhere if None.
+            end are sent; None for nowhere.
 
     Raises:
-        ConfigError: One is of a wrong type, a number out of range, or `rate_per_origin` too low
-            for `concurrency_per_host`.
+        ConfigError: An option has a wrong type, a number is out of range, or `rate_per_origin` is
+            too low for `concurrency_per_host`.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -112,7 +113,7 @@ class SenderOptions:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: found {getattr(self, name)}, expected at least 1")
-        for name in _LONGER_THAN_NOTHING:
+        for name in _ABOVE_ZERO:
             if getattr(self, name) <= timedelta(0):
                 raise ConfigError(f"{name}: found {getattr(self, name)}, expected more than 0 s")
         check_pace(self.rate_per_origin, self.concurrency_per_host)
@@ -128,7 +129,7 @@ _AT_LEAST_ONE = (
     "max_subscriptions_per_owner",
     "max_backlog_per_owner",
 )
-_LONGER_THAN_NOTHING = ("timeout", "disable_after", "lease_margin", "poll_interval")
+_ABOVE_ZERO = ("timeout", "disable_after", "lease_margin", "poll_interval")
 _KINDS: Mapping[str, type] = {
     "drain": timedelta,
     "retry": RetryPolicy,

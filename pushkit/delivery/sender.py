@@ -86,14 +86,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pushkit.delivery")
 
-_MAX_ID_BYTES = 512  # what a receiver takes
+_MAX_ID_BYTES = 512  # the longest that receivers accept
 
 
 class PushSender:
     """Signs and delivers task updates to the webhooks that clients registered.
 
-    `notify()` returns once the update is on disk; a worker in this process does the rest, and goes
-    on with what an earlier process left behind.
+    `notify()` returns once the update is on disk. A worker in this process delivers it, and also
+    what earlier processes left undelivered.
 
         async with PushSender(issuer="https://agent.example.com", keys="keys.json",
                               database="outbox.db") as sender:
@@ -104,21 +104,21 @@ class PushSender:
     Args:
         issuer: `iss` of every notification: normally the agent's base URL.
         keys: A key file (see `pushkit keys new`), a `KeyRing`, any `KeySource`, or a
-            `RemoteSigner`: a key that stays in a KMS.
+            `RemoteSigner` for a key that stays in a KMS.
         database: The outbox: the path of a SQLite file, or a PostgreSQL DSN
-            (`postgresql://user@host/name`), on which any number of processes may work: all of one
-            issuer and with the same keys, for whoever takes a delivery signs it.
-        allow: Destinations that are named for development, for example `["127.0.0.1:*"]`.
+            (`postgresql://user@host/name`). Any number of processes may share it, if all have the
+            same issuer and the same keys: the process that claims a delivery signs it.
+        allow: Destinations that are not checked, for development, for example `["127.0.0.1:*"]`.
         options: Time-outs, limits and the retry policy.
-        passphrase: Of the key file.
-        clock: Returns now, aware, in UTC.
-        on_event: Called with everything that happens (`pushkit.events`): a dead letter, a
-            subscription that was disabled, a breaker that opened, a recipient that was refused,
-            and every attempt. Quick, on the event loop; what it raises is logged.
-        tracing: Makes spans (`pushkit.telemetry.tracing.Tracing()`); none without it.
-        secrets: What encrypts tokens and credentials in the database: `SecretKeys`, or the path of
-            a file (see `pushkit secrets generate`). By default what `PUSHKIT_SECRET_KEYS` or
-            `PUSHKIT_SECRET_KEYS_FILE` says; without any they are stored as they are.
+        passphrase: The passphrase of the key file.
+        clock: Returns the current time, aware, in UTC.
+        on_event: Called with every event (`pushkit.events`): a dead letter, a subscription that was
+            disabled, a breaker that opened, a recipient that was refused, each attempt. It runs
+            on the event loop and must be quick; exceptions that it raises are logged.
+        tracing: Makes spans (`pushkit.telemetry.tracing.Tracing()`); by default there are none.
+        secrets: The keys that encrypt tokens and credentials in the database: `SecretKeys`, or the
+            path of a file (see `pushkit secrets generate`). The default is the environment's
+            `PUSHKIT_SECRET_KEYS` or `PUSHKIT_SECRET_KEYS_FILE`; without keys nothing is encrypted.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class PushSender:
         if on_event is not None:
             self.events.add(on_event)
         self._clock = clock
-        self._keys = key_source(keys, passphrase, self._tell_of_keys)
+        self._keys = key_source(keys, passphrase, self._emit_key_changes)
         secret_keys = _secret_keys(secrets)
         self._vault = Vault(secret_keys, seals_bodies=self.options.seal_bodies)
         self._policy = DestinationPolicy(allow, self.options.destinations)
@@ -184,9 +184,9 @@ class PushSender:
         self._housekeeping: asyncio.Task[None] | None = None
         self._metrics: SenderMetrics | None = None
         alerts = self.options.alerts
-        self._alerts = None if alerts is None else self._sending_alerts(alerts)
+        self._alerts = None if alerts is None else self._new_alerts(alerts)
 
-    # --- what it is made of --------------------------------------------------------------------
+    # --- parts ---------------------------------------------------------------------------------
 
     def _new_attempt(self, issuer: str) -> Attempt:
         options = self.options
@@ -244,10 +244,10 @@ class PushSender:
             vault=self._vault,
         )
 
-    # --- life ----------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the outbox and start the worker. Does nothing if it runs already."""
+        """Open the outbox and start the worker. Does nothing if the worker runs already."""
         await self.open()
         if self._running is None:
             self._running = asyncio.create_task(self.worker.run(), name="pushkit-worker")
@@ -276,11 +276,11 @@ class PushSender:
             )
 
     async def close(self) -> None:
-        """Stop claiming, give running attempts their time, and close the outbox.
+        """Stop claiming, wait for running attempts (`SenderOptions.drain`), and close the outbox.
 
-        What is not delivered stays in the outbox for the next start. A closed sender stays closed.
-        Who calls it while another call is at it waits for the end, too; of whoever is cancelled in
-        here it goes on to the end.
+        Undelivered notifications stay in the outbox for the next start. A closed sender stays
+        closed. Concurrent calls all wait for the same close. If a caller is cancelled, the close
+        still runs to its end.
         """
         self._closed = True
         if self._closing is None or self._closing.done():
@@ -288,7 +288,7 @@ class PushSender:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        async with self._opening:  # whoever is just opening it has done so
+        async with self._opening:  # a concurrent `open()` has finished
             background = (self._running, self._housekeeping)
             self._running = self._housekeeping = None
         for task in background:
@@ -310,7 +310,7 @@ class PushSender:
         await self._database.close()
 
     async def _ready(self) -> None:
-        # Not a worker beside `open()`: that process only enqueues, or pumps by hand.
+        # After `open()` no worker is started: that process only enqueues, or pumps by hand.
         if not self._is_open:
             await self.start()
 
@@ -323,14 +323,14 @@ class PushSender:
 
     @property
     def worker(self) -> Worker:
-        """The worker, for callers that pump by hand: `await sender.worker.run_once()`."""
+        """The worker, for callers that run it by hand: `await sender.worker.run_once()`."""
         if not self._is_open:
             raise ConfigError("the sender is not open: use `async with` or await start()")
         return self._worker
 
     @property
     def outbox(self) -> OutboxAdmin:
-        """Dead letters, redrive, retention: the outbox for operators, of all owners."""
+        """The outbox of all owners, for operators: dead letters, redrive, retention."""
         from pushkit.delivery.admin import OutboxAdmin
 
         return OutboxAdmin(
@@ -344,7 +344,7 @@ class PushSender:
 
     @property
     def subscription_admin(self) -> SubscriptionAdmin:
-        """List, pause, disable, test and remove subscriptions: for operators, of all owners."""
+        """The subscriptions of all owners, for operators: list, pause, disable, test, remove."""
         from pushkit.delivery.subscription_admin import SubscriptionAdmin
 
         return SubscriptionAdmin(
@@ -357,7 +357,7 @@ class PushSender:
 
     @property
     def metrics(self) -> SenderMetrics:
-        """Metrics for Prometheus, counted from the first use of this on."""
+        """Metrics for Prometheus, counted from the first access of this property on."""
         if self._metrics is None:
             from pushkit.telemetry.sides import SenderMetrics
 
@@ -382,9 +382,9 @@ class PushSender:
         return readings | {"pushkit_database_up": {(): 1.0}}
 
     async def unready(self) -> dict[str, str]:
-        """Return what stands in the way of delivering anything, `{}` if nothing does.
+        """Return what prevents delivery: `{}`, or the reason by part.
 
-        `storage`, `worker` (it does not run) and `keys`, each with the reason.
+        The parts are `storage`, `worker` (it does not run) and `keys`.
         """
         found: dict[str, str] = {}
         try:
@@ -399,7 +399,7 @@ class PushSender:
             found["keys"] = f"keys: {exc}"
         return found
 
-    def _tell_of_keys(self, before: KeyRing, now: KeyRing) -> None:
+    def _emit_key_changes(self, before: KeyRing, now: KeyRing) -> None:
         if self.events.wants(KeyRingChanged.usual_level):
             for change, key in ring_changes(before, now):
                 algorithm = key.algorithm.value
@@ -409,7 +409,7 @@ class PushSender:
                     )
                 )
 
-    def _sending_alerts(self, options: AlertOptions) -> Alerts:
+    def _new_alerts(self, options: AlertOptions) -> Alerts:
         from pushkit.alerts.alerts import Alerts
         from pushkit.delivery.alert_webhook import AlertWebhook
 
@@ -424,10 +424,10 @@ class PushSender:
         return Alerts(options, sinks, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:
-        """Return what is wrong just now, for alerts."""
+        """Return an event for each current fault, for alerts."""
         unready, now = await self.unready(), self._clock()
         if self._closed:
-            return []  # nothing that has been stopped is a fault
+            return []  # a part that was stopped has no fault
         faults = [HealthFault(at=now, part=part, reason=why) for part, why in unready.items()]
         if "keys" in unready:
             return [*faults]
@@ -448,31 +448,31 @@ class PushSender:
         owner: str = "",
         tenant: str = "",
         profile: Profile | str = Profile.STANDARD,
-        filter: Filter = EVERYTHING,  # noqa: A002  # the word that everybody looks for
+        filter: Filter = EVERYTHING,  # noqa: A002  # the usual word
     ) -> Subscription:
         """Register a client's push-notification config for a task.
 
-        The same (tenant, task, owner, config id) again changes the subscription, keeping its `seq`:
-        the one that is returned is then `replaced`, and the log warns of another URL, version or
-        filter. Two configs that lack an `id` are the same one.
+        A second call with the same (tenant, task, owner, config id) changes the subscription and
+        keeps its `seq`. It returns the subscription with `replaced` set, and logs a warning if the
+        URL, version or filter differs. Two configs without an `id` are the same config.
 
         Args:
             task_id: The task.
             config: A `PushConfig`, or the JSON object that the client sent, of any version.
                 Its `id` defaults to the task id, as in the SDKs.
-            version: The A2A version that the client speaks: it decides the body.
-            owner: Who registered it: owners never see or change each other's.
+            version: The A2A version that the client speaks; it determines the body.
+            owner: The client that registers. Owners never see or change each other's configs.
             tenant: The tenant, where the agent has several.
-            profile: How it is signed.
-            filter: Which updates it wants: what it does not want takes no `seq`.
+            profile: How notifications are signed.
+            filter: Which updates the client wants. Other updates consume no `seq`.
 
         Raises:
             InvalidPushConfigError: The config is malformed, its URL is refused, or the task or the
-                owner is the one that alerts have.
+                owner is reserved for alerts.
             TooManyConfigsError: This owner has `max_configs_per_task` for the task already.
             TooManySubscriptionsError: This owner has `max_subscriptions_per_owner` already.
             UnsupportedVersionError: A version that pushkit does not speak.
-            ConfigError: An argument of a wrong type: SQLite would take 7 for '7'.
+            ConfigError: An argument has a wrong type: SQLite would accept 7 for '7'.
         """
         for name, value in (("task_id", task_id), ("owner", owner), ("tenant", tenant)):
             check_type(name, value, str)
@@ -489,8 +489,8 @@ class PushSender:
             config_id=_checked_id("id", parsed.id or task_id),
         )
         if (task_id == ALERTS_TASK) != (owner == ALERTS_OWNER):
-            says = f"{ALERTS_TASK} and {ALERTS_OWNER} are for the operator's alerts alone"
-            raise InvalidPushConfigError(f"task_id, owner: {says}")
+            reason = f"{ALERTS_TASK} and {ALERTS_OWNER} are reserved for the operator's alerts"
+            raise InvalidPushConfigError(f"task_id, owner: {reason}")
         await self._ready()
         subscription, before = await self._database.write_patiently(
             lambda: self._registrar.put(
@@ -512,9 +512,9 @@ class PushSender:
     async def unsubscribe(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
     ) -> int:
-        """Remove an owner's subscription, or all of that owner's to the task.
+        """Remove one of an owner's subscriptions to a task; by default, all of them.
 
-        What is still unfinished is cancelled in the same transaction (A2A 1.0 §3.1.10).
+        Their unfinished deliveries are cancelled in the same transaction (A2A 1.0 §3.1.10).
 
         Returns:
             How many subscriptions were removed.
@@ -527,10 +527,10 @@ class PushSender:
     async def pause(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
     ) -> int:
-        """Keep an owner's deliveries back until `resume`; updates are stored meanwhile.
+        """Stop attempting an owner's deliveries until `resume`; updates are still stored.
 
         Returns:
-            How many subscriptions that are: one, or all of that owner's to the task.
+            How many subscriptions were found: the given one, or all of the owner's to the task.
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
@@ -540,7 +540,7 @@ class PushSender:
     async def resume(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
     ) -> int:
-        """Deliver what was kept back, in order, and what comes; return as `pause` does."""
+        """Attempt an owner's deliveries again, in order; return the same count as `pause`."""
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         resumed, _ = await self._database.write_patiently(lambda: self._registered.resume(choice))
@@ -550,9 +550,9 @@ class PushSender:
     async def disable(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
     ) -> int:
-        """Send an owner nothing more, and cancel what is unfinished; return as `pause` does.
+        """Stop notifying an owner, and cancel unfinished deliveries; return a count as `pause`.
 
-        Until `enable`, or until the owner registers the same subscription again.
+        This holds until `enable`, or until the owner registers the same subscription again.
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
@@ -568,12 +568,12 @@ class PushSender:
         tenant: str = "",
         resend: bool = False,
     ) -> int:
-        """Revive what `disable`, a 410 or nothing but failures disabled; return as `pause` does.
+        """Enable subscriptions disabled by `disable`, a 410 or constant failure; count as `pause`.
 
         Args:
             task_id: The task.
             config_id: The subscription; by default all of that owner's to the task.
-            owner: Who registered it.
+            owner: The client that registered it.
             tenant: The tenant of the task.
             resend: Bring back the deliveries that were cancelled with it; ids and `seq` stay.
         """
@@ -596,13 +596,13 @@ class PushSender:
         tenant: str = "",
         snapshot: Task | None = None,
     ) -> list[str]:
-        """Send a test notification to an owner's webhooks, whatever their filters are.
+        """Send a test notification to an owner's webhooks, regardless of their filters.
 
-        It takes its turn and a `seq` like any update. A 1.0 client gets a message of the agent, a
-        0.3 or 0.1 client the task as it is now (`snapshot`), or one in the state `unknown`.
+        It is queued and consumes a `seq` like any update. A 1.0 client gets a message of the agent;
+        a 0.3 or 0.1 client gets the task as it is now (`snapshot`), or one in state `unknown`.
 
         Returns:
-            The delivery ids: `deliveries()` says what became of them.
+            The delivery ids; `deliveries()` returns the outcome of each.
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
@@ -620,19 +620,19 @@ class PushSender:
         )
 
     async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
-        """Return every owner's active subscriptions to a task: for the agent, not for clients."""
+        """Return all owners' active subscriptions to a task: for the agent, not for clients."""
         await self._ready()
         return await self._database.read(
             self._subscriptions.active_of_task(tenant=tenant, task_id=task_id)
         )
 
     async def configs_to_send_with(self, task_id: str, *, tenant: str = "") -> list[PushConfig]:
-        """Return the active configs of a task with tokens and credentials, whoever owns them.
+        """Return the active configs of all owners for a task, with tokens and credentials.
 
-        For who posts by other means than this sender; never for an answer.
+        For code that posts by other means than this sender. Never return them to a client.
 
         Raises:
-            SealedSecretError: One of them cannot be opened.
+            SealedSecretError: A secret of one of them cannot be opened.
         """
         await self._ready()
         found = await self._database.read(
@@ -653,52 +653,53 @@ class PushSender:
         idempotency_key: str | IdempotencyKey | None = None,
         connection: object | None = None,
     ) -> NotifyResult:
-        """Accept a task update for every subscription to its task.
+        """Store a task update for every subscription to its task.
 
-        Returns once it is on disk for all that can have it. Each recipient stands alone: a backlog
-        that is full, a body that is too large, a snapshot that is missing are that recipient's, and
-        stand in the result, in the log and in the events; the others get the update. What is raised
-        concerns all of them, and nothing was stored.
+        Returns once the update is on disk for each recipient that can have it. One recipient's
+        problem (a full backlog, a body that is too large, a missing snapshot) is reported in the
+        result, the log and the events; the other recipients get the update. An exception concerns
+        all of them: nothing was stored.
 
-        A call that is cancelled may have stored the update or not, as after `CommitUncertainError`:
-        repeat it with the same `idempotency_key`.
+        A call that is cancelled may or may not have stored the update, as after
+        `CommitUncertainError`: repeat it with the same `idempotency_key`.
 
         Args:
-            update: What happened; as an SDK has it, it is read only for who wants another version.
+            update: The update. An SDK's own event is converted only for recipients that speak
+                another A2A version.
             tenant: The tenant of the task.
-            snapshot: The whole task, for clients of 0.3, whose notifications are tasks, and of 0.1
-                for an artifact or a message. Without it a 0.3 client gets of a status a task
-                without history, and of an artifact or a message nothing. It may be a coroutine
-                function that gets an owner and returns the task as that owner sees it, or None: it
-                is called where somebody needs it, once per owner, and outside of transactions of
-                ours.
-            idempotency_key: The same key and update again changes nothing, and returns the same
-                deliveries. A key belongs to its task; it is remembered as long as finished
-                deliveries are. Recipients that were refused are tried again. A string is held
-                against the update; an `IdempotencyKey` says itself what it stands for.
-            connection: A connection of your own to the same database, inside a transaction: the
-                update is stored or lost together with whatever else that transaction writes, and
-                the result and what listeners hear is not committed yet.
-                An `asyncpg` or `sqlite3` connection, or what SQLAlchemy has above one. The
+            snapshot: The whole task, for 0.3 clients, whose notifications are tasks, and for 0.1
+                clients, if the update is an artifact or a message. Without it a 0.3 client gets a
+                task without history for a status, and nothing for an artifact or a message.
+                A coroutine function gets an owner and returns the task as that owner sees it, or
+                None. It is called if a recipient needs it, once per owner, outside of pushkit's
+                transactions.
+            idempotency_key: A repeated call with the same key and update changes nothing, and
+                returns the same deliveries; recipients that were refused are tried again. A key
+                belongs to its task, and is remembered as long as finished deliveries are. For a
+                string, the update is compared; an `IdempotencyKey` carries its own digest.
+            connection: Your own connection to the same database, inside a transaction: the update
+                is stored or lost together with the transaction's other writes. When this returns
+                and listeners are called, it is not committed yet.
+                An `asyncpg` or `sqlite3` connection, or SQLAlchemy's wrapper of one. The
                 transaction locks the task's subscriptions, in id order, until it ends: keep it
                 short, and notify several tasks in one transaction in one order everywhere. On
                 PostgreSQL it is READ COMMITTED. On SQLite, open the sender first, then begin with
                 `BEGIN IMMEDIATE`: the file has one writer, and opening writes.
 
         Returns:
-            Which deliveries were stored for whom, and which recipients were refused, and why.
+            The deliveries that were stored, and the recipients that were refused, with reasons.
 
         Raises:
             InvalidUpdateError: The update has no task id, or the snapshot is of another task.
             IdempotencyConflictError: The key was used with another update.
-            ConfigError: A connection of an unknown kind, to another outbox, not in a transaction,
-                or in one that is too strict; or an argument of a wrong type.
+            ConfigError: The connection is of an unknown kind, to another outbox, not in a
+                transaction, or in one that is too strict; or an argument has a wrong type.
             CommitUncertainError: The connection broke in the commit: it may be stored or not.
             StorageError: The database refused.
         """
         if not update.task_id:
             raise InvalidUpdateError(
-                f"a {update.kind.value} update without a task id: nobody can have subscribed to it"
+                f"task_id: found none in a {update.kind.value} update, expected the task's id"
             )
         if update.state is not None:
             check_type("state", update.state, TaskState)
@@ -717,7 +718,7 @@ class PushSender:
             tenant=tenant,
             task_id=update.task_id,
             idempotency_key=idempotency_key,
-            # A caller's own connection begins nothing: there is nothing to see before it commits.
+            # Deliveries stored by a caller's connection cannot be attempted before it commits.
             worker=None if connection is not None else self._worker,
         )
         if self._tracing is None:
@@ -731,14 +732,14 @@ class PushSender:
 
     @property
     def counts(self) -> NotifyCounts:
-        """What `notify()` did in this process, for metrics."""
+        """Counts of what `notify()` did in this process, for metrics."""
         return self._reports.counts
 
     async def deliveries(self, task_id: str, *, tenant: str = "") -> list[Delivery]:
         """Return every delivery of a task with its body, by subscription and `seq`.
 
         Raises:
-            SealedSecretError: A body is sealed with a key that is not here.
+            SealedSecretError: A body is sealed with a key that this sender does not have.
         """
         await self._ready()
         found = await self._database.read(self._outbox.of_task(tenant=tenant, task_id=task_id))
@@ -760,11 +761,11 @@ def _key_of(key: str, update: AnyUpdate) -> IdempotencyKey:
 
 
 def _checked_id(name: str, value: str) -> str:
-    # Printable comes first: half of a surrogate pair is not, and has no bytes.
+    # `isprintable` comes first: `encode` fails for a lone surrogate, which is not printable.
     if not value or not value.isprintable() or len(value.encode()) > _MAX_ID_BYTES:
         raise InvalidPushConfigError(
-            f"{name}: expected printable characters, 1 to {_MAX_ID_BYTES} bytes of them,"
-            f" found {len(value)} characters"
+            f"{name}: found {len(value)} characters,"
+            f" expected 1 to {_MAX_ID_BYTES} bytes of printable characters"
         )
     return value
 

@@ -100,7 +100,7 @@ async def test_nobody_else_can_subscribe_to_alerts(
     senders: Senders, webhook: Webhook, task: str, owner: str
 ) -> None:
     sender = await senders.open()
-    with pytest.raises(InvalidPushConfigError, match="for the operator's alerts alone"):
+    with pytest.raises(InvalidPushConfigError, match="reserved for the operator's alerts"):
         await sender.subscribe(task, {"url": webhook.url()}, version="1.0", owner=owner)
 
 

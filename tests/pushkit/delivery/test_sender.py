@@ -261,7 +261,7 @@ async def test_every_owner_gets_a_delivery(sender: PushSender, status: MakeStatu
 
 async def test_an_update_without_a_task_is_refused(sender: PushSender) -> None:
     message = A2AMessage(message_id="m", role=Role.AGENT, parts=())
-    with pytest.raises(InvalidUpdateError, match="without a task id"):
+    with pytest.raises(InvalidUpdateError, match="task_id: found none"):
         await sender.notify(MessageUpdate(message=message))
 
 
