@@ -1,9 +1,7 @@
 """pushkit: signed, durable A2A push notifications.
 
-The sending half, for agent servers; the receiving half is the package `receiver` of the same
-distribution.
-
-Names are loaded when they are asked for: what somebody does not use costs them nothing to import.
+This package is the sending half, for agent servers; the package `receiver` of the same distribution
+is the receiving half. A name is imported when it is first used, so that unused ones cost nothing.
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +10,7 @@ from pushkit.lazy import names_on_demand
 from pushkit.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from pushkit.a2a import (  # noqa: I001 - a line for each would be thrice as long
+    from pushkit.a2a import (  # noqa: I001 - an import per name would take three times the lines
         Artifact as Artifact,
         ArtifactUpdate as ArtifactUpdate,
         Authentication as Authentication,

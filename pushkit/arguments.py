@@ -1,4 +1,4 @@
-"""Arguments of a wrong type, refused where they are given: not everybody runs a type checker."""
+"""Checks of arguments at run time, for callers that do not run a type checker."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Final
 
 from pushkit.errors import ConfigError
 
-LONGEST_AGE: Final = timedelta(days=36500)  # the calendar begins long before so far back
+LONGEST_AGE: Final = timedelta(days=36500)  # now minus this age is still a valid datetime
 _MOST: Final = 2**31 - 1
 
 
 def check_type(name: str, value: object, kind: type) -> None:
-    """Hold that an argument is of this type. Raises ConfigError: it is not."""
+    """Raise ConfigError if an argument is not of this type."""
     if not isinstance(value, kind):
         raise ConfigError(f"{name}: found {type(value).__name__}, expected {kind.__name__}")
 
 
 def check_callable(name: str, value: object) -> None:
-    """Hold that an argument can be called. Raises ConfigError: it cannot."""
+    """Raise ConfigError if an argument is not callable."""
     if not callable(value):
-        raise ConfigError(f"{name}: found {type(value).__name__}, expected what can be called")
+        raise ConfigError(f"{name}: found {type(value).__name__}, expected a callable")
 
 
 def check_list(name: str, value: object, *, shown: bool = True) -> None:
-    """Hold that an argument is no string: its letters would be taken for what it lists.
+    """Refuse a string in place of a list: each of its letters would become an item.
 
     Raises:
-        ConfigError: It is one; it is `shown` where it cannot be a secret.
+        ConfigError: The argument is a string. The message quotes it if `shown`: not for secrets.
     """
     if isinstance(value, str | bytes):
         says = f"found {value!r}, expected a list: [{value!r}]"
@@ -41,6 +41,6 @@ def check_age(name: str, age: timedelta | None) -> None:
 
 
 def check_number(name: str, number: int | None) -> None:
-    """Hold that a number, if there is one, is none below 0. Raises ConfigError: it is."""
+    """Raise ConfigError if a number is negative, or above 2**31 - 1."""
     if number is not None and not 0 <= number <= _MOST:
         raise ConfigError(f"{name}: found {number}, expected 0 to {_MOST}")

@@ -1,7 +1,7 @@
 """JSON, read within limits and written strictly (RFC 8259, I-JSON's refusal of duplicate members).
 
 The standard library's reader accepts `NaN`, duplicate members, lone surrogates and nesting up to
-its recursion limit; none of these may reach the code behind this door.
+its recursion limit; this module refuses all of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_json(data: bytes) -> JsonValue:
-    """Read one JSON text: UTF-8, already bounded in length by the caller.
+    """Read one JSON text in UTF-8; the caller bounds its length.
 
     Raises:
         MalformedJsonError: Not UTF-8, not JSON, a duplicate member, a number that is not finite or
@@ -49,18 +49,18 @@ def read_json(data: bytes) -> JsonValue:
 
 
 def _read_canonical(data: bytes) -> tuple[bool, JsonValue]:
-    """Read what stands there as we would write it, which most senders' JSON does.
+    """Read JSON that is spelled as pushkit would write it, as most senders' is; return if it was.
 
-    A fast reader takes the last of two equal members, and numbers as they fit; what it has read is
-    written again, and if that gives the same bytes, then nothing was lost.
+    The fast reader keeps the last of two equal members, and rounds numbers. Its result is written
+    again: if that gives the same bytes, nothing was lost.
     """
-    if b'": ' in data[:64]:  # spaces, which we would not write
+    if b'": ' in data[:64]:  # pushkit writes no spaces
         return False, None
     try:
         value = _fast_loads(data)
         return _fast_dumps(value) == data, value
     except (ValueError, TypeError, RecursionError):
-        return False, None  # the strict reader says why
+        return False, None  # the strict reader reports the reason
 
 
 def _read_strictly(data: bytes) -> JsonValue:
@@ -98,7 +98,7 @@ def read_json_object(data: bytes) -> JsonObject:
 
 
 def json_pointer(parent: str, *steps: str | int) -> str:
-    """Return the JSON Pointer of what is so many steps below another one (RFC 6901 §3)."""
+    """Return a JSON Pointer with more steps at its end (RFC 6901 §3)."""
     return parent + "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
 
 
@@ -122,25 +122,25 @@ def _finite_float(text: str) -> float:
 
 _ONE_KIND = bytes.maketrans(b"[{]}", b"(())")
 _NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
-_NOR_OF_AN_ESCAPE = bytes(set(_NEITHER_BRACKET_NOR_QUOTE) - set(b"\\/bfnrtu"))
+_NOR_ESCAPE = bytes(set(_NEITHER_BRACKET_NOR_QUOTE) - set(b"\\/bfnrtu"))
 
 
 def is_too_deep(data: bytes) -> bool:
-    """Say, without parsing, whether JSON nests too deeply to be read; of no JSON, either."""
+    """Return whether JSON nests deeper than MAX_DEPTH, without parsing it; any bytes will do."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:  # the common case needs no scan
         return False
-    if b"\\" in data:  # in a string: first what escapes itself, then what escapes a quote
-        # Twice as fast as to cut them out of the whole: less is searched, and keeps its length.
-        data = data.translate(None, _NOR_OF_AN_ESCAPE)
+    if b"\\" in data:  # blank out escapes in strings: first of backslashes, then of quotes
+        # Twice as fast as a search in all of the text: this one is shorter, and keeps its length.
+        data = data.translate(None, _NOR_ESCAPE)
         data = data.replace(rb"\\", b"nn").replace(rb"\"", b"nn")
-    # Two quotes with nothing between are a string without a bracket, or two strings side by side.
+    # Two adjacent quotes: a string without a bracket, or the end of one and the start of the next.
     found = data.translate(_ONE_KIND, _NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"")
     if b'"' in found:
         found = b"".join(found.split(b'"')[::2])
     for _ in range(MAX_DEPTH):
         if not found:
             return False
-        found = found.replace(b"()", b"")  # the innermost level, everywhere
+        found = found.replace(b"()", b"")  # removes the innermost level everywhere
     return bool(found)
 
 
@@ -158,18 +158,19 @@ _MAX_WRITTEN_DEPTH = 256
 def write_json(value: object, *, foreign: bool = True) -> bytes:
     """Write one value, of dicts, lists, str, int, float, bool and None, as compact UTF-8 JSON.
 
-    `foreign` says that somebody else made a part of it. A fast writer takes much for JSON that is
-    none (NaN, tuples, names that are numbers), so what it has written must read the same.
+    `foreign` means that a part of the value comes from outside pushkit. The fast writer accepts
+    values that are not JSON (NaN, tuples, numbers as names), so its output must read the same.
 
     Raises:
-        ValueError: It holds what JSON cannot say, or nests too deeply; the message says where.
+        ValueError: It holds a value that JSON cannot carry, or nests too deeply; the message says
+            where.
     """
     try:
         written = _fast_dumps(value)
         if not foreign or _fast_loads(written) == value:
             return written
     except (ValueError, TypeError, RecursionError):
-        pass  # found out below, by rules that do not depend on who writes fast
+        pass  # the rules below do not depend on which fast writer is installed
     try:
         complaint = _complaint(value, (), _MAX_WRITTEN_DEPTH)
         if complaint is None:
@@ -185,21 +186,21 @@ def _complaint(value: object, path: tuple[str, ...], levels: int) -> str | None:
     children: Iterable[tuple[object, object]] = ()
     match value:
         case None | bool():
-            said = True
+            valid = True
         case int() | float():
-            said = isinstance(value, int) or math.isfinite(value)
+            valid = isinstance(value, int) or math.isfinite(value)
         case str():
-            said = _is_unicode(value)
+            valid = _is_unicode(value)
         case dict():
-            said = all(isinstance(name, str) and _is_unicode(name) for name in value)
+            valid = all(isinstance(name, str) and _is_unicode(name) for name in value)
             children = value.items()
         case list():
-            said, children = True, enumerate(value)
+            valid, children = True, enumerate(value)
         case _:
-            said = False
+            valid = False
     place = ".".join(path) or "the document"
-    if not said:
-        return f"{place}: a value that JSON cannot say"
+    if not valid:
+        return f"{place}: a value that JSON cannot represent"
     if not levels:
         return f"{'.'.join(path[:8])}: nested too deeply"
     found = (_complaint(child, (*path, str(step)), levels - 1) for step, child in children)

@@ -1,4 +1,4 @@
-"""A request in a file: as it was on the wire, or as JSON; beside it, what it was held against.
+"""Requests saved in files: the HTTP/1.1 message or JSON, and the circumstances of its arrival.
 
 `listen --save` writes `NAME.http` and `NAME.json`; `pushkit verify` and `pushkit replay` read them.
 """
@@ -15,8 +15,8 @@ from pushkit.record import record
 from pushkit.url import Url
 from pushkit.webhook import Headers, WebhookRequest
 
-# RFC 9110 §7.6.1: of a connection, not of the message; host and length are the next one's own.
-_OF_A_CONNECTION = frozenset(
+# RFC 9110 §7.6.1: fields of one connection; a replayed request gets its own host and length.
+_CONNECTION_FIELDS = frozenset(
     {
         "connection",
         "content-length",
@@ -35,17 +35,17 @@ _OF_A_CONNECTION = frozenset(
 
 @record(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What a request was held against when it came, which it does not say itself."""
+    """What verification used besides the request itself, and its outcome."""
 
-    received_at: datetime  # when it came
+    received_at: datetime
     audience: str  # the URL of the webhook
-    issuer: str | None  # who was expected; None for anybody
-    # The public key that it names, as a JWK Set; None if no key was asked for.
+    issuer: str | None  # the expected issuer; None if any was accepted
+    # The public key that the request names, as a JWK Set; None if no key was looked up.
     jwks: JsonObject | None
-    answered: str  # the status and the code that it was answered with
+    answered: str  # the status and code of the answer
 
     def as_json(self) -> bytes:
-        """Return it as a file."""
+        """Return the contents of the JSON file."""
         document: JsonObject = {
             "received_at": self.received_at.isoformat(),
             "audience": self.audience,
@@ -57,10 +57,10 @@ class Circumstances:
 
 
 def circumstances_of(path: Path) -> Circumstances | None:
-    """Return what is saved beside a request; None if nothing is.
+    """Return the circumstances that are saved beside a request; None if there are none.
 
     Raises:
-        ConfigError: The file beside it is another one.
+        ConfigError: The JSON file is not one that `listen --save` wrote.
     """
     beside = path.with_suffix(".json")
     if path.suffix != ".http" or not beside.is_file():
@@ -91,8 +91,8 @@ def _moment(text: str) -> datetime:
 def save(folder: Path, name: str, request: WebhookRequest, circumstances: Circumstances) -> Path:
     """Write a request and its circumstances into two files that only their owner may read.
 
-    The request as HTTP/1.1 writes it: fields in their order and spelling, the raw body. Token and
-    credentials are in it.
+    The request is written as an HTTP/1.1 message, with the order and spelling of its fields and the
+    raw body. It includes token and credentials.
 
     Raises:
         ConfigError: The files cannot be written.
@@ -115,9 +115,9 @@ def save(folder: Path, name: str, request: WebhookRequest, circumstances: Circum
 
 
 def fields_to_send(request: WebhookRequest) -> list[tuple[str, str]]:
-    """Return the header fields that travel on with a request: those that are no connection's."""
+    """Return the header fields to replay: all but those of the connection."""
     return [
-        (name, value) for name, value in request.headers if name.lower() not in _OF_A_CONNECTION
+        (name, value) for name, value in request.headers if name.lower() not in _CONNECTION_FIELDS
     ]
 
 
@@ -167,4 +167,4 @@ def _target(url: str) -> str:
     try:
         return Url.parse(url).target
     except InvalidUrlError as exc:
-        raise MalformedRequestError("the request file: the target is no URL") from exc
+        raise MalformedRequestError("the request file: the target is not a URL") from exc

@@ -1,4 +1,4 @@
-"""The one clock. Below the edges the present comes in as an argument; here it comes from."""
+"""The clock. Only the edges call it; the code below them gets the current time as an argument."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import functools
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-# Returns now, aware, in UTC.
+# Returns the current time, aware and in UTC.
 utc_now: Callable[[], datetime] = functools.partial(datetime.now, UTC)

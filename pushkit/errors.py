@@ -1,7 +1,7 @@
 """The exception tree: everything that pushkit and the receiver raise on purpose.
 
 Each class has a stable `code` for programs, and a message for people that says what was found, what
-was expected and what to do. No message carries a secret, a token or a body. All of it is public.
+was expected and what to do. No message carries a secret, a token or a body. All names are public.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class PushkitError(Exception):
         cls.code = code or cls.code
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Not by `__init__`, of which some want more than the message: pools of processes pickle.
+        # Process pools pickle errors. Some `__init__` want more than the message, so they are not
+        # called when an error is loaded.
         return Exception.__new__, (type(self), *self.args), self.__dict__
 
 
@@ -34,7 +35,7 @@ class ConfigError(PushkitError, code="invalid_configuration"):
 
 
 class AlertFailedError(PushkitError, code="alert_failed"):
-    """An alert could not be sent; the log has it."""
+    """An alert could not be sent; it is in the log."""
 
 
 class InvalidPushConfigError(ConfigError, code="invalid_push_config"):
@@ -42,15 +43,15 @@ class InvalidPushConfigError(ConfigError, code="invalid_push_config"):
 
 
 class InvalidUrlError(InvalidPushConfigError, code="invalid_url"):
-    """A URL is none, or not written as plainly as a URL from outside has to be."""
+    """A URL is malformed, or uses a form that URLs from outside may not have."""
 
 
 class TooManyConfigsError(InvalidPushConfigError, code="too_many_push_configs"):
-    """An owner has as many configs for a task as the sender allows."""
+    """The owner already has as many configs for the task as the sender allows."""
 
 
 class InvalidSchemaError(ConfigError, code="invalid_schema"):
-    """A JSON Schema of a card is none, or breaks a limit."""
+    """A JSON Schema of a card is invalid, or breaks a limit."""
 
 
 class UnsupportedVersionError(ConfigError, code="unsupported_version"):
@@ -58,7 +59,7 @@ class UnsupportedVersionError(ConfigError, code="unsupported_version"):
 
 
 class DestinationRefusedError(InvalidPushConfigError, code="destination_refused"):
-    """The webhook URL breaks a rule of the destination policy: its `decision`."""
+    """The webhook URL breaks a rule of the destination policy; `decision` says which."""
 
     def __init__(self, message: str, *, decision: Decision) -> None:
         super().__init__(message)
@@ -82,15 +83,15 @@ class IdempotencyConflictError(PushkitError, code="idempotency_conflict"):
 
 
 class TooManySubscriptionsError(InvalidPushConfigError, code="too_many_subscriptions"):
-    """The owner has as many subscriptions as an owner may have."""
+    """The owner already has as many subscriptions as the sender allows."""
 
 
 class BacklogFullError(PushkitError, code="backlog_full"):
-    """Too much is waiting to be delivered: a recipient was refused an update."""
+    """The backlog of unfinished deliveries is full, so an update to a recipient was refused."""
 
 
 class KeyRingError(PushkitError, code="key_ring"):
-    """A key operation is not possible in the ring's present state."""
+    """A key operation is not possible in the ring's current state."""
 
 
 class NoSigningKeyError(KeyRingError, code="no_signing_key"):
@@ -102,7 +103,7 @@ class KeyFileError(ConfigError, code="key_file"):
 
 
 class SealedSecretError(PushkitError, code="sealed_secret"):
-    """A secret in the database cannot be opened; what needs it waits, and does not go without."""
+    """A secret in the database cannot be opened; what needs it waits until it can."""
 
 
 class SecretKeyMissingError(SealedSecretError, code="secret_key_missing"):
@@ -114,19 +115,19 @@ class SigningError(PushkitError, code="signing_failed"):
 
 
 class StorageError(PushkitError, code="storage"):
-    """The database refused; what was asked for has not been stored."""
+    """The database refused the operation; nothing of it was stored."""
 
 
 class SchemaError(StorageError, code="schema"):
-    """The database has another schema than this code: older, newer, of another component, none."""
+    """The database's schema is not this code's: older, newer, of another component, or missing."""
 
 
 class CommitUncertainError(StorageError, code="commit_uncertain"):
-    """Connection or disk failed in the commit: what was asked for may have been stored or not.
+    """Connection or disk failed during the commit: the operation may have been stored or not.
 
     Repeating an update with the same idempotency key stores it once either way. The same is true
-    of a call that was cancelled, and raises `asyncio.CancelledError`: what it asked for may have
-    been stored, and may still be stored once it has ended.
+    of a cancelled call, which raises `asyncio.CancelledError`: its operation may have been stored,
+    and may still be stored after the call ended.
     """
 
 
@@ -138,13 +139,13 @@ class CanonicalizationError(PushkitError, code="no_canonical_form"):
 
 
 class OutboundError(PushkitError, code="outbound"):
-    """An HTTP request of ours failed; a later attempt may succeed."""
+    """An HTTP request that pushkit sent failed; a later attempt may succeed."""
 
 
 class TransportError(OutboundError, code="transport"):
-    """No complete answer: a reset, an answer that is no HTTP; its subclasses are the usual causes.
+    """A request got no complete answer: a reset, or bytes that are not HTTP; see the subclasses.
 
-    `timing` says where the time went until it failed, where that is known.
+    `timing` has the phases of the request until it failed; None if they are unknown.
     """
 
     def __init__(self, message: str, *, timing: Timing | None = None) -> None:
@@ -153,9 +154,9 @@ class TransportError(OutboundError, code="transport"):
 
 
 class AddressRefusedError(TransportError, code="address_refused"):
-    """The destination's name leads to an address that may not be dialled; nothing was sent.
+    """The destination's name has an address that may not be dialled; nothing was sent.
 
-    `decision` says why it may not.
+    `decision` says why.
     """
 
     def __init__(self, message: str, *, decision: Decision, timing: Timing | None = None) -> None:
@@ -164,7 +165,7 @@ class AddressRefusedError(TransportError, code="address_refused"):
 
 
 class ConnectionFailedError(TransportError, code="connection_refused"):
-    """Nobody listens at the destination's address and port."""
+    """No server listens at the destination's address and port."""
 
 
 class NameLookupError(TransportError, code="dns_failure"):
@@ -180,11 +181,11 @@ class EgressProxyError(TransportError, code="egress_proxy"):
 
 
 class TlsError(TransportError, code="tls_failure"):
-    """No TLS connection: an unknown or expired certificate, another name, no common version."""
+    """The TLS handshake failed: unknown or expired certificate, other name, no common version."""
 
 
 class AnswerTimeoutError(TransportError, code="timeout"):
-    """No complete answer head in time."""
+    """No complete answer head arrived in time."""
 
 
 class OAuthError(OutboundError, code="oauth"):
@@ -192,9 +193,9 @@ class OAuthError(OutboundError, code="oauth"):
 
 
 class OwnershipError(OutboundError, code="ownership_unproven"):
-    """A destination did not prove that it wants notifications; nothing was sent to it.
+    """A destination did not prove that it wants notifications; none was sent to it.
 
-    `status` is what it answered instead.
+    `status` is that of its answer.
     """
 
     def __init__(self, message: str, *, status: int) -> None:
@@ -203,18 +204,18 @@ class OwnershipError(OutboundError, code="ownership_unproven"):
 
 
 class JwksError(OutboundError, code="jwks"):
-    """A JWK Set could not be fetched, or is not one that may be trusted."""
+    """A JWK Set could not be fetched, or may not be trusted."""
 
 
 class CardUnavailableError(OutboundError, code="card_unavailable"):
-    """An agent card could not be fetched: another status than 200, too long, or compressed."""
+    """An agent card could not be fetched: a status other than 200, too long, or compressed."""
 
 
 # --- inbound -----------------------------------------------------------------------------------
 
 
 class InboundError(PushkitError, code="refused"):
-    """Something received is refused. `status` is the HTTP answer that goes with it."""
+    """Something received is refused. `status` is that of the HTTP answer."""
 
     status: ClassVar[int] = 400
 
@@ -240,7 +241,7 @@ class MalformedCardError(MalformedJsonError, code="malformed_card"):
 
 
 class UnrecognisedBodyError(InboundError, code="unrecognised_body", status=422):
-    """The body is JSON, but no notification of any A2A version that is known."""
+    """The body is JSON, but not a notification of a known A2A version."""
 
 
 class InvalidSignatureError(InboundError, code="invalid_signature", status=401):
@@ -248,27 +249,27 @@ class InvalidSignatureError(InboundError, code="invalid_signature", status=401):
 
 
 class CardRefusedError(InvalidSignatureError, code="card_refused"):
-    """No signature of an agent card is good enough under the policy asked for."""
+    """No signature of an agent card satisfies the policy."""
 
 
 class DigestMismatchError(InvalidSignatureError, code="digest_mismatch"):
-    """The signature holds, but for another body."""
+    """The signature is valid, but for another body."""
 
 
 class ClaimError(InboundError, code="invalid_claims", status=401):
-    """What the signature proves does not fit this receiver or this moment."""
+    """The proven claims do not fit this receiver or the current time."""
 
 
 class TimestampError(ClaimError, code="stale_timestamp"):
-    """Outside the time window, or expired."""
+    """The signature's time is outside the tolerance, or it has expired."""
 
 
 class IssuerError(ClaimError, code="wrong_issuer"):
-    """Issued by another sender than the one that is trusted."""
+    """The signature's issuer is not the trusted sender."""
 
 
 class AudienceError(ClaimError, code="wrong_audience"):
-    """Signed for another webhook."""
+    """The signature is for another webhook."""
 
 
 class TokenError(InboundError, code="invalid_token", status=401):
@@ -276,4 +277,4 @@ class TokenError(InboundError, code="invalid_token", status=401):
 
 
 class KeysUnavailableError(InboundError, code="keys_unavailable", status=503):
-    """No key of this sender was ever loaded, so nothing can be said about its signature."""
+    """No usable key of this sender is loaded, so its signature cannot be judged."""

@@ -1,4 +1,4 @@
-"""A package whose names are loaded when they are asked for: what nobody uses costs nothing."""
+"""Packages that import each of their names when it is first used (PEP 562)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def names_on_demand(
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return the `__all__`, the `__getattr__` and the `__dir__` (PEP 562) of a package.
 
-    `homes` are the names that each module defines, by module, parted by blanks.
+    `homes` has for each module the names that it defines, separated by blanks.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
@@ -20,7 +20,7 @@ def names_on_demand(
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         found = getattr(import_module(home_of[name]), name)
-        setattr(sys.modules[package], name, found)  # the next time it is there
+        setattr(sys.modules[package], name, found)  # the next access does not come here
         return found
 
     names = sorted(home_of, key=lambda name: (not name.isupper(), name))  # constants first

@@ -1,4 +1,4 @@
-"""Programs that an operator names: started without a shell, ended with all that they started."""
+"""Running programs that an operator configures: without a shell, and killed with their children."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pushkit.errors import ConfigError
 
 
 def find_program(command: Sequence[str], *, setting: str, folder: Path | None = None) -> list[str]:
-    """Return a command with the whole path of its program.
+    """Return a command with the full path of its program.
 
     Args:
-        setting: What to call it in an error.
-        folder: Where a relative path begins.
+        setting: The setting's name, for errors.
+        folder: The folder that a relative path starts from.
 
     Raises:
         ConfigError: There is no such program.
@@ -35,11 +35,11 @@ def find_program(command: Sequence[str], *, setting: str, folder: Path | None = 
 
 async def run_program(
     command: Sequence[str],
-    told: bytes,  # what it reads
+    standard_input: bytes,
     *,
-    within: timedelta,  # then it is killed, with what it started
-    environment: Mapping[str, str] | None = None,  # its variables; this process's own if None
-    folder: Path | None = None,  # where it runs
+    within: timedelta,  # after this, the program and its children are killed
+    environment: Mapping[str, str] | None = None,  # its variables; this process's if None
+    folder: Path | None = None,  # its working directory
 ) -> int:
     """Run a program with bytes on its standard input, and return its exit status.
 
@@ -53,20 +53,20 @@ async def run_program(
             stdin=asyncio.subprocess.PIPE,
             env=environment,
             cwd=folder,
-            start_new_session=True,  # one group, to be killed as a whole
+            start_new_session=True,  # one process group, to be killed as a whole
         )
     )
     try:
         process = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        # asyncio would kill the command alone, and leave what that has started.
+        # asyncio would kill the program alone, and leave its children running.
         await _end(await starting)
         raise
     try:
         async with asyncio.timeout(within.total_seconds()):
-            # uvloop's words for a program that closed its standard input, or ended, unread.
+            # uvloop's error for a program that did not read all of its standard input.
             with contextlib.suppress(RuntimeError):
-                await process.communicate(told)
+                await process.communicate(standard_input)
             await process.wait()
     finally:
         await _end(process)

@@ -1,4 +1,4 @@
-"""How far long work is: whoever does it says so, lot by lot, and a terminal may listen."""
+"""Progress of long work: the code that does it reports each batch, and a terminal may follow."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _follower: ContextVar[Callable[[int], None] | None] = ContextVar("follower", def
 
 
 def advance(count: int) -> None:
-    """Say that so many more are done; costs nothing where nobody follows."""
+    """Report that `count` more items are done."""
     follower = _follower.get()
     if follower is not None:
         follower(count)
 
 
 def following() -> Callable[[int], None]:
-    """Return who follows here, for work that goes on in another thread."""
+    """Return the current follower, to be called from another thread."""
     return _follower.get() or (lambda _count: None)
 
 
 @contextlib.contextmanager
 def followed(follower: Callable[[int], None]) -> Iterator[None]:
-    """Have a function called with every advance within the block, tasks of it included."""
+    """Call a function with every advance within the block, and in tasks that the block starts."""
     before = _follower.set(follower)
     try:
         yield

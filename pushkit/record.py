@@ -1,7 +1,7 @@
-"""Data that pushkit makes by the thousand: frozen for who writes code, quick to make and to import.
+"""`record`: a dataclass that is quick to make and to import, and frozen only for the type checker.
 
-What somebody makes once and hands over (options, keys, credentials) is a frozen dataclass, which
-refuses to be changed.
+It is for objects that pushkit makes by the thousand. Objects that an application makes and hands
+over (options, keys, credentials) are frozen dataclasses, which refuse changes at run time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ else:
     from dataclasses import field
 
     def record(*, frozen, eq=True, **options):
-        """Return the decorator `dataclass`; that nobody changes what is frozen, mypy holds alone.
+        """Return the decorator `dataclass`, without what costs time; only mypy enforces `frozen`.
 
-        What a frozen one is made of goes around the prohibition, attribute by attribute, which
-        takes three times as long. How it shows and compares itself, `dataclass` would compile for
-        each class anew: three quarters of what importing a class costs.
+        The `__init__` of a frozen dataclass takes three times as long, because it sets each
+        attribute around the prohibition. `dataclass` also compiles `__repr__`, `__eq__` and
+        `__hash__` for each class, three quarters of its import time; records share theirs.
         """
 
         def made(cls):
@@ -39,8 +39,8 @@ else:
 
     @reprlib.recursive_repr()
     def _shown(self):
-        said = (f"{name}={getattr(self, name)!r}" for name in _parts(type(self))[0])
-        return f"{type(self).__qualname__}({', '.join(said)})"
+        shown = (f"{name}={getattr(self, name)!r}" for name in _parts(type(self))[0])
+        return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def _equal(self, other):
         if other.__class__ is not self.__class__:
@@ -53,7 +53,7 @@ else:
 
     @functools.cache
     def _parts(cls):
-        """Return the names of what is shown, and what reads the values that count otherwise."""
+        """Return the fields of the repr, and getters of the compared and of the hashed values."""
         every = dataclasses.fields(cls)
         hashed = [each for each in every if (each.compare if each.hash is None else each.hash)]
         return (

@@ -1,4 +1,4 @@
-"""`traceparent`, version 00 (W3C Trace Context): the one header that carries a trace."""
+"""The header `traceparent`, version 00 (W3C Trace Context), which carries a trace's context."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _WRITTEN: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0
 
 
 def read_traceparent(values: Sequence[str]) -> str | None:
-    """Return the one value of the header; None if there are several, or it is none."""
+    """Return the value of the header; None if there is not exactly one, or it is malformed."""
     return values[0] if len(values) == 1 and _WRITTEN.fullmatch(values[0]) else None
 
 
 def trace_id_of(traceparent: str | None) -> str | None:
-    """Return the trace's id, for logs."""
+    """Return the id of the trace, for logs."""
     return None if traceparent is None else traceparent[3:35]

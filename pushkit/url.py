@@ -1,8 +1,7 @@
-"""A URL that came from outside: a webhook, a JWK Set, a token endpoint, an audience.
+"""URLs from outside: a webhook, a JWK Set, a token endpoint, an audience.
 
-It is parsed once, strictly (RFC 3986, narrowed), and whatever needs it works with the parts: two
-parsers that read one string differently are how a check is passed by one address and another one is
-dialled.
+A URL is parsed once, strictly (RFC 3986, narrowed), and all code works with the parts. If two
+parsers read one string differently, the address that is checked is not the one that is dialled.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _URL: Final = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _PORT: Final = re.compile(r"[0-9]{1,5}")
-# RFC 3986 §3.2: behind the slashes, or where they are missing in what somebody wrote.
+# RFC 3986 §3.2: user information after the slashes, or at the beginning if they are missing.
 _USER: Final = re.compile(r"(?:\A|(?<=://))[^/?#\s]*@")
-# `host=db password=…`, `user:password@host/name`, also behind slashes: a scheme without its colon,
-# and what a URL is as a path.
+# `host=db password=…`, and `user:password@host/name` after slashes, too: a scheme that lacks its
+# colon, or a URL that was made an absolute path.
 _HAS_PASSWORD: Final = re.compile(
     r".*\bpass\w*\s*=|[^/]*(//.*)?:.*@|.*/[^/]*:[^/]*@", re.IGNORECASE | re.DOTALL
 )
@@ -46,13 +45,13 @@ class Url:
     scheme: str  # `https` or `http`
     host: str  # lower-case name, or an address (IPv6 without brackets)
     port: int  # the port to dial
-    # Path and query, at least `/`, to the letter: a webhook may well tell them apart.
+    # Path and query, at least `/`. Unchanged: a webhook may distinguish spellings.
     target: str = field(repr=False)
-    # Scheme, host and port (RFC 6454 §4): what counts as one destination.
+    # Scheme, host and port (RFC 6454 §4), the port always.
     origin: str = field(init=False, compare=False, repr=False)
-    # What `Host` says: the port only where it is not the scheme's own (RFC 9110 §4.2.3).
+    # The value of `Host`: the port only if it is not the scheme's default (RFC 9110 §4.2.3).
     authority: str = field(init=False, compare=False, repr=False)
-    # The URL in the one spelling that `aud` has (wire profile §3).
+    # The URL in the one spelling that `aud` uses (wire profile §3).
     audience: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,8 +69,8 @@ class Url:
         """Read a URL.
 
         Raises:
-            InvalidUrlError: It is none, or not written as plainly as is expected here. The message
-                repeats nothing of it: its query may hold a secret.
+            InvalidUrlError: It is malformed, or uses a form that is not allowed. The message quotes
+                nothing but the port: the query may hold a secret.
         """
         return _parse(text)
 
@@ -84,7 +83,7 @@ class Url:
         return f"{self.origin}{self.target}"
 
 
-# The few URLs that a process works with come again at every attempt.
+# A process works with few URLs, and parses them at every attempt.
 @functools.lru_cache(maxsize=4096)
 def _parse(text: str) -> Url:
     if len(text) > _MAX_CHARS:
@@ -109,7 +108,7 @@ def normalise_host(host: str) -> str:
     """Return a host in lower case without a trailing dot, an IPv6 address without its brackets.
 
     Raises:
-        InvalidUrlError: What stands in brackets is no IPv6 address.
+        InvalidUrlError: The text in brackets is not an IPv6 address.
     """
     host = host.lower()
     if not host.startswith("["):
@@ -126,7 +125,7 @@ def host_and_port(host: str, port: int) -> str:
 
 
 def parse_host_and_port(text: str) -> tuple[str, int] | None:
-    """Return what `host:port` names, an IPv6 address without its brackets; None if it is none."""
+    """Return host and port of `host:port`, IPv6 without brackets; None if it is malformed."""
     host, _, port = text.rpartition(":")
     if not host or not _PORT.fullmatch(port) or int(port) > 65535:
         return None
@@ -136,7 +135,7 @@ def parse_host_and_port(text: str) -> tuple[str, int] | None:
 def audience_of(url: str) -> str:
     """Return the `aud` of a webhook's URL (wire profile §3): without user, fragment, default port.
 
-    Path and query stay to the letter: a webhook may well tell them apart.
+    Path and query stay unchanged: a webhook may distinguish spellings.
 
     Raises:
         ConfigError: Not an absolute http or https URL.
@@ -148,19 +147,19 @@ def audience_of(url: str) -> str:
 
 
 def audience_with_query(audience: str, target: str) -> str:
-    """Return a configured audience (`audience_of`) as it stands for a request.
+    """Return a configured audience (`audience_of`) with the query of a request.
 
-    One that has a query stands for itself; one that has none also accepts exactly the query of the
-    request, whose `target` is path and query as received.
+    An audience that has a query of its own is returned as it is. `target` is the request's path and
+    query as received.
     """
     query = target.partition("?")[2]
     return f"{audience}?{query}" if query and "?" not in audience else audience
 
 
 def masked_url(url: str, *, keep_query: bool = False) -> str:
-    """Return a URL without what may be secret in it: user, password, query and fragment.
+    """Return a URL without the parts that may be secret: user, password, query and fragment.
 
-    `keep_query` says that the query is known to hold no secret.
+    Pass `keep_query` only if the query is known to hold no secret.
     """
     masked = _USER.sub("***@", url)
     if keep_query:
@@ -170,14 +169,14 @@ def masked_url(url: str, *, keep_query: bool = False) -> str:
 
 
 def has_password(location: str) -> bool:
-    """Say whether what may be a path is rather a DSN or a URL with a password in it."""
+    """Return whether a location looks like a DSN or a URL with a password, not like a path."""
     return _HAS_PASSWORD.match(location) is not None
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
-    """Return a path for an error message; of what may be a DSN or a URL with a password, nothing.
+    """Return a path for an error message; `***` if it may be a DSN or a URL with a password.
 
-    Also where it was made absolute since.
+    A URL that was made an absolute path is recognised, too.
     """
     text = os.fspath(path)
     return "*** (a URL or DSN)" if _HAS_PASSWORD.search(text) else text

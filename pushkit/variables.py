@@ -1,4 +1,4 @@
-"""Variables of the environment that hold secrets."""
+"""Environment variables that hold secrets."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def secret_variable(name: str, environment: Mapping[str, str] = os.environ) -> s
     """Return the value of a variable, None if it is not set.
 
     Raises:
-        ConfigError: It is empty. That is a secret which did not arrive: who goes on without it
-            stores in plain, or lets in, what it is there for.
+        ConfigError: The variable is empty: a secret was meant to be there. To continue without it
+            would store secrets in plain text, or let strangers in.
     """
     value = environment.get(name)
     if value == "":

@@ -1,4 +1,4 @@
-"""An HTTP message as bytes in, bytes out: what is verified, and what is sent."""
+"""An HTTP request as data: its header fields as received, and its raw body."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pushkit.record import field, record
 class Headers:
     """An ordered, case-insensitive, immutable list of header fields (RFC 9110 §5).
 
-    Values are kept as received. A name may stand several times; `one` refuses that, because two
-    different readings of a signed request are an attack.
+    Values are kept as received. A name may be repeated; `one` refuses that, because a signed
+    request that can be read in two ways is an attack.
     """
 
     __slots__ = ("_fields", "_values")
 
     def __init__(self, fields: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
-        if not isinstance(fields, list) and isinstance(fields, Mapping):  # a list is known sooner
+        if not isinstance(fields, list) and isinstance(fields, Mapping):  # ABC checks are slow
             fields = fields.items()
         self._fields: tuple[tuple[str, str], ...] = tuple(fields)
-        self._values: dict[str, list[str]] | None = None  # by name, once somebody asks for one
+        self._values: dict[str, list[str]] | None = None  # by name, made when first needed
 
     def all(self, name: str) -> list[str]:
         """Return every value of a field, in order."""
         return list(self.values().get(name.lower(), ()))
 
     def one(self, name: str) -> str | None:
-        """Return the value of a field that may stand once, without surrounding white space.
+        """Return the value of a field, without surrounding white space; None if it is absent.
 
         Raises:
-            MalformedRequestError: The field stands more than once.
+            MalformedRequestError: The field is repeated.
         """
         values = (self._values or self.values()).get(name.lower())
         if values is None:
@@ -42,7 +42,7 @@ class Headers:
         return values[0].strip(" \t")
 
     def combined(self, name: str) -> str | None:
-        """Return a field's lines as one value (RFC 9421 §2.1); None if it does not stand there.
+        """Return all lines of a field as one value (RFC 9421 §2.1); None if it is absent.
 
         Raises:
             MalformedRequestError: Line breaks or other characters that a signature cannot cover.
@@ -51,8 +51,8 @@ class Headers:
         if not lines:
             return None
         value = ", ".join(line.strip(" \t") for line in lines)
-        # An obsolete line folding (RFC 9112 §5.2) has no business in a request; a bare line break
-        # would let one field pass for two lines of what is signed.
+        # Obsolete line folding (RFC 9112 §5.2) is not for requests; a bare line break would let one
+        # field look like two lines of the signature base.
         if not value.isascii() or not value.replace("\t", " ").isprintable():
             raise MalformedRequestError(f"header {name}: expected printable ASCII on one line")
         return value
@@ -66,7 +66,7 @@ class Headers:
         values = self._values
         if values is None:
             values = {name.lower(): [value] for name, value in self._fields}
-            if len(values) < len(self._fields):  # one of them is repeated
+            if len(values) < len(self._fields):  # a name is repeated
                 values = {}
                 for name, value in self._fields:
                     values.setdefault(name.lower(), []).append(value)
@@ -86,16 +86,16 @@ class Headers:
         return hash(self._fields)
 
     def __repr__(self) -> str:
-        # Values may be tokens and credentials: never in a repr.
+        # Values may be tokens and credentials, so a repr shows none.
         return f"Headers({', '.join(name for name, _ in self._fields)})"
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class WebhookRequest:
-    """One webhook request, whole."""
+    """One webhook request, with its whole body."""
 
     method: str = "POST"
-    # Path and query as received, `/a2a?x=1`; of a request about to be sent, the absolute URL.
+    # Path and query as received, `/a2a?x=1`; for a request about to be sent, the absolute URL.
     target: str
     headers: Headers
-    body: bytes = field(repr=False)  # the raw bytes: what is signed is what is sent
+    body: bytes = field(repr=False)  # the raw bytes, as signed and as sent

@@ -171,7 +171,7 @@ def _write_value(value: struct_pb2.Value) -> JsonValue:
             return value.string_value
         case "number_value":
             if not math.isfinite(value.number_value):
-                raise MismatchError("a value that JSON cannot say")
+                raise MismatchError("a value that JSON cannot represent")
             return value.number_value
         case "bool_value":
             return value.bool_value

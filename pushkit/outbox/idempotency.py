@@ -35,7 +35,7 @@ def update_digest(update: TaskUpdate) -> str:
     try:
         said = json.dumps(update, default=_plain, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        raise InvalidUpdateError("the update holds a value that JSON cannot say") from exc
+        raise InvalidUpdateError("the update holds a value that JSON cannot represent") from exc
     return _KIND + hashlib.sha256(said.encode("ascii")).hexdigest()
 
 

@@ -341,7 +341,7 @@ def test_the_tolerance_can_be_narrowed(verify: Run, captured: Captured) -> None:
         pytest.param(b"POST / HTTP/1.1\r\nA: b\r\n", "no HTTP/1.1 request", id="no empty line"),
         pytest.param(b"{", "the request file: not JSON", id="half JSON"),
         pytest.param(b'{"body":"x"}', "members `headers` and `body`", id="no headers"),
-        pytest.param(b"POST http://[x HTTP/1.1\r\n\r\n", "the target is no URL", id="no URL"),
+        pytest.param(b"POST http://[x HTTP/1.1\r\n\r\n", "the target is not a URL", id="no URL"),
         pytest.param(b"\xff\xfe\x00\r\n\r\n", "no HTTP/1.1 request", id="bytes"),
     ],
 )

@@ -198,7 +198,7 @@ def deep(levels: int) -> JsonValue:
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        pytest.param({"a": [float("nan")]}, "a.0: a value that JSON cannot say", id="NaN"),
+        pytest.param({"a": [float("nan")]}, "a.0: a value that JSON cannot represent", id="NaN"),
         pytest.param([float("-inf")], "0: a value", id="infinity"),
         pytest.param({"a": "\ud800"}, "a: a value", id="half of a surrogate pair"),
         pytest.param({"\udfff": 1}, "the document: a value", id="the same, as a name"),
@@ -224,5 +224,5 @@ def test_refuses_to_write(value: object, complaint: str) -> None:
 
 @pytest.mark.usefixtures("writer")
 def test_text_is_checked_whoever_made_it() -> None:
-    with pytest.raises(ValueError, match=r"a\.0: a value that JSON cannot say"):
+    with pytest.raises(ValueError, match=r"a\.0: a value that JSON cannot represent"):
         write_json({"a": ["\ud800"]}, foreign=False)

@@ -353,7 +353,7 @@ def in_status(message: Message) -> StatusUpdate:
             id="naive timestamp",
         ),
         pytest.param(
-            replace(STATUS_UPDATE, metadata={"x": float("nan")}), "JSON cannot say", id="NaN"
+            replace(STATUS_UPDATE, metadata={"x": float("nan")}), "JSON cannot represent", id="NaN"
         ),
         pytest.param(
             in_status(replace(MESSAGE, parts=(TextPart(text="\ud800"),))), "", id="surrogate"

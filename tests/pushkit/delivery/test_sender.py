@@ -406,7 +406,7 @@ async def test_with_a_key_an_update_that_no_json_says_is_refused(
     sender: PushSender, status: MakeStatus
 ) -> None:
     impossible = replace(status(), metadata={"number": 10**5000})
-    with pytest.raises(InvalidUpdateError, match="JSON cannot say"):
+    with pytest.raises(InvalidUpdateError, match="JSON cannot represent"):
         await sender.notify(impossible, idempotency_key="key")
 
 
