@@ -23,7 +23,7 @@ _SAME = 500_000  # microseconds within which no delivery is tried twice
 _TRIES = 8  # what the schedule has
 _LONGEST = 60.0  # seconds: no lease is longer
 _HURRYING = frozenset({"subscribe", "redrive", "resend", "retry_now", "enable", "resume"})
-_REVIVING = frozenset({"resend", "enable"})  # also of what was cancelled under way
+_UNDER_WAY = 10.0  # seconds that an attempt may take
 # What an answer may say for good; the rest is given up when the schedule is used up.
 _FOR_GOOD = frozenset(
     {
@@ -67,7 +67,10 @@ class Conduct:
         """Note a step of the story: some let deliveries go out before their time."""
         if kind in _HURRYING:
             self._hurries.append(self._world.loop.time())
-        if kind in _REVIVING:
+
+    def moved(self, table: str, before: str | None, after: str | None) -> None:
+        """Note that something is wanted back: it may have been withdrawn under way."""
+        if (table, before, after) == ("pushkit_deliveries", "cancelled", "pending"):
             self._revivals.append(self._world.loop.time())
 
     # --- senders --------------------------------------------------------------------------------
@@ -104,6 +107,8 @@ class Conduct:
                 other.after_babble
                 or self._was_withdrawn(other.delivery_id)
                 or row["state"] == "cancelled"
+                or self._goes_out_beside(arrival)
+                or self._goes_out_beside(other)
                 or self._world.had_trouble("freeze", other.at, arrival.at)
                 or self._world.had_trouble("clock", other.at - _LONGEST, arrival.at)
             ):
@@ -111,6 +116,19 @@ class Conduct:
                     f"two at once of a subscription: {row['id']} {other.delivery_id}"
                 )
         known.append(arrival)
+
+    def _goes_out_beside(self, arrival: Arrival) -> bool:
+        """Say whether its delivery was withdrawn under way, and went out again beside that.
+
+        Whoever wants it back cannot know what comes of the attempt that nobody waits for any more.
+        """
+        begun = arrival.at - _UNDER_WAY
+        return any(moment >= begun for moment in self._revivals) and bool(
+            self._outbox.select(
+                "SELECT 1 FROM pushkit_deliveries WHERE id = ? AND redriven_at IS NOT NULL",
+                arrival.delivery_id,
+            )
+        )
 
     def _was_withdrawn(self, delivery_id: str) -> bool:
         """Say whether nobody waits any more for what comes of a delivery."""
@@ -146,8 +164,7 @@ class Conduct:
                 and last.answered_at is None
                 and last.is_open()
                 and not self._world.had_trouble("clock", last.at - 60, arrival.at)
-                # Whoever withdraws what is under way, and wants it back at once, gets it beside.
-                and not any(last.at <= moment <= arrival.at for moment in self._revivals)
+                and not self._goes_out_beside(last)
             ):
                 self._world.violated(f"two attempts of one process at once: {arrival.delivery_id}")
         self._of_delivery[arrival.delivery_id].append(arrival)

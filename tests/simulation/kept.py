@@ -217,4 +217,39 @@ KEPT = {
         ),
         ends=30.0,
     ),
+    # An old program that froze in the middle of a write keeps an upgrade waiting, and calls back
+    # before it hears of it: right, since nobody else could know of that.
+    "an upgrade that waits for a program that stands still": Scenario(
+        seed=1,
+        agents=1,
+        workers=0,
+        webhooks=0,
+        receivers=1,
+        postgres=False,
+        twins=True,
+        steps=(
+            Step(1.0, "subscribe", (0, "task0", "owner0", "recv0", "1.0", "jwt", "")),
+            Step(47.0, "doze", ("recv0", 4, 100.0)),
+            Step(47.5, "notify", (0, "task0", 2, "chunk")),
+            Step(65.7, "upgrade", ("twin0", 4.0, False)),
+        ),
+        ends=150.0,
+    ),
+    # An agent told of its updates when its server was back, after all else was whole.
+    "a server that is away beyond the end of all other faults": Scenario(
+        seed=1,
+        agents=1,
+        workers=0,
+        webhooks=0,
+        receivers=1,
+        postgres=True,
+        twins=False,
+        steps=(
+            Step(0.8, "subscribe", (0, "task0", "owner0", "recv0", "1.0", "jwt", "")),
+            Step(30.0, "server", ("agent0", "power", 50.0)),
+            Step(45.5, "burst", (0, "task0", 2)),
+            Step(53.0, "partition", ("recv0", 80.0, False)),
+        ),
+        ends=75.0,
+    ),
 }

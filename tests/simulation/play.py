@@ -57,7 +57,7 @@ from tests.simulation.secrecy import CANARY
 from tests.simulation.strikes import Strikes
 from tests.simulation.surroundings import Surroundings
 from tests.simulation.webhook import Arrival, Webhook, mood_of
-from tests.simulation.world import EPOCH, Machine, Unit, World
+from tests.simulation.world import EPOCH, Machine, Trouble, Unit, World
 
 __all__ = ["Outcome", "play"]
 
@@ -218,6 +218,7 @@ class _Play:
             slots=options.concurrency,
         )
         self._is_healed = False
+        self._served_from = 0.0  # when the last server that was away was back
         # Of databases that old programs may not write to beside new ones: who is new.
         self._strict: dict[Disk, set[Process]] = {}
 
@@ -283,6 +284,7 @@ class _Play:
 
     def _moved(self, table: str, before: str | None, after: str | None, error: str | None) -> None:
         self.promises.moved(table, before, after, error)
+        self.conduct.moved(table, before, after)
         for disk, new in self._strict.items():
             writer = disk.running
             if disk.is_upgraded and writer is not None and writer not in new:
@@ -352,6 +354,7 @@ class _Play:
         await self._until(self.scenario.ends)
         await self._heal()
         ends = self.world.loop.time() + _DRAIN * (24 if self.scenario.slow else 1)
+        await self._until(self._served_from)
         await asyncio.sleep(_PATIENCE)  # for what agents were about to tell of
         while self.world.loop.time() < ends and not self.promises.is_drained():
             self._resume()
@@ -586,16 +589,24 @@ class _Play:
         disk = _disk_of(self.units[unit].machine)
         may_roll = self._rolling.setdefault(disk, may_roll)  # there is one later version of each
         others = [name for name, each in self.units.items() if _disk_of(each.machine) is disk]
-        for number, name in enumerate(sorted(others, key=lambda name: name != unit)):
-            self.world.loop.call_later(number * apart, self._upgrade, self.units[name])
         # What was begun before may be known to who can write it down no more.
         left_behind = 0.0 if may_roll else len(others) * apart + _COMMAND_TIMEOUT
-        self.world.trouble("rolling" if may_roll else "upgrade", lasts=left_behind)
+        trouble = self.world.trouble("rolling" if may_roll else "upgrade", lasts=left_behind)
+        for number, name in enumerate(sorted(others, key=lambda name: name != unit)):
+            self.world.loop.call_later(number * apart, self._upgrade, self.units[name], trouble)
 
-    def _upgrade(self, unit: Unit) -> None:
+    def _upgrade(self, unit: Unit, trouble: Trouble) -> None:
         self.world.note(f"{unit.name} is a later version from its next start on")
         unit.is_new = True
+        if trouble.kind == "upgrade" and unit.process is not None:
+            self._await_end(unit.process, trouble)
         unit.stop(0.5)
+
+    def _await_end(self, old: Process, trouble: Trouble) -> None:
+        """Let an upgrade be under way as long as an old program is there: it may be frozen."""
+        if old.alive:
+            trouble.end = max(trouble.end, self.world.loop.time() + _COMMAND_TIMEOUT)
+            self.world.loop.call_later(1.0, self._await_end, old, trouble)
 
     def do_reseal(self, apart: float) -> None:
         """Seal with another key, as operators do: all can open it before anybody seals with it."""
@@ -654,6 +665,7 @@ class _Play:
             # Who hangs then hears of it, or gives up, some time after.
             self.world.trouble("disk", lasts=lasts + _COMMAND_TIMEOUT)
             server.cut(unit)
+            self._served_from = max(self._served_from, self.world.loop.time() + lasts)
             self.world.loop.call_later(lasts, lambda: server.mend(unit, resets=resets))
 
     def do_server(self, unit: str, how: str, lasts: float) -> None:
@@ -662,6 +674,7 @@ class _Play:
         if not isinstance(server, PostgresServer):
             return
         self.world.trouble("disk", lasts=lasts + _COMMAND_TIMEOUT)
+        self._served_from = max(self._served_from, self.world.loop.time() + lasts)
         if how == "power":
             server.lose_power()
             self.world.loop.call_later(lasts, lambda: server.mend("*", resets=True))

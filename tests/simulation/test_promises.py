@@ -376,6 +376,25 @@ def test_a_request_of_which_its_owner_wants_nothing_more_is_not_in_the_way(stage
     assert stage.world.violations == []
 
 
+@pytest.mark.parametrize("late", ["first", "second"])
+def test_a_request_goes_out_beside_one_that_was_withdrawn_and_is_wanted_back(
+    stage: Stage, late: str
+) -> None:
+    stage.store("first", seq=1)
+    stage.ask("first")
+    stage.conduct.moved("pushkit_deliveries", "cancelled", "pending")
+    stage.change("first", state="delivered", redriven_at=0)
+
+    stage.store("second", seq=2)
+    stage.ask("second")
+    stage.ask("first")
+    assert stage.world.violations == []
+
+    stage.pass_time(60)
+    stage.ask(late)
+    assert stage.world.violations
+
+
 def test_an_owner_with_more_slots_than_its_share_is_seen_also_by_what_it_withdrew(
     stage: Stage,
 ) -> None:

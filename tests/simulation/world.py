@@ -69,11 +69,12 @@ class World:
         self.note(f"VIOLATION {what}")
         self.violations.append(what)
 
-    def trouble(self, kind: str, *, whom: str = "", lasts: float = 0.0) -> None:
+    def trouble(self, kind: str, *, whom: str = "", lasts: float = 0.0) -> Trouble:
         """Note that something goes wrong from now on, for so many seconds."""
         now = self.loop.time()
         self.note(f"trouble: {kind} {whom} for {lasts:g} s")
-        self.troubles.append(Trouble(kind, whom, now, now + lasts))
+        self.troubles.append(trouble := Trouble(kind, whom, now, now + lasts))
+        return trouble
 
     def _end_freeze(self, process: Process) -> None:
         """Excuse nothing any more by a process that goes on, maybe earlier than it was to."""
