@@ -50,8 +50,8 @@ from pushkit.events.receiver import NotificationRefused
 from pushkit.keys.jwk import VerificationKey
 from pushkit.net.timing import Timing
 from pushkit.outbox.destinations import DestinationStore
-from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, NewDelivery, Result, new_delivery_id
+from pushkit.outbox.settling import settle
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
@@ -149,7 +149,7 @@ def _batch(first: int, rows: int) -> Script[None]:
     settled = [
         (each, _result(first + n, now, NOW + timedelta(minutes=n))) for n, each in enumerate(new)
     ]
-    yield from Leases().settle(settled, WORKER, now + timedelta(milliseconds=60))
+    yield from settle(settled, WORKER, now + timedelta(milliseconds=60))
     if first % (BATCH * 20) == 0:
         yield from DestinationStore().hold(settled[0][0], NOW + timedelta(hours=1))
 

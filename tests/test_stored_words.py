@@ -12,8 +12,7 @@ from pushkit.events.model import EventKind
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.destination import Decision
 from pushkit.net.oauth import ClientAuthentication
-from pushkit.outbox.cancelling import CancelledBy
-from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.signing.scheme import Scheme
 from pushkit.subscriptions.model import DisabledBy, Profile, SubscriptionState
 from receiver import InboxStatus, SenderProfile, TaskPolicy

@@ -17,9 +17,8 @@ from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.again import Redriven, WhyNot
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import ConfigError
-from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.inspection import DeliveryFilter
-from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import choice_option, chosen_options
 from pushkit.terminal.output import example, table

@@ -6,8 +6,7 @@ from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.dashboard.pages import CURSOR_PATTERN
-from pushkit.outbox.cancelling import CancelledBy
-from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.subscriptions.model import SubscriptionState
 from pushkit.webui.openapi import (
     LIMIT,

@@ -29,7 +29,6 @@ from pushkit.outbox.browsing import (
     finished_since,
     outbox_figures,
 )
-from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import (
@@ -40,7 +39,7 @@ from pushkit.outbox.inspection import (
     OutboxStats,
 )
 from pushkit.outbox.retention import Purge, Retention
-from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.outbox.store import OutboxStore
 from pushkit.progress import advance
 from pushkit.secrets.vault import Vault

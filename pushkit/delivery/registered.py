@@ -20,11 +20,10 @@ from pushkit.a2a import (
     push_body,
 )
 from pushkit.delivery.lines import Lines
-from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.model import new_delivery_id
-from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.outbox.store import OutboxStore
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault

@@ -14,8 +14,8 @@ from pushkit.delivery.slots import Claimed, DeliverySlots, find_subscriptions
 from pushkit.events.sender import DeliveryEvent
 from pushkit.outbox.attempts import AttemptLog, is_folded
 from pushkit.outbox.destinations import DestinationKey, DestinationStore, destination_of
-from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.settling import settle
 from pushkit.outbox.states import Outcome
 from pushkit.record import record
 from pushkit.storage.database import Database
@@ -58,7 +58,6 @@ class Settler:
     slots: DeliverySlots | None = None  # the worker's; None if nothing may follow into them
     routes: Routes | None = None  # the worker's, too
     lease: timedelta = timedelta(minutes=1)  # for how long what follows is taken
-    leases: Leases = field(default_factory=Leases)
     attempts: AttemptLog = field(default_factory=AttemptLog)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     destinations: DestinationStore = field(default_factory=DestinationStore)
@@ -113,7 +112,7 @@ class Settler:
             each.result if folds else _as_settled(each, current, now, ahead)
             for each, folds in zip(attempted, folded, strict=True)
         ]
-        passed = yield from self.leases.settle(
+        passed = yield from settle(
             list(zip(deliveries, results, strict=True)),
             self.worker,
             now,
@@ -133,7 +132,7 @@ class Settler:
                 yield from self.attempts.record_late(delivery, result)
         yield from self.attempts.record(held)
         failing = yield from self.destinations.failing(deliveries)
-        following = yield from self._routed(passed.taken, current, since)
+        following = yield from self._routed(passed.claimed, current, since)
         settled: dict[int, Settled] = {}
         ends = 0
         for line in lines:

@@ -19,10 +19,9 @@ from pushkit.events.sender import (
     LocalFault,
     SubscriptionDisabled,
 )
-from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.model import Delivery, Result
-from pushkit.outbox.states import Outcome
+from pushkit.outbox.states import CancelledBy, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.record import field, record
 from pushkit.storage.script import Script

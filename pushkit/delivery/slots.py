@@ -11,9 +11,9 @@ from typing import TypeAlias, TypeVar
 from pushkit.delivery.chain import Chain
 from pushkit.delivery.route import Route
 from pushkit.outbox.destinations import DestinationKey, destination_of
-from pushkit.outbox.leases import Taken
+from pushkit.outbox.leases import ClaimResult
 from pushkit.outbox.model import NOT_BEGUN, Delivery, Result
-from pushkit.outbox.shares import Owner, RecentUse, owner_may_take, reserved_of
+from pushkit.outbox.shares import Owner, RecentUse, owner_may_take, reserved_slots
 from pushkit.record import record
 from pushkit.scheduling.pump import Slots
 from pushkit.storage.script import Script
@@ -72,22 +72,22 @@ class DeliverySlots(Slots):
 
     def __init__(self, number: int, *, per_origin: int) -> None:
         super().__init__(number)
-        self.reserved: int = reserved_of(number)
+        self.reserved: int = reserved_slots(number)
         self.chains: dict[str, Chain] = {}
         self._per_origin = per_origin
         self.use: RecentUse = RecentUse()
         self._by_owner: Counter[Owner] = Counter()
         self._by_origin: Counter[str] = Counter()
         self._by_destination: Counter[DestinationKey] = Counter()
-        self._last = Taken()
+        self._last = ClaimResult()
         self._counting = threading.Lock()
 
-    def note(self, taken: Taken) -> None:
+    def note(self, claimed: ClaimResult) -> None:
         """Note what a claim took, in slots that are taken already, and what it saw."""
         with self._counting:
-            self._last = taken
-            self._some_wait |= taken.some_wait
-            for delivery in taken.deliveries:
+            self._last = claimed
+            self._some_wait |= claimed.some_wait
+            for delivery in claimed.deliveries:
                 self._begin(destination_of(delivery))
 
     def reserve(self, destination: DestinationKey) -> bool:
@@ -127,8 +127,8 @@ class DeliverySlots(Slots):
         return (
             self.is_open
             and not self._some_wait
-            and (tenant, owner) not in self._last.held_back
-            and origin not in self._last.crowded
+            and (tenant, owner) not in self._last.waiting_owners
+            and origin not in self._last.full_origins
         )
 
     def end(self, destination: DestinationKey, since: float | None = None) -> bool:
@@ -145,7 +145,9 @@ class DeliverySlots(Slots):
                 self.use.note((tenant, owner), now - since, now=now)
             _count_down(self._by_origin, origin)
             _count_down(self._by_destination, destination)
-        return self._some_wait or bool(self._last.held_back) or origin in self._last.crowded
+        return (
+            self._some_wait or bool(self._last.waiting_owners) or origin in self._last.full_origins
+        )
 
     def give_up(self, claimed: Iterable[Claimed]) -> None:
         """Free the places of what was not stored after all."""

@@ -21,8 +21,9 @@ from pushkit.errors import StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.destinations import destination_of
-from pushkit.outbox.leases import CHAINED_BYTES, Leases
+from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim
+from pushkit.outbox.settling import CHAINED_BYTES
 from pushkit.outbox.states import Outcome
 from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.pump import Pump, cancelled
@@ -187,7 +188,7 @@ class Worker:
                 reserved=self.slots.reserved,
                 per_origin=self._per_origin,
                 now=now,
-                one_at_a_time_from=self._side_effects.breaker.failures,
+                probation_from=self._side_effects.breaker.failures,
                 held=self.slots.held(),
                 used=self.slots.use.of,
             )
@@ -212,7 +213,7 @@ class Worker:
         working = yield from self._leases.working()
         for worker in locks.dead(name for name in working if name != self.name):
             _log.warning("worker %s died; its deliveries are taken over", worker)
-            yield from self._leases.take_over(worker, now)
+            yield from self._leases.release_worker(worker, now)
 
     async def _deliver(self, claimed: Claimed) -> None:
         """Make an attempt, and those that follow in its slot; settle them."""

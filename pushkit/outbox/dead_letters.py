@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.heads import mark_oldest
-from pushkit.outbox.states import CANCELLED, REVIVED, DeliveryState
+from pushkit.outbox.states import CANCELLED, REVIVED, CancelledBy, DeliveryState
 from pushkit.storage.script import Row, Script, Statement, among, to_micros
 
 

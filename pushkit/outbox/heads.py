@@ -1,9 +1,9 @@
-"""The mark of the oldest, as scripts: order is kept by `head`.
+"""The heads of queues, as scripts: the column `head` keeps deliveries in order.
 
-Of each subscription's unfinished deliveries only the oldest is the head, and only heads are
-claimed. A claim therefore looks at an index of heads that are due, whatever the length of the
-backlog behind them; settling a head passes the mark on. Of a paused subscription nothing is the
-head. Claims write 2 in place of 1 for a head that is parked (see `pushkit.outbox.parking`).
+The queue of a subscription has one head, its oldest unfinished delivery, and only heads are
+claimed. A claim therefore reads an index of due heads, whatever the length of the backlog behind
+them; settling a head passes the mark on. The queue of a paused subscription has no head. Claims
+write 2 in place of 1 for a head that is parked (see `pushkit.outbox.parking`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pushkit.storage.script import Script, Statement, padded, rows_of_places
 
 
 def hold_back(subscription_id: str) -> Script[None]:
-    """Offer nothing of a subscription until `mark_oldest`; what is in flight goes on."""
+    """Take the head of a queue away until `mark_oldest`; a delivery in flight continues."""
     yield Statement(
         "UPDATE pushkit_deliveries SET head = 0"
         f" WHERE subscription_id = $1 AND head > 0 AND {UNFINISHED}",
@@ -24,7 +24,7 @@ def hold_back(subscription_id: str) -> Script[None]:
 
 
 def pass_heads_on(ids: Sequence[str]) -> Script[None]:
-    """Offer the oldest that is unfinished of each subscription, unless that is paused."""
+    """Make the oldest unfinished delivery of each subscription the head, unless it is paused."""
     filled = padded(ids)
     yield Statement(
         "UPDATE pushkit_deliveries SET head = 1 WHERE id IN (SELECT"
@@ -37,13 +37,13 @@ def pass_heads_on(ids: Sequence[str]) -> Script[None]:
 
 
 def mark_oldest(subscription_id: str) -> Script[None]:
-    """Offer the oldest, after a change in the middle of what is unfinished.
+    """Mark the head of a queue anew, after a change in its middle.
 
-    What is in flight keeps the mark, and passes it on when it settles: two of a subscription
-    are never under way at once.
+    A delivery in flight stays the head, and passes the mark on when it settles: two deliveries of
+    a subscription are never attempted at once.
     """
-    # Also of what is in flight: a head that is being claimed, or given back because its lease has
-    # ended, is waited for here, and then stays what it is until this transaction ends.
+    # This also writes a head in flight: it waits for a transaction that claims or releases the
+    # head, whose state then stays the same until this transaction ends.
     yield from hold_back(subscription_id)
     yield Statement(
         "UPDATE pushkit_deliveries SET head = 1 WHERE id = (SELECT id FROM pushkit_deliveries"

@@ -9,8 +9,7 @@ from typing import Final
 
 from pushkit.errors import SealedSecretError
 from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
-from pushkit.outbox.cancelling import CancelledBy
-from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault

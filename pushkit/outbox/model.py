@@ -1,4 +1,4 @@
-"""A delivery: as it comes in, as it is stored, and what an attempt of it came to."""
+"""A delivery, new and as it is stored, and the result of an attempt."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from typing import Final, NamedTuple
 from pushkit.net.timing import Timing
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.record import field, record
+from pushkit.storage.script import Row, from_micros, moment_or_none
 
 _MOST_RANDOM: Final = 2**80
 
 
 class StatusMark(StrEnum):
-    """What a delivery says of its task's status."""
+    """What a delivery says about its task's status."""
 
     BARE = "bare"
-    """That it is working, and no more: a newer status says all that it says."""
+    """That the task is working, and no more: a newer status replaces it."""
     FULL = "full"
     """Something that a receiver must not miss."""
 
@@ -30,7 +31,7 @@ class Delivery:
     """One update for one subscription."""
 
     id: str  # the delivery id: `jti` and `webhook-id`, the same on every attempt
-    subscription_id: str  # whose it is; the ordering key, since a subscription has one task
+    subscription_id: str  # its subscription; the ordering key, since a subscription has one task
     tenant: str
     owner: str
     task_id: str
@@ -38,22 +39,20 @@ class Delivery:
     seq: int  # 1, 2, 3… per subscription
     origin: str  # the destination when it was enqueued
     content_type: str  # the media type of the body
-    # The bytes to send, frozen; sealed, where the sender seals them.
+    # The bytes to send, frozen; sealed if the sender seals them.
     body: bytes = field(repr=False)
-    state: DeliveryState = DeliveryState.PENDING  # where it stands
-    # How often a worker took it. It only grows: the fence that tells two claims apart.
-    claims: int = 0
+    state: DeliveryState = DeliveryState.PENDING
+    claims: int = 0  # how often it was claimed: it only grows, and fences late results off
     fruitless_claims: int = 0  # how many claims in a row made no request, this one included
-    # How many requests were made, since it was redriven if it was: what uses up the schedule.
+    # How many requests were made since the last redrive, if any: they use up the schedule.
     # Counted when the attempt is settled.
     attempts: int = 0
     notified_at: datetime  # when `notify()` accepted it: its age counts from here
-    not_before: datetime  # the earliest moment of the next attempt
+    not_before: datetime  # the earliest time of the next attempt
     last_status: int | None = None  # the status of the last answer, if any
-    last_error: str | None = None  # a short code of what went wrong last, if anything did
-    # When somebody asked for it again, if anybody did: its age counts from there.
-    redriven_at: datetime | None = None
-    traceparent: str | None = None  # the trace that `notify()` was in, if it was in one
+    last_error: str | None = None  # the short code of the last error, if any
+    redriven_at: datetime | None = None  # the last redrive, if any: its age counts from here
+    traceparent: str | None = None  # the trace of the `notify()` call, if any
 
     @property
     def age_from(self) -> datetime:
@@ -61,8 +60,50 @@ class Delivery:
         return self.redriven_at or self.notified_at
 
 
+# The columns that `delivery_of` reads, in its order.
+DELIVERY = (
+    "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
+    " (SELECT b.body FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id) AS body,"
+    " (SELECT b.traceparent FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id)"
+    " AS traceparent,"
+    " state, claims, fruitless_claims, attempts, notified_at, not_before, last_status, last_error,"
+    " redriven_at"
+)
+_STATES = {state.value: state for state in DeliveryState}
+
+
+def delivery_of(row: Row) -> Delivery:
+    """Return a delivery from a row of the columns `DELIVERY`."""
+    *names, body, trace, state, claims, fruitless, attempts, notified, due, status, error, again = (
+        row
+    )
+    delivery_id, subscription_id, tenant, owner, task_id, config_id, seq, origin, kind = names
+    return Delivery(
+        id=delivery_id,
+        subscription_id=subscription_id,
+        tenant=tenant,
+        owner=owner,
+        task_id=task_id,
+        config_id=config_id,
+        seq=seq,
+        origin=origin,
+        content_type=kind,
+        body=bytes(body),
+        state=_STATES[state],
+        claims=claims,
+        fruitless_claims=fruitless,
+        attempts=attempts,
+        notified_at=from_micros(notified),
+        not_before=from_micros(due),
+        last_status=status,
+        last_error=error,
+        redriven_at=moment_or_none(again),
+        traceparent=trace,
+    )
+
+
 class Claim(NamedTuple):
-    """Who holds the rows that are claimed, and until when."""
+    """The worker that leases deliveries, and until when."""
 
     worker: str
     until: datetime
@@ -70,32 +111,31 @@ class Claim(NamedTuple):
 
 @record(frozen=True, slots=True, kw_only=True)
 class NewDelivery(Delivery):
-    """A delivery that comes in."""
+    """A delivery to be stored."""
 
-    head: bool  # whether nothing of its subscription is unfinished, and that is not paused
-    status: StatusMark | None = None  # what it says of the task's status, if anything
+    head: bool  # whether its subscription is not paused and has no unfinished delivery
+    status: StatusMark | None = None  # what it says about the task's status, if anything
     idempotency_key: str | None = None  # the caller's key, if any
-    update_sha256: str | None = None  # the update that the key stands for
-    # By whom it is in flight from the start; None if it waits for a claim.
-    claim: Claim | None = None
+    update_sha256: str | None = None  # the digest of the update that the key stands for
+    claim: Claim | None = None  # its lease, if it is stored in flight; None if it is pending
 
 
 @record(frozen=False, slots=True, kw_only=True, eq=False)
 class Result:
-    """What one attempt came to; the worker settles its delivery with it."""
+    """The result of one attempt, with which its delivery is settled."""
 
-    outcome: Outcome  # what happens to the delivery
+    outcome: Outcome  # what it means for the delivery
     status: int | None = None  # the status of the answer; None if there was none
     error: str | None = None  # a short code; None if delivered
     retry_at: datetime | None = None  # when to try again, for `RETRY`
     # Until when the whole destination of this owner waits (`Retry-After`).
     hold_until: datetime | None = None
-    # When the attempt began, by the worker's clock; None if none was made: then none is counted.
+    # When the attempt began, by the worker's clock; None if none was made, and none is counted.
     started_at: datetime | None = None
-    duration: timedelta = timedelta(0)  # how long all of it took, signing included
-    # The phases of its request, and the address that was dialled; None if it came to none.
+    duration: timedelta = timedelta(0)  # of the whole attempt, signing included
+    # The phases of the request, and the address that was dialled; None if there was no request.
     timing: Timing | None = None
-    # The first KiB of the answer's body, where the sender keeps that.
+    # The first KiB of the answer's body, if the sender keeps it.
     answer: bytes | None = field(default=None, repr=False)
 
 
@@ -105,7 +145,7 @@ NOT_BEGUN: Final = Result(outcome=Outcome.NOT_BEGUN)
 def new_delivery_ids(now: datetime) -> Iterator[str]:
     """Yield ids that sort by time and have no `.` (Standard Webhooks would misread one).
 
-    What is random is drawn once: each draw lets go of the interpreter, and waits for it again.
+    The random part is drawn once: each draw releases the interpreter lock and waits for it again.
     """
     moment, random = int(now.timestamp() * 1000), int.from_bytes(os.urandom(10))
     for number in itertools.count(random):
@@ -113,5 +153,5 @@ def new_delivery_ids(now: datetime) -> Iterator[str]:
 
 
 def new_delivery_id(now: datetime) -> str:
-    """Return one such id."""
+    """Return one id of `new_delivery_ids`."""
     return next(new_delivery_ids(now))

@@ -1,14 +1,14 @@
-"""Heads at which claims look, as scripts; and those that are parked, at which they do not.
+"""The heads that claims read, as scripts, and the parked ones, which they skip.
 
-A claim looks at the first few heads that are due. Where there are more, it looks at the first heads
-of other destinations too, however many come before them in time. Where there are more destinations
-than it looks at, it looks at heads of other owners besides, however many destinations come before
-theirs, and parks what it finds of those that wait: 100,000 webhooks that are down are
-passed by once each, and stand in nobody's way until their wait is over. What is parked has 2 in
-`head` in place of 1; whatever changes the head takes it out.
+A claim reads the first few heads that are due. If there are more, it also reads the first heads of
+other destinations, however many heads are due before them. If there are more destinations than it
+reads, it also reads the heads of other owners, however many destinations come before theirs, and
+parks the heads that it finds of destinations that wait: 100,000 webhooks that are down are read
+once each, and do not delay others until their wait is over. A parked delivery has 2 in `head` in
+place of 1; every change of the head ends the parking.
 
-A destination with parked heads has a row in `pushkit_parked`, which says when to look at it again.
-On PostgreSQL, whoever reads or writes that table holds `PARKING` (`Database.exclusively`).
+A destination with parked heads has a row in `pushkit_parked`, which says when to read it again.
+On PostgreSQL, scripts that read or write that table hold `PARKING` (`Database.exclusively`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.shares import Head, InFlight, Owner, Places
+from pushkit.outbox.shares import Head, InFlight, Owner, SlotLimits
 from pushkit.storage.script import Row, Script, Statement, among, rows_of_places, slices
 
 PARKING = "pushkit_parked"
@@ -31,18 +31,18 @@ _OF_DESTINATION = "tenant = $1 AND owner = $2 AND origin = $3 AND head = 2 AND s
 
 
 @dataclass(slots=True)
-class Turns:
-    """What destinations with parked heads offer."""
+class ParkedHeads:
+    """The parked heads that a claim may lease."""
 
-    heads: list[Head] = field(default_factory=list)  # their first ones
-    # When to look at each of them again.
+    heads: list[Head] = field(default_factory=list)  # the first ones of each destination
+    # When to read each destination again.
     again_at: dict[DestinationKey, int] = field(default_factory=dict)
-    # Those that offered all that they have.
-    to_the_last: list[DestinationKey] = field(default_factory=list)
+    # The destinations all of whose parked heads are among `heads`.
+    exhausted: list[DestinationKey] = field(default_factory=list)
 
 
 def due_heads(now: int, limit: int, *, hold: bool = True) -> Script[list[Head]]:
-    """Return the first heads that are due and not parked, their rows held if they are to be."""
+    """Return the first heads that are due and not parked; `hold` locks their rows."""
     rows = yield Statement(
         f"SELECT {_HEAD} FROM pushkit_deliveries d LEFT JOIN pushkit_destinations h"
         f" ON {_ITS_DESTINATION}"
@@ -54,14 +54,14 @@ def due_heads(now: int, limit: int, *, hold: bool = True) -> Script[list[Head]]:
 
 
 def first_heads(after: DestinationKey | Owner, limit: int) -> Script[list[Head]]:
-    """Return the first head of each destination that has one not parked, due or not; or of owners.
+    """Return the first head, not parked, due or not, of each of several destinations or owners.
 
-    From one destination to the next by its index, however many heads each of them has; or from one
-    owner to the next, however many destinations.
+    The query steps from one destination to the next in an index, however many heads each has; or
+    from one owner to the next, however many destinations each has.
 
     Args:
-        after: The destination, or the owner, behind which to begin.
-        limit: At how many to look.
+        after: The destination, or the owner, after which to begin.
+        limit: How many to read.
     """
     given = [f"${number}" for number in range(2, len(after) + 2)]
     found = ["d.tenant", "d.owner", "d.origin"][: len(after)]
@@ -79,11 +79,12 @@ def first_heads(after: DestinationKey | Owner, limit: int) -> Script[list[Head]]
 
 
 def _following(tenant: str, owner: str, origin: str | None = None) -> str:
-    """Return the id of the first head behind a destination, or behind an owner, in SQL.
+    """Return, in SQL, the id of the first head after a destination, or after an owner.
 
-    Three steps, one an index prefix: of one comparison of rows, SQLite uses the tenant alone. For
-    `head = 1` PostgreSQL would read the index of all that is due, and sort it, at each step: for it
-    such rows are few until its statistics say otherwise, and a backlog comes faster than those.
+    There are three steps, one for each prefix of the index: for one comparison of rows SQLite would
+    use the tenant alone. With `head = 1` PostgreSQL would read and sort the index of due heads at
+    each step: it takes such rows for few until its statistics are updated, and a backlog grows
+    faster than that.
     """
     steps = [
         (f"n.tenant = {tenant} AND n.owner > {owner}", "n.owner, n.origin"),
@@ -104,8 +105,7 @@ def _following(tenant: str, owner: str, origin: str | None = None) -> str:
 def park(heads: Sequence[Head], now: int) -> Script[None]:
     """Park heads of destinations that wait.
 
-    The next claim looks at each destination once more: its wait may have been ended since it was
-    read.
+    The next claim reads each destination once more: its wait may have been ended meanwhile.
     """
     for clause, values in among([head.id for head in heads]):
         yield Statement(
@@ -116,8 +116,10 @@ def park(heads: Sequence[Head], now: int) -> Script[None]:
     yield from _note({head.destination: now for head in heads})
 
 
-def take_turns(now: int, in_flight: InFlight, places: Places, *, most: int) -> Script[Turns]:
-    """Look at the destinations with parked heads that were not looked at for longest."""
+def offer_parked_heads(
+    now: int, in_flight: InFlight, limits: SlotLimits, *, most: int
+) -> Script[ParkedHeads]:
+    """Return parked heads of the destinations that are to be read again, the longest due first."""
     rows = yield Statement(
         f"SELECT p.tenant, p.owner, p.origin, {_STATE}"
         " FROM pushkit_parked p LEFT JOIN pushkit_destinations h"
@@ -125,12 +127,14 @@ def take_turns(now: int, in_flight: InFlight, places: Places, *, most: int) -> S
         " WHERE p.again_at <= $1 ORDER BY p.again_at LIMIT CAST($2 AS BIGINT)",
         (now, most),
     )
-    turns = Turns()
+    parked = ParkedHeads()
     for row in rows:
         destination, until, failures = _key(row), row["until"], row["failures"]
-        turns.again_at[destination] = max(until, now)
-        room = in_flight.room(destination, until=until, failures=failures, places=places, now=now)
-        wanted = min(room, places.slots)
+        parked.again_at[destination] = max(until, now)
+        left = in_flight.slots_left(
+            destination, until=until, failures=failures, limits=limits, now=now
+        )
+        wanted = min(left, limits.slots)
         if not wanted:
             continue
         found = yield Statement(
@@ -138,18 +142,18 @@ def take_turns(now: int, in_flight: InFlight, places: Places, *, most: int) -> S
             " ORDER BY not_before LIMIT CAST($4 AS BIGINT) FOR UPDATE SKIP LOCKED",
             (*destination, wanted),
         )
-        turns.heads += (
+        parked.heads += (
             Head(each["id"], destination, each["not_before"], until, failures) for each in found
         )
         if len(found) < wanted:
-            turns.to_the_last.append(destination)
-    return turns
+            parked.exhausted.append(destination)
+    return parked
 
 
-def end_turns(turns: Turns) -> Script[None]:
-    """Note when to look again, once heads were chosen; forget who has none left."""
-    yield from _note(turns.again_at)
-    for destination in turns.to_the_last:
+def reschedule(parked: ParkedHeads) -> Script[None]:
+    """Note when to read the destinations again; delete the rows of those with no parked head."""
+    yield from _note(parked.again_at)
+    for destination in parked.exhausted:
         yield Statement(
             "DELETE FROM pushkit_parked WHERE tenant = $1 AND owner = $2 AND origin = $3"
             f" AND NOT EXISTS (SELECT 1 FROM pushkit_deliveries WHERE {_OF_DESTINATION})",

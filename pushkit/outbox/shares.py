@@ -1,15 +1,15 @@
-"""Who gets the free slots of a worker: a pure rule over heads that are due.
+"""Fair shares: which due heads get the free slots of a worker, as a pure rule.
 
-A slot is a place for one attempt. Slots go round robin by owner: whoever holds the fewest is served
-first, of those who hold as many the one who had slots for the shortest time of late (`RecentUse`),
-with what has been due longest. One owner's slow webhooks therefore cannot take them all. However
-many owners have a backlog, who used little gets the next slot that becomes free:
+A slot is the right to make one attempt. Slots go round robin by owner: the owner that holds the
+fewest comes first; of owners that hold equally many, the one that used slots least recently
+(`RecentUse`); of its heads, the one that has been due longest. One owner's slow webhooks therefore
+cannot take all slots. However many owners have a backlog, one that used little gets the next slot:
 
 - an owner that holds three times as many slots as are free gets no more of them, so that a quarter
-  is left for whoever comes next (a second such owner takes a share of that, and so on);
-- the last eighth goes to owners that hold none, one slot each: several who take all that they can
-  get leave it to the others;
-- an origin has a few places at once, over all owners and workers;
+  is left for the next owner (a second such owner gets a share of that, and so on);
+- the last eighth goes to owners that hold none, one slot each, so that several owners with a large
+  backlog leave it to the others;
+- an origin has a few attempts at once, over all owners and workers;
 - a destination that waits has none, and one that failed too often in a row has one.
 """
 
@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pushkit.outbox.destinations import DestinationKey
 
-Owner: TypeAlias = tuple[str, str]  # with the tenant before it
+Owner: TypeAlias = tuple[str, str]  # tenant and owner
 
 _TIMES_AS_MANY = 3
 _MOST_REMEMBERED: Final = 10_000
@@ -33,7 +33,7 @@ _LEAST: Final = 1e-6  # seconds
 
 
 class Head(NamedTuple):
-    """A delivery that is due, and its destination's state; moments in microseconds."""
+    """A delivery that is due, and the state of its destination; times are in microseconds."""
 
     id: str
     destination: DestinationKey
@@ -42,75 +42,80 @@ class Head(NamedTuple):
     failures: int
 
 
-class Places(NamedTuple):
-    """How many places there are."""
+class SlotLimits(NamedTuple):
+    """How many attempts may begin."""
 
     slots: int  # how many slots of the worker are free
     reserved: int  # how many of them only owners get that hold none
-    per_origin: int  # how many attempts may be under way at one origin
-    probes_from: int  # from so many failures in a row on a destination has one place
+    per_origin: int  # how many attempts may be in flight at one origin
+    probation_from: int  # from so many failures in a row on, a destination has one at a time
 
 
 @dataclass(slots=True)
 class InFlight:
-    """What is under way; it counts what is chosen, too."""
+    """How many attempts are in flight, the chosen heads included."""
 
     by_destination: Counter[DestinationKey] = field(default_factory=Counter)  # over all workers
     by_origin: Counter[str] = field(default_factory=Counter)  # over all workers and owners
-    # Of the worker that asks.
-    by_owner: Counter[Owner] = field(default_factory=Counter)
+    by_owner: Counter[Owner] = field(default_factory=Counter)  # of the claiming worker alone
 
     def add(self, destination: DestinationKey, number: int = 1, *, is_mine: bool = True) -> None:
-        """Count attempts that are under way."""
+        """Count attempts in flight."""
         tenant, owner, origin = destination
         self.by_destination[destination] += number
         self.by_origin[origin] += number
         if is_mine:
             self.by_owner[tenant, owner] += number
 
-    def room(
-        self, destination: DestinationKey, *, until: int, failures: int, places: Places, now: int
+    def slots_left(
+        self,
+        destination: DestinationKey,
+        *,
+        until: int,
+        failures: int,
+        limits: SlotLimits,
+        now: int,
     ) -> int:
         """Return how many more attempts a destination may get."""
         if until > now:
             return 0
-        if failures >= places.probes_from:
+        if failures >= limits.probation_from:
             return 0 if self.by_destination[destination] else 1
-        return max(places.per_origin - self.by_origin[destination[2]], 0)
+        return max(limits.per_origin - self.by_origin[destination[2]], 0)
 
 
-def reserved_of(slots: int) -> int:
+def reserved_slots(slots: int) -> int:
     """Return how many of a worker's slots only owners get that hold none."""
     return slots // 8
 
 
 def owner_may_take(held: int, *, free: int, reserved: int) -> bool:
-    """Say whether an owner that holds so many slots may have another one of those that are free."""
+    """Return whether an owner that holds so many slots may get one of those that are free."""
     return held < _TIMES_AS_MANY * free and (held == 0 or free > reserved)
 
 
 class RecentUse:
-    """For how long each owner had slots of one worker of late: half of it counts after two seconds.
+    """How long each owner held slots of one worker recently: half of it counts after two seconds.
 
-    It is in memory, and each worker's own: each of them shares its slots out among all owners, so
-    that whoever used little comes first at the first that has a slot free. Who is not known, or was
-    forgotten, used nothing: behind a worker that begins anew all stand in line by age, once.
+    Each worker has its own record, in memory: it shares its slots out among all owners, so that an
+    owner that used little comes first at the first worker with a free slot. An owner that is not
+    known, or was forgotten, used nothing: after a worker's start all are served by age, once.
 
     Args:
-        most: How many owners to remember. Forgotten first is who had no slot for longest.
+        most: How many owners to remember. The one that has held no slot for longest is forgotten.
     """
 
     def __init__(self, most: int = _MOST_REMEMBERED) -> None:
         self._most = most
-        # The binary logarithm of the seconds that count, as if nothing became less with time, but
-        # what is noted later were more: so it compares at any time.
+        # The binary logarithm of the weighted seconds. Instead of old time losing weight, later
+        # time weighs more: the numbers can be compared at any time without an update.
         self._used: OrderedDict[Owner, float] = OrderedDict()
 
     def note(self, owner: Owner, seconds: float, *, now: float) -> None:
-        """Note that an owner had a slot for so long, until now.
+        """Note that an owner held a slot for so long, until now.
 
         Args:
-            now: In seconds, by a clock that only goes forward.
+            now: In seconds, by a monotonic clock.
         """
         more = math.log2(min(max(seconds, _LEAST), _HALF_LIFE)) + now / _HALF_LIFE
         high, low = more, self._used.get(owner, -math.inf)
@@ -122,23 +127,23 @@ class RecentUse:
             self._used.popitem(last=False)
 
     def of(self, owner: Owner) -> float:
-        """Return what tells who used more: the greater the number."""
+        """Return a number that is greater the more an owner used slots."""
         return self._used.get(owner, -math.inf)
 
 
 def share_out(
     heads: Sequence[Head],
     in_flight: InFlight,
-    places: Places,
+    limits: SlotLimits,
     now: int,
     *,
     used: Callable[[Owner], float] = lambda _: 0,
 ) -> list[Head]:
-    """Return the heads that get a slot, in the order in which they do.
+    """Return the heads that get a slot, in order.
 
     Args:
-        in_flight: What is under way; the chosen are added.
-        used: How much each owner had of the slots of late (see `RecentUse.of`).
+        in_flight: The attempts in flight; the chosen heads are added.
+        used: How much each owner used the slots recently (see `RecentUse.of`).
     """
     waiting: dict[Owner, deque[Head]] = defaultdict(deque)
     for head in sorted(heads, key=lambda head: (head.not_before, head.id)):
@@ -149,16 +154,16 @@ def share_out(
     ]
     heapq.heapify(turns)
     chosen: list[Head] = []
-    while turns and len(chosen) < places.slots:
+    while turns and len(chosen) < limits.slots:
         held, much, _, owner = heapq.heappop(turns)
-        free = places.slots - len(chosen)
-        if not owner_may_take(held, free=free, reserved=places.reserved):
-            break  # whoever else waits holds as many, or more
+        free = limits.slots - len(chosen)
+        if not owner_may_take(held, free=free, reserved=limits.reserved):
+            break  # the owners left hold as many, or more
         theirs = waiting[owner]
         while theirs:
             head = theirs.popleft()
-            if in_flight.room(
-                head.destination, until=head.until, failures=head.failures, places=places, now=now
+            if in_flight.slots_left(
+                head.destination, until=head.until, failures=head.failures, limits=limits, now=now
             ):
                 in_flight.add(head.destination)
                 chosen.append(head)
@@ -169,21 +174,21 @@ def share_out(
     return chosen
 
 
-def left_behind(
-    heads: Collection[Head], in_flight: InFlight, places: Places, now: int
+def what_blocks(
+    heads: Collection[Head], in_flight: InFlight, limits: SlotLimits, now: int
 ) -> tuple[frozenset[Owner], frozenset[str]]:
-    """Say what the heads that got no slot wait for.
+    """Return what the heads that got no slot wait for.
 
     Returns:
-        The owners (with their tenants) of those that wait for a slot alone; and the origins at
-        which others wait for what is under way there. What waits for a moment is in neither.
+        The owners (with their tenants) of the heads that wait for a slot alone; and the origins
+        where heads wait for an attempt to end. A head whose destination waits is in neither.
     """
-    owners, crowded = set[Owner](), set[str]()
+    owners, origins = set[Owner](), set[str]()
     for head in heads:
-        if in_flight.room(
-            head.destination, until=head.until, failures=head.failures, places=places, now=now
+        if in_flight.slots_left(
+            head.destination, until=head.until, failures=head.failures, limits=limits, now=now
         ):
             owners.add(head.destination[:2])
         elif head.until <= now:
-            crowded.add(head.destination[2])
-    return frozenset(owners), frozenset(crowded)
+            origins.add(head.destination[2])
+    return frozenset(owners), frozenset(origins)

@@ -1,21 +1,21 @@
-"""The states of a delivery, and every way from one to another.
+"""The states of a delivery, and every transition between them.
 
-| what happens | from | to | besides |
+| event | from | to | besides |
 |---|---|---|---|
 | stored | nothing | pending; in flight in a free slot, or in a chain | the next `seq` |
-| claimed, or chained behind that | pending | in flight | the lease begins; one claim more |
-| acknowledged | in flight | delivered | one attempt more; the next of its line may go |
+| claimed, or chained behind a claim | pending | in flight | the lease begins; one claim more |
+| acknowledged | in flight | delivered | one attempt more; the next of its queue may follow |
 | failed | in flight | pending | one attempt more; waits as the schedule says |
-| local fault | in flight | pending | no attempt; waits by itself |
-| not begun | in flight | pending | no attempt: it goes back behind the one before it |
+| local fault | in flight | pending | no attempt; the schedule is not used up |
+| not begun | in flight | pending | no attempt: it returns behind the delivery before it |
 | given up | in flight | dead | |
-| gone | in flight | dead | its subscription is disabled: the rest of the line is withdrawn |
-| lost: worker died, lease ended | in flight | pending | no attempt, and a claim without fruit |
+| gone | in flight | dead | its subscription is disabled: the rest of the queue is withdrawn |
+| lost: worker died, lease ended | in flight | pending | no attempt; one fruitless claim |
 | withdrawn with its subscription | pending, in flight | cancelled | |
-| superseded, cancelled by hand | pending | cancelled | |
+| superseded, cancelled by an operator | pending | cancelled | |
 | redriven, sent again | delivered, dead, cancelled | pending | age and attempts begin anew |
 
-Stores make their statements of these moves; nothing else writes `state`.
+The stores build their statements from these transitions; nothing else writes `state`.
 """
 
 from __future__ import annotations
@@ -46,24 +46,37 @@ class Outcome(StrEnum):
     RETRY = "retry"
     DEAD = "dead"
     LOCAL_FAULT = "local_fault"
-    """Something failed on this side before the webhook was asked: not its business. It is tried
-    again, and its schedule is not used up."""
+    """Something failed in the sender before the request. The delivery is tried again, and its
+    schedule is not used up."""
     NOT_BEGUN = "not_begun"
-    """It stood in a chain behind one that failed, or that had to leave its slot."""
+    """It was in a chain behind a delivery that failed, or that had to leave its slot."""
     GONE = "gone"
-    """Answered 410: dead for this subscription, pending deliveries and all."""
+    """Answered 410: dead, and the subscription's pending deliveries are withdrawn."""
+
+
+class CancelledBy(StrEnum):
+    """Who or what cancelled a delivery: it says whether it can be brought back."""
+
+    OPERATOR = "operator"
+    """`pushkit outbox cancel`, or `PushSender.outbox.cancel()`."""
+    DISABLED = "disabled"
+    """Its subscription was disabled: it can be sent again once that is enabled."""
+    REMOVED = "removed"
+    """Its subscription was removed."""
+    SUPERSEDED = "superseded"
+    """A newer status of the task replaces it."""
 
 
 @record(frozen=True, slots=True)
-class Move:
-    """A way from some states to another."""
+class Transition:
+    """A transition from one of some states to another."""
 
-    before: tuple[DeliveryState, ...]  # from where
-    after: DeliveryState  # to where
-    sets: str  # the columns that go with it, as SQL
+    before: tuple[DeliveryState, ...]
+    after: DeliveryState
+    sets: str  # the columns that are set besides, as SQL
 
     def where(self, which: str) -> str:
-        """Return the statement that moves rows; `which` ends it, behind the states they are in."""
+        """Return the statement for rows in `before`; `which` is the rest of its condition."""
         before = ", ".join(f"'{state}'" for state in self.before)
         return (
             f"UPDATE pushkit_deliveries SET state = '{self.after}', {self.sets}"
@@ -75,41 +88,41 @@ _UNFINISHED = (DeliveryState.PENDING, DeliveryState.IN_FLIGHT)
 _FINISHED = (DeliveryState.DELIVERED, DeliveryState.DEAD, DeliveryState.CANCELLED)
 _NO_LEASE = "lease_worker = NULL, lease_until = NULL"
 
-CLAIMED: Final = Move(
+CLAIMED: Final = Transition(
     (DeliveryState.PENDING,),
     DeliveryState.IN_FLIGHT,
     "head = 1, lease_worker = $1, lease_until = $2, claims = claims + 1,"
     " fruitless_claims = fruitless_claims + 1",
 )
-# Behind another one that was claimed: it may come to nothing by no fault of its own.
-CHAINED: Final = Move(
+# A delivery behind another may never be attempted: that claim is not fruitless.
+CHAINED: Final = Transition(
     CLAIMED.before, CLAIMED.after, "lease_worker = $1, lease_until = $2, claims = claims + 1"
 )
-LOST: Final = Move(
+LOST: Final = Transition(
     (DeliveryState.IN_FLIGHT,),
     DeliveryState.PENDING,
     f"{_NO_LEASE}, last_error = $1, not_before = COALESCE($2, not_before)",
 )
-WITHDRAWN: Final = Move(
+WITHDRAWN: Final = Transition(
     _UNFINISHED,
     DeliveryState.CANCELLED,
     f"head = 0, {_NO_LEASE}, finished_at = $2, cancelled_by = $3",
 )
-CANCELLED: Final = Move(
+CANCELLED: Final = Transition(
     (DeliveryState.PENDING,),
     DeliveryState.CANCELLED,
     "head = 0, finished_at = $2, cancelled_by = $3",
 )
-SUPERSEDED: Final = Move(
+SUPERSEDED: Final = Transition(
     CANCELLED.before, CANCELLED.after, f"{CANCELLED.sets}, last_error = 'superseded'"
 )
-REVIVED: Final = Move(
+REVIVED: Final = Transition(
     _FINISHED,
     DeliveryState.PENDING,
     "head = 0, attempts = 0, redriven_at = $2, not_before = $2, finished_at = NULL,"
     " cancelled_by = NULL, origin = $3, fruitless_claims = 0",
 )
-# Of what is in flight, by what its attempt came to; the state is the first parameter.
+# The state after an attempt, by its outcome: the first parameter of `SETTLING`.
 SETTLED: Final = {
     Outcome.DELIVERED: DeliveryState.DELIVERED,
     Outcome.RETRY: DeliveryState.PENDING,

@@ -11,11 +11,9 @@ import operator
 from collections.abc import Sequence
 from datetime import datetime
 
-from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.heads import mark_oldest
-from pushkit.outbox.model import Delivery, NewDelivery
-from pushkit.outbox.rows import DELIVERY, delivery_of
-from pushkit.outbox.states import SUPERSEDED, UNFINISHED, WITHDRAWN
+from pushkit.outbox.model import DELIVERY, Delivery, NewDelivery, delivery_of
+from pushkit.outbox.states import SUPERSEDED, UNFINISHED, WITHDRAWN, CancelledBy
 from pushkit.storage.script import Script, Statement, among, rows_of_places, slices, to_micros
 
 

@@ -30,6 +30,7 @@ def _cut(name: str, promise: str, module: str, *texts: tuple[str, str]) -> Cut:
 
 
 _LEASES = "pushkit.outbox.leases"
+_SETTLING = "pushkit.outbox.settling"
 _STATES = "pushkit.outbox.states"
 _HEADS = "pushkit.outbox.heads"
 _ENQUEUE = "pushkit.delivery.enqueue"
@@ -53,7 +54,7 @@ CUTS = (
     _cut(
         "fencing",
         "A result is dropped unless its worker still has the row.",
-        _LEASES,
+        _SETTLING,
         (
             "WHERE lease_worker = $7 AND state = 'in_flight'",
             "WHERE CAST($7 AS TEXT) IS NOT NULL AND state = 'in_flight'",
@@ -63,7 +64,7 @@ CUTS = (
     _cut(
         "claim number",
         "A result of an earlier claim of the same worker is dropped.",
-        _LEASES,
+        _SETTLING,
         *_ANY_CLAIM,
     ),
     _cut(
@@ -162,7 +163,7 @@ CUTS = (
         "many destinations",
         "Many destinations of one owner are in nobody's way.",
         _LEASES,
-        ("firsts += yield from self._next_owners(self.destinations // 2)", "pass"),
+        ("firsts += yield from self._heads_of_next_owners(self.destinations // 2)", "pass"),
     ),
     _cut(
         "reserved place",
@@ -208,7 +209,7 @@ CUTS = (
     _cut(
         "past a lease",
         "What somebody still has is not overtaken by what stands behind it.",
-        _LEASES,
+        _SETTLING,
         ("        \" OR b.state = 'in_flight')))\"\n", '        ")))"\n'),
     ),
     _cut(
@@ -254,7 +255,7 @@ CUTS = (
     _cut(
         "requests count",
         "Only a request uses up the schedule.",
-        _LEASES,
+        _SETTLING,
         ("    int(result.started_at is not None),\n", "    1,\n"),
     ),
     _cut(

@@ -13,13 +13,13 @@ from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.settle import Settler
 from pushkit.delivery.side_effects import SideEffects
 from pushkit.delivery.slots import Claimed
-from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Delivery, NewDelivery, Result, StatusMark
 from pushkit.outbox.retention import Purge
-from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.outbox.settling import settle
+from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.subscriptions.model import Recipient
@@ -242,7 +242,7 @@ def _claim(chance: random.Random, _number: int) -> Make:
             limit=limit,
             per_origin=2,
             now=now,
-            one_at_a_time_from=2,
+            probation_from=2,
         )
         return lambda: memory.claimed[worker].extend(claimed.deliveries)
 
@@ -300,7 +300,7 @@ def _settle_chain(chance: random.Random, _number: int) -> Make:
             behind = line[arrived + 1 :]
             settled += [(each, _came_to(Outcome.NOT_BEGUN, now)) for each in behind]
         yield from SubscriptionStore().lock_current([line[0].subscription_id], wait=True)
-        passed = yield from Leases(memory.stage.exclusively).settle(
+        passed = yield from settle(
             settled,
             worker,
             now,
@@ -310,7 +310,7 @@ def _settle_chain(chance: random.Random, _number: int) -> Make:
 
         def done() -> None:
             memory.let_go(worker, [each for each, _ in settled])
-            memory.claimed[worker].extend(passed.taken)
+            memory.claimed[worker].extend(passed.claimed)
 
         return done
 

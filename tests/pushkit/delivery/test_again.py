@@ -14,7 +14,7 @@ from pushkit.delivery.answers import judge
 from pushkit.delivery.breaker import SUBSCRIPTION_MISSING, TOO_OLD
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import OutboundError, OwnershipError, PushkitError, TransportError
-from pushkit.outbox.cancelling import CancelledBy
+from pushkit.outbox.states import CancelledBy
 from pushkit.storage.script import Script, Statement
 from pushkit.webhook import Headers
 from tests.pushkit.delivery.conftest import START

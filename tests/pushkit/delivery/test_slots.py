@@ -15,7 +15,7 @@ from aiohttp import web
 
 from pushkit import DeliveryState, PushSender, StatusUpdate
 from pushkit.delivery.slots import DeliverySlots
-from pushkit.outbox.leases import Taken
+from pushkit.outbox.leases import ClaimResult
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def open_slots(number: int = 8, *, per_origin: int = 8) -> DeliverySlots:
     slots = DeliverySlots(number, per_origin=per_origin)
     slots.is_open = True
     slots.give_back(slots.take_for_claim())
-    slots.note(Taken(some_wait=False))
+    slots.note(ClaimResult(some_wait=False))
     return slots
 
 
@@ -45,10 +45,10 @@ class TestReserving:
         slots.is_open = True
         assert not slots.reserve(destination())
         slots.give_back(slots.take_for_claim())
-        slots.note(Taken(some_wait=True))
+        slots.note(ClaimResult(some_wait=True))
         assert not slots.reserve(destination())
         slots.give_back(slots.take_for_claim())
-        slots.note(Taken(some_wait=False))
+        slots.note(ClaimResult(some_wait=False))
         assert slots.reserve(destination())
 
     def test_nothing_takes_a_slot_where_nobody_delivers(self) -> None:
@@ -63,7 +63,7 @@ class TestReserving:
 
     def test_an_origin_has_its_places_over_all_owners_and_workers(self) -> None:
         slots = open_slots(per_origin=3)
-        slots.note(Taken(some_wait=False, others=Counter({"https://a.example.com": 1})))
+        slots.note(ClaimResult(some_wait=False, others=Counter({"https://a.example.com": 1})))
         assert slots.reserve(destination("alice"))
         assert slots.reserve(destination("bob"))
         assert not slots.reserve(destination("carol"))
@@ -100,10 +100,10 @@ class TestFollowing:
     def test_the_next_of_a_line_keeps_its_slot_unless_others_wait_for_it(self) -> None:
         slots = open_slots()
         assert slots.may_follow(destination())
-        slots.note(Taken(some_wait=False, crowded=frozenset({"https://a.example.com"})))
+        slots.note(ClaimResult(some_wait=False, full_origins=frozenset({"https://a.example.com"})))
         assert not slots.may_follow(destination())
         assert slots.may_follow(destination(origin="https://b.example.com"))
-        slots.note(Taken(some_wait=False, held_back=frozenset({("", "alice")})))
+        slots.note(ClaimResult(some_wait=False, waiting_owners=frozenset({("", "alice")})))
         assert not slots.may_follow(destination("alice"))
         assert slots.may_follow(destination("bob"))
         slots.let_wait()
@@ -112,7 +112,7 @@ class TestFollowing:
     def test_who_has_his_share_keeps_nobody_else_from_a_slot(self) -> None:
         slots = open_slots(8, per_origin=7)
         assert [slots.reserve(destination()) for _ in range(7)] == [True] * 6 + [False]
-        slots.note(Taken(some_wait=False, held_back=frozenset({("", "alice")})))
+        slots.note(ClaimResult(some_wait=False, waiting_owners=frozenset({("", "alice")})))
         assert slots.reserve(destination("bob", "https://b.example.com"))
 
     def test_the_end_of_an_attempt_matters_to_those_who_wait_for_it(self) -> None:
@@ -120,10 +120,10 @@ class TestFollowing:
         origins = [f"https://{name}.example.com" for name in "abc"]
         for origin in origins:
             assert slots.reserve(destination(origin=origin))
-        slots.note(Taken(some_wait=False, crowded=frozenset({origins[0]})))
+        slots.note(ClaimResult(some_wait=False, full_origins=frozenset({origins[0]})))
         assert slots.end(destination(origin=origins[0]))
         assert not slots.end(destination(origin=origins[1]))
-        slots.note(Taken(some_wait=False, held_back=frozenset({("", "bob")})))
+        slots.note(ClaimResult(some_wait=False, waiting_owners=frozenset({("", "bob")})))
         assert slots.end(destination(origin=origins[2]))
 
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import DeliveryFilter, DeliveryState, PushSender, StatusUpdate
-from pushkit.outbox.cancelling import CancelledBy
+from pushkit.outbox.states import CancelledBy
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
-from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
-from pushkit.outbox.leases import Leases, Passed
+from pushkit.outbox.leases import Leases
 from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.outbox.model import Claim, Delivery, Result
-from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.outbox.settling import SettleResult, settle
+from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
 from pushkit.storage.migrations import migrate
@@ -149,7 +149,7 @@ class Ledger:
 
     def settle_together(
         self, *settled: tuple[Delivery, Outcome], worker: str = "worker-1", takes: bool = False
-    ) -> Passed:
+    ) -> SettleResult:
         """Settle deliveries of a line in one transaction.
 
         Args:
@@ -157,7 +157,7 @@ class Ledger:
         """
         results = [(delivery, self.came_to(outcome)) for delivery, outcome in settled]
         return self.run(
-            self.leases.settle(
+            settle(
                 results,
                 worker,
                 self.now,
@@ -167,7 +167,7 @@ class Ledger:
         )
 
     def _settle(self, delivery: Delivery, worker: str, result: Result) -> Script[bool]:
-        passed = yield from self.leases.settle([(delivery, result)], worker, self.now)
+        passed = yield from settle([(delivery, result)], worker, self.now)
         [is_ours] = passed.are_ours
         if is_ours and result.hold_until is not None:
             yield from self.destinations.hold(delivery, result.hold_until)

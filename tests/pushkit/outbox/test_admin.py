@@ -20,6 +20,7 @@ from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Delivery, Result
 from pushkit.outbox.retention import Retention
+from pushkit.outbox.settling import settle
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
@@ -112,7 +113,7 @@ class Desk:
 
     def _settle(self, delivery: Delivery, result: Result, now: datetime) -> Script[None]:
         yield from self.subscriptions.lock(delivery.subscription_id)
-        passed = yield from self.leases.settle([(delivery, result)], "worker-1", now)
+        passed = yield from settle([(delivery, result)], "worker-1", now)
         assert passed.are_ours == [True]
         if not is_folded(delivery, result):
             yield from AttemptLog().record([(delivery.id, result)])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.outbox.heads import hold_back, mark_oldest
-from pushkit.outbox.leases import CHAINED_BYTES
 from pushkit.outbox.retention import Purge
+from pushkit.outbox.settling import CHAINED_BYTES
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.storage.script import Script, Statement
 from pushkit.subscriptions.model import Subscription
@@ -102,10 +102,10 @@ def test_what_waits_behind_is_taken_along_up_to_eight(
     for _ in range(12):
         ledger.enqueue(subscription)
     passed = ledger.settle_together((first, DELIVERED), takes=True)
-    assert [each.seq for each in passed.taken] == list(range(2, 10))
+    assert [each.seq for each in passed.claimed] == list(range(2, 10))
     assert ledger.heads() == {subscription.id: [2]}
     # Those behind the first may come to nothing by no fault of their own.
-    assert [each.fruitless_claims for each in passed.taken] == [1, *[0] * 7]
+    assert [each.fruitless_claims for each in passed.claimed] == [1, *[0] * 7]
 
 
 def test_behind_what_is_taken_nothing_follows_that_was_tried_before(
@@ -117,7 +117,7 @@ def test_behind_what_is_taken_nothing_follows_that_was_tried_before(
     [*_, last] = sorted(ledger.deliveries(), key=lambda each: each.seq)
     ledger.run(change("UPDATE pushkit_deliveries SET attempts = 1 WHERE id = $1", last))
     passed = ledger.settle_together((first, DELIVERED), takes=True)
-    assert [each.seq for each in passed.taken] == [2, 3, 4]
+    assert [each.seq for each in passed.claimed] == [2, 3, 4]
 
 
 def test_a_long_body_is_taken_alone(ledger: Ledger, subscription: Subscription) -> None:
@@ -125,7 +125,7 @@ def test_a_long_body_is_taken_alone(ledger: Ledger, subscription: Subscription) 
     ledger.enqueue(subscription, b"x" * (CHAINED_BYTES + 1))
     ledger.enqueue(subscription)
     passed = ledger.settle_together((first, DELIVERED), takes=True)
-    assert [each.seq for each in passed.taken] == [2]
+    assert [each.seq for each in passed.claimed] == [2]
 
 
 # --- leases that end, workers that die ---------------------------------------------------------
@@ -136,7 +136,7 @@ def test_what_nobody_settled_comes_back_in_order_and_counts_as_no_attempt(
     ledger: Ledger, chain: list[Delivery], *, dies: bool
 ) -> None:
     if dies:
-        ledger.run(ledger.leases.take_over("worker-1", ledger.now))
+        ledger.run(ledger.leases.release_worker("worker-1", ledger.now))
     else:
         ledger.advance(30)
     assert attempts(ledger) == [0, 0, 0]
@@ -225,7 +225,7 @@ def test_a_line_that_moves_takes_nothing_along_to_the_old_place(
     ledger.run(ledger.outbox.move(subscription.id, "https://elsewhere.example.com:443"))
     assert ledger.heads() == {subscription.id: [1]}
     passed = ledger.settle_together(*((each, DELIVERED) for each in chain), takes=True)
-    assert passed.taken == []
+    assert passed.claimed == []
     assert passed.passed_on == {subscription.id}
     assert deliver_by(ledger, "worker-2") == [4]
 

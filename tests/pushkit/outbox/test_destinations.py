@@ -21,7 +21,7 @@ def claim(ledger: Ledger, worker: str = "worker-1") -> list[Delivery]:
             limit=10,
             per_origin=10,
             now=ledger.now,
-            one_at_a_time_from=THRESHOLD,
+            probation_from=THRESHOLD,
         )
     )
     return list(taken.deliveries)

@@ -11,6 +11,7 @@ from pushkit.errors import IdempotencyConflictError
 from pushkit.outbox.heads import hold_back
 from pushkit.outbox.idempotency import TaskKey, find_enqueued
 from pushkit.outbox.model import Result, new_delivery_id
+from pushkit.outbox.settling import settle
 from pushkit.outbox.states import DeliveryState, Outcome
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def test_several_are_settled_together_as_each_came_out(ledger: Ledger) -> None:
         (each, Result(outcome=Outcome.DEAD if n % 2 else Outcome.DELIVERED))
         for n, each in enumerate(claimed)
     ]
-    passed = ledger.run(ledger.leases.settle(settled, "worker-1", ledger.now))
+    passed = ledger.run(settle(settled, "worker-1", ledger.now))
     assert passed.are_ours == [False, *[True] * 5]
     states = [ledger.find(each.id).state for each in claimed]
     assert states == [DeliveryState.DELIVERED, DeliveryState.DEAD] * 3
@@ -408,14 +409,14 @@ def test_what_follows_does_not_overtake_what_a_lease_still_holds(ledger: Ledger)
 
     def taken_behind(worker: str) -> list[str]:
         [claimed] = ledger.claim(worker)
-        settling = ledger.leases.settle(
+        settling = settle(
             [(claimed, Result(outcome=Outcome.DELIVERED))],
             worker,
             ledger.now,
             following=lambda *_: True,
             until=ledger.now + lease,
         )
-        return [each.id for each in ledger.run(settling).taken]
+        return [each.id for each in ledger.run(settling).claimed]
 
     assert taken_behind("worker-1") == ids[1:]
     # As if it had been stored a moment later than the others.

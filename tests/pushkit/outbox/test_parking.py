@@ -115,9 +115,7 @@ def test_after_its_wait_a_failing_destination_is_tried_by_one_of_them(ledger: Le
 def claim(ledger: Ledger, *, limit: int = 10) -> list[Delivery]:
     taken = Claim(worker="worker-1", until=ledger.now + timedelta(seconds=30))
     found = ledger.run(
-        ledger.leases.claim(
-            taken, limit=limit, per_origin=100, now=ledger.now, one_at_a_time_from=5
-        )
+        ledger.leases.claim(taken, limit=limit, per_origin=100, now=ledger.now, probation_from=5)
     )
     return list(found.deliveries)
 

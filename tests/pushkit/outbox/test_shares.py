@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pushkit.outbox.shares import Head, InFlight, Places, RecentUse, share_out
+from pushkit.outbox.shares import Head, InFlight, RecentUse, SlotLimits, share_out
 
 NOW = 1_000
 ANY = 10**6
@@ -21,10 +21,12 @@ def head(
     return Head(f"{owner} {origin} {number}", ("", owner, origin), number, until, failures)
 
 
-def places(
-    slots: int, per_origin: int = ANY, probes_from: int = ANY, *, reserved: int = 0
-) -> Places:
-    return Places(slots=slots, reserved=reserved, per_origin=per_origin, probes_from=probes_from)
+def limits(
+    slots: int, per_origin: int = ANY, probation_from: int = ANY, *, reserved: int = 0
+) -> SlotLimits:
+    return SlotLimits(
+        slots=slots, reserved=reserved, per_origin=per_origin, probation_from=probation_from
+    )
 
 
 def owners(chosen: list[Head]) -> list[str]:
@@ -33,7 +35,7 @@ def owners(chosen: list[Head]) -> list[str]:
 
 def test_owners_take_turns_and_each_ones_oldest_goes_first() -> None:
     heads = [head(n, "alice") for n in range(10)] + [head(n, "bob") for n in range(20, 23)]
-    chosen = share_out(heads, InFlight(), places(6), NOW)
+    chosen = share_out(heads, InFlight(), limits(6), NOW)
     assert [each.id for each in chosen] == [
         "alice one 0",
         "bob one 20",
@@ -48,7 +50,7 @@ def test_whoever_holds_the_fewest_is_served_first() -> None:
     in_flight = InFlight()
     in_flight.add(("", "alice", "slow"), 5)
     heads = [head(n, "alice") for n in range(5)] + [head(n, "bob") for n in range(10, 15)]
-    assert owners(share_out(heads, in_flight, places(4), NOW)) == ["bob"] * 3
+    assert owners(share_out(heads, in_flight, limits(4), NOW)) == ["bob"] * 3
 
 
 def turns(use: RecentUse, *held_by: str) -> str:
@@ -57,7 +59,7 @@ def turns(use: RecentUse, *held_by: str) -> str:
     for owner in held_by:
         in_flight.add(("", owner, "one"))
     heads = [head(n, owner) for n, owner in enumerate("abcd")]
-    return "".join(owners(share_out(heads, in_flight, places(16), NOW, used=use.of)))
+    return "".join(owners(share_out(heads, in_flight, limits(16), NOW, used=use.of)))
 
 
 def test_of_owners_who_hold_as_many_the_one_who_used_slots_least_of_late_comes_first() -> None:
@@ -95,62 +97,62 @@ def test_who_had_no_slot_for_longest_is_forgotten_first() -> None:
 )
 def test_one_owner_leaves_a_quarter_of_the_slots(slots: int, taken: int) -> None:
     heads = [head(n) for n in range(1000)]
-    assert len(share_out(heads, InFlight(), places(slots), NOW)) == taken
+    assert len(share_out(heads, InFlight(), limits(slots), NOW)) == taken
 
 
 def test_a_second_greedy_owner_leaves_slots_to_the_third() -> None:
     in_flight = InFlight()
-    first = share_out([head(n, "alice") for n in range(500)], in_flight, places(256), NOW)
+    first = share_out([head(n, "alice") for n in range(500)], in_flight, limits(256), NOW)
     left = 256 - len(first)
-    second = share_out([head(n, "bob") for n in range(500)], in_flight, places(left), NOW)
+    second = share_out([head(n, "bob") for n in range(500)], in_flight, limits(left), NOW)
     left -= len(second)
-    third = share_out([head(n, "carol") for n in range(500)], in_flight, places(left), NOW)
+    third = share_out([head(n, "carol") for n in range(500)], in_flight, limits(left), NOW)
     assert (len(first), len(second), len(third)) == (192, 48, 12)
 
 
 def test_the_reserved_slots_go_to_owners_that_hold_none_one_each() -> None:
     in_flight = InFlight()
     heads = [head(n, owner, owner) for owner in ("alice", "bob", "carol") for n in range(50)]
-    chosen = share_out(heads, in_flight, places(16, reserved=2), NOW)
+    chosen = share_out(heads, in_flight, limits(16, reserved=2), NOW)
     assert Counter(owners(chosen)) == {"alice": 5, "bob": 5, "carol": 4}
-    assert share_out(heads, in_flight, places(2, reserved=2), NOW) == []
+    assert share_out(heads, in_flight, limits(2, reserved=2), NOW) == []
     late = [*heads, *(head(n, "dave", "dave") for n in range(90, 95))]
-    assert owners(share_out(late, in_flight, places(2, reserved=2), NOW)) == ["dave"]
+    assert owners(share_out(late, in_flight, limits(2, reserved=2), NOW)) == ["dave"]
 
 
 def test_what_other_workers_hold_is_not_counted_against_an_owner_here() -> None:
     in_flight = InFlight()
     in_flight.add(("", "alice", "slow"), 1000, is_mine=False)
-    assert len(share_out([head(n) for n in range(10)], in_flight, places(4), NOW)) == 3
+    assert len(share_out([head(n) for n in range(10)], in_flight, limits(4), NOW)) == 3
 
 
 def test_an_origin_has_its_places_over_all_owners_and_workers() -> None:
     in_flight = InFlight()
     in_flight.add(("", "carol", "one"), 2, is_mine=False)
     heads = [head(n, owner) for owner in ("alice", "bob") for n in range(5)]
-    chosen = share_out(heads, in_flight, places(100, per_origin=4), NOW)
+    chosen = share_out(heads, in_flight, limits(100, per_origin=4), NOW)
     assert sorted(owners(chosen)) == ["alice", "bob"]
 
 
 def test_an_owner_whose_first_origin_is_full_gets_slots_for_another() -> None:
     heads = [head(n) for n in range(5)] + [head(9, origin="two")]
-    chosen = share_out(heads, InFlight(), places(100, per_origin=2), NOW)
+    chosen = share_out(heads, InFlight(), limits(100, per_origin=2), NOW)
     assert [each.id for each in chosen] == ["alice one 0", "alice one 1", "alice two 9"]
 
 
 @pytest.mark.parametrize(("until", "chosen"), [(NOW - 1, 3), (NOW, 3), (NOW + 1, 0)])
 def test_a_destination_that_waits_gets_nothing(until: int, chosen: int) -> None:
     heads = [head(n, until=until) for n in range(3)]
-    assert len(share_out(heads, InFlight(), places(100), NOW)) == chosen
+    assert len(share_out(heads, InFlight(), limits(100), NOW)) == chosen
 
 
 @pytest.mark.parametrize(("failures", "chosen"), [(4, 3), (5, 1), (6, 1)])
 def test_a_destination_that_failed_too_often_gets_one(failures: int, chosen: int) -> None:
     heads = [head(n, failures=failures) for n in range(3)]
-    assert len(share_out(heads, InFlight(), places(100, probes_from=5), NOW)) == chosen
+    assert len(share_out(heads, InFlight(), limits(100, probation_from=5), NOW)) == chosen
     probed = InFlight()
     probed.add(("", "alice", "one"), is_mine=False)
-    left = share_out(heads, probed, places(100, probes_from=5), NOW)
+    left = share_out(heads, probed, limits(100, probation_from=5), NOW)
     assert len(left) == (0 if failures >= 5 else chosen)
 
 
@@ -163,7 +165,7 @@ def test_no_slot_that_somebody_may_have_stays_empty(
     heads: list[tuple[int, str, str]], slots: int, per_origin: int
 ) -> None:
     due = [head(*each) for each in dict.fromkeys(heads)]
-    chosen = share_out(due, InFlight(), places(slots, per_origin), NOW)
+    chosen = share_out(due, InFlight(), limits(slots, per_origin), NOW)
     assert len(set(chosen)) == len(chosen) <= slots
     at = Counter(each.destination[2] for each in chosen)
     held = Counter(owners(chosen))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
-from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.migrations import SENDER_MIGRATIONS
+from pushkit.outbox.states import CancelledBy
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
 from pushkit.storage.migrations import migrate
