@@ -25,9 +25,8 @@ from pushkit.storage.migrations import Access
 from pushkit.version import __version__
 from pushkit.webhook import WebhookRequest
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.callbacks.decorators import CallbackDecorators
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher, callback_retry
-from receiver.callbacks.registry import CallbackRegistry, Wanted
+from receiver.callbacks.registry import CallbackDecorators, CallbackRegistry, Wanted
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals, in_states
 from receiver.edge import Edge
 from receiver.expected import ExpectedStore

@@ -88,7 +88,7 @@ class Runtime:
     def _begin_to_listen(self) -> None:
         if self._listening is None:
             self._listening = asyncio.create_task(
-                self.database.listen(self.hear, self.arrivals.look_elsewhere),
+                self.database.listen(self.hear, self.arrivals.look),
                 name="receiver-listening",
             )
 
@@ -147,7 +147,7 @@ class Runtime:
     def hear(self) -> None:
         """Wake callbacks, and look for those who wait: a notification waits to be claimed."""
         self.dispatcher.let_wait()
-        self.arrivals.look_elsewhere()
+        self.arrivals.look()
 
     async def unready(self) -> dict[str, str]:
         """Return what of ourselves stands in the way of serving, each part with its reason."""

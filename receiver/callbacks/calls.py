@@ -1,9 +1,9 @@
-"""One call of a callback: under its time-out, in a place of its callback's share.
+"""One call of a callback: under its time-out, in a slot of its callback's share.
 
-It runs in the task that works on its notification. A coroutine is cancelled when its time is over.
-A plain function's thread cannot be, nor a coroutine that swallows the cancellation: such a call
-hangs. It keeps its notification until it ends, but no place among those that run, as long as not
-too many hang.
+The call runs in the task that works on its notification. A coroutine is cancelled when its time is
+over. The thread of a plain function cannot be cancelled, nor a coroutine that swallows the
+cancellation: such a call hangs. It keeps its notification until it ends, but gives up its slot,
+unless too many calls hang.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.pump import cancelled
 from pushkit.traceparent import trace_id_of
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
+from receiver.callbacks.slots import Shares, Slot, share_of
 from receiver.callbacks.threads import CallbackThreads
-from receiver.callbacks.turns import Place, Shares, share_of
 from receiver.inbox.model import Notification, StoredNotification
 
 _log = logging.getLogger("receiver")
@@ -46,20 +46,20 @@ class Call:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Running:
-    """A call that is under way."""
+    """A call in progress."""
 
     callback: Callback
     notification: Notification
-    place: Place
+    slot: Slot  # of its callback's share
     limit: float | None  # seconds
     task: asyncio.Task[Any]  # in which it runs
     over_time: Callable[[_Running], None]  # called when its time is over
     is_cut_off: bool = False
     hangs: bool = False
-    holds: bool = False  # it hangs, and keeps the slot of its notification
+    keeps_slot: bool = False  # it hangs, and keeps the slot of its notification
 
     def expire(self) -> None:
-        """Be told that its time is over."""
+        """Report that its time is over, as `Deadlines` requires."""
         self.over_time(self)
 
 
@@ -67,11 +67,11 @@ class Caller:
     """Calls callbacks.
 
     Args:
-        slots: How many notifications are worked on at once. As many calls may hang besides.
-        timeout: How long a call may take, where its callback says nothing; None for any time.
-        let_go: Frees the slot of a notification of a sender, while the task that works on it goes
-            on with a call that hangs.
-        left_over: Called with a task of `left` that has ended; maybe in a thread.
+        slots: How many notifications are called back at once. As many calls may hang besides.
+        timeout: How long a call may take if its callback has no time-out; None for any time.
+        free_slot: Frees the slot of a task with a notification of a sender, while the task
+            continues with a call that hangs.
+        abandoned_ended: Called with a task of `abandoned` that has ended; maybe in a thread.
     """
 
     def __init__(
@@ -79,22 +79,22 @@ class Caller:
         *,
         slots: int,
         timeout: timedelta | None,
-        let_go: Callable[[asyncio.Task[Any], str], None],
-        left_over: Callable[[asyncio.Task[Any]], None],
+        free_slot: Callable[[asyncio.Task[Any], str], None],
+        abandoned_ended: Callable[[asyncio.Task[Any]], None],
     ) -> None:
         self._slots = slots
         self._timeout = timeout
-        self._let_go = let_go
-        self._left_over = left_over
-        self._threads = CallbackThreads(self._forget_left)
+        self._free_slot = free_slot
+        self._abandoned_ended = abandoned_ended
+        self._threads = CallbackThreads(self._forget_abandoned)
         self._shares = Shares()
         self._running: dict[asyncio.Task[Any], _Running] = {}
         self._deadlines = Deadlines()
-        self._holding = 0  # slots that hanging calls have
+        self._kept_slots = 0  # by hanging calls
         self._said = RepeatedLog(_log)
-        self.outside: set[asyncio.Task[Any]] = set()  # tasks that gave up their slots
-        # What was broken off and has not ended: the id of each one's notification.
-        self.left: dict[asyncio.Task[Any], int] = {}
+        self.without_slot: set[asyncio.Task[Any]] = set()  # tasks that gave up their slots
+        # The tasks whose calls were broken off and have not ended, with their notifications' ids.
+        self.abandoned: dict[asyncio.Task[Any], int] = {}
         self.is_ending: bool = False  # nothing is called any more
 
     @property
@@ -104,44 +104,44 @@ class Caller:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether hanging calls have every slot, so that no other callback is called."""
-        return self._holding >= self._slots
+        """Whether hanging calls keep every slot, so that no other callback is called."""
+        return self._kept_slots >= self._slots
 
-    async def take_place(self, callback: Callback, *, alone: bool, hung_before: bool) -> Place:
-        """Return a place for a call.
+    async def take_slot(self, callback: Callback, *, alone: bool, hung_before: bool) -> Slot:
+        """Return a slot for a call, of its callback's share.
 
         Args:
             alone: Whether it is the only callback.
-            hung_before: Whether its last call with this notification ran out of time. All such
-                calls together have half of the slots: other tasks go on.
+            hung_before: Whether its last call with this notification timed out. All such calls
+                together have half of the slots: the other half remains for other tasks.
 
         Raises:
-            CrowdedError: This callback, or what ran out of time before, has its share.
+            CrowdedError: The share of this callback, or of calls that timed out, is used up.
         """
-        place = await self._shares.take(callback.name, share_of(self._slots, alone=alone))
+        slot = await self._shares.take(callback.name, share_of(self._slots, alone=alone))
         if not hung_before or self._slots == 1:
-            return place
-        return await self._shares.take(TIMED_OUT, self._slots // 2, besides=place)
+            return slot
+        return await self._shares.take(TIMED_OUT, self._slots // 2, besides=slot)
 
-    async def call(self, callback: Callback, notification: Notification, place: Place) -> Call:
-        """Call a callback with a notification, and say how that ended."""
+    async def call(self, callback: Callback, notification: Notification, slot: Slot) -> Call:
+        """Call a callback with a notification; return how that ended, and free the slot."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # the pump's
         if self.is_ending:
-            place.leave()
+            slot.free()
             raise asyncio.CancelledError
         limit = self._limit(callback)
         run = _Running(
             callback=callback,
             notification=notification,
-            place=place,
+            slot=slot,
             limit=limit,
             task=task,
-            over_time=self._is_over_time,
+            over_time=self._time_out,
         )
         self._running[task] = run
         if limit is not None:
-            self._look_at(run, limit)
+            self._expire_in(limit, run)
         error: BaseException | None = None
         try:
             if callback.is_async:
@@ -153,28 +153,28 @@ class Caller:
         finally:
             del self._running[task]
             self._deadlines.clear(run)
-            self._holding -= int(run.holds)
-            place.leave()
-            self._forget_left(task)
+            self._kept_slots -= int(run.keeps_slot)
+            slot.free()
+            self._forget_abandoned(task)
         if run.is_cut_off:
             task.uncancel()
         self._forget_caught(task, error)
-        if task.cancelling():  # not from here: the process ends
+        if task.cancelling():  # by another: the process ends
             if self._threads.is_inside(task):
-                self.left[task] = notification.id
+                self.abandoned[task] = notification.id
             raise asyncio.CancelledError
         if run.is_cut_off:
-            self._say(run, "was cut off after %g s")
+            self._log_timed_out(run, "was cut off after %g s")
             return Call(callback.name, TIMED_OUT)
         if error is not None:
-            _say_failed(callback, notification, error)
+            _log_failed(callback, notification, error)
             return Call(callback.name, type(error).__name__)
         return Call(callback.name, None)
 
     async def break_off(self) -> None:
-        """Cancel the calls that are under way, because the process ends.
+        """Cancel the calls in progress, because the process ends.
 
-        What a thread is inside of, or goes on all the same, is left behind.
+        Calls that run in threads, or that swallow the cancellation, are abandoned.
         """
         self.is_ending = True
         running = list(self._running)
@@ -183,9 +183,9 @@ class Caller:
         if running:
             await asyncio.wait(running, timeout=_GRACE)
         for task, run in list(self._running.items()):
-            self.left[task] = run.notification.id
-            self._give_slot_up(task, run)
-        for task in self.outside.difference(self._running):
+            self.abandoned[task] = run.notification.id
+            self._give_slot_up(run)
+        for task in self.without_slot.difference(self._running):
             await cancelled(task)
 
     def close(self) -> None:
@@ -198,55 +198,53 @@ class Caller:
         return None if limit is None or limit == NO_TIMEOUT else limit.total_seconds()
 
     async def _call_in_thread(self, callback: Callback, notification: Notification) -> None:
-        # A plain function may block: it gets a thread, the loop goes on.
-        work = functools.partial(_call_plain, callback, notification)
-        result = await self._threads.run(work)
+        result = await self._threads.run(functools.partial(_call_plain, callback, notification))
         if inspect.isawaitable(result):
             await result
 
     def _forget_caught(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
-        """Let cancellations that a callback made itself, and has caught, count for nothing."""
+        """Undo cancellations that a callback made itself, and has caught."""
         if not self.is_ending and not isinstance(error, asyncio.CancelledError):
             while task.cancelling():
                 task.uncancel()
 
     # --- calls that do not end -----------------------------------------------------------------
 
-    def _look_at(self, run: _Running, within: float) -> None:
-        self._deadlines.set(run, asyncio.get_running_loop().time() + within)
+    def _expire_in(self, seconds: float, run: _Running) -> None:
+        self._deadlines.set(run, asyncio.get_running_loop().time() + seconds)
 
-    def _is_over_time(self, run: _Running) -> None:
-        """Cut a call off; one that goes on all the same, or is in a thread, hangs."""
+    def _time_out(self, run: _Running) -> None:
+        """Cut a call off; one in a thread hangs, and one that continues for the grace period."""
         task = run.task
         if not (run.is_cut_off or self._threads.is_inside(task)):
             run.is_cut_off = True
-            self._look_at(run, _GRACE)
+            self._expire_in(_GRACE, run)
             task.cancel()
             return
         run.hangs = True
-        self._say(run, "hangs: it did not end within %g s")
-        if len(self.outside) < self._slots:
-            self._give_slot_up(task, run)
-        run.holds = task not in self.outside
-        self._holding += int(run.holds)
-        if not run.holds:
-            run.place.leave()
+        self._log_timed_out(run, "hangs: it did not end within %g s")
+        if len(self.without_slot) < self._slots:
+            self._give_slot_up(run)
+        run.keeps_slot = task not in self.without_slot
+        self._kept_slots += int(run.keeps_slot)
+        if not run.keeps_slot:
+            run.slot.free()
 
-    def _give_slot_up(self, task: asyncio.Task[Any], run: _Running) -> None:
-        if task not in self.outside:
-            self.outside.add(task)
-            self._let_go(task, run.notification.sender)
+    def _give_slot_up(self, run: _Running) -> None:
+        if run.task not in self.without_slot:
+            self.without_slot.add(run.task)
+            self._free_slot(run.task, run.notification.sender)
 
-    def _forget_left(self, task: asyncio.Task[Any]) -> None:
-        if self.left.pop(task, None) is not None:
-            self._left_over(task)
+    def _forget_abandoned(self, task: asyncio.Task[Any]) -> None:
+        if self.abandoned.pop(task, None) is not None:
+            self._abandoned_ended(task)
 
-    def _say(self, run: _Running, what: str) -> None:
+    def _log_timed_out(self, run: _Running, what: str) -> None:
         callback, notification = run.callback, run.notification
         self._said.say(
             (what, callback.name),
             logging.ERROR,
-            f"callback %s {what} with notification %d task=%a%s",  # %a: no line ends of a sender's
+            f"callback %s {what} with notification %d task=%a%s",  # %a: a sender forges no line
             *(callback.name, run.limit or 0, notification.id, notification.task_id),
             within_trace(notification),
             extra={"code": TIMED_OUT, "callback": callback.name, **logged_of(notification)},
@@ -254,7 +252,7 @@ class Caller:
 
 
 def _failure_of(raised: BaseException) -> BaseException:
-    """Return what a callback raised, as what it failed by; what ends a program goes on."""
+    """Return the error of a callback that raised; raise again what ends the program."""
     if isinstance(raised, KeyboardInterrupt | GeneratorExit):
         raise raised
     if isinstance(raised, Exception | asyncio.CancelledError):
@@ -265,22 +263,23 @@ def _failure_of(raised: BaseException) -> BaseException:
     return error
 
 
-def _say_failed(callback: Callback, notification: Notification, error: BaseException) -> None:
-    is_told = isinstance(error, PushkitError)  # a forward's, mostly: no traceback says more
+def _log_failed(callback: Callback, notification: Notification, error: BaseException) -> None:
+    # The message of our own errors, mostly a forward's, says all that a traceback would.
+    is_ours = isinstance(error, PushkitError)
     _log.error(
         "callback %s failed on notification %d task=%a%s%s",
         callback.name,
         notification.id,
         notification.task_id,
         within_trace(notification),
-        f": {error}" if is_told else "",
-        exc_info=None if is_told else error,
+        f": {error}" if is_ours else "",
+        exc_info=None if is_ours else error,
         extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
     )
 
 
 def logged_of(notification: Notification | StoredNotification) -> dict[str, object]:
-    """Return what a log of objects has of a notification."""
+    """Return the members of a JSON log line that name a notification."""
     trace_id = trace_id_of(notification.traceparent)
     return {
         "sender": notification.sender,
@@ -292,7 +291,7 @@ def logged_of(notification: Notification | StoredNotification) -> dict[str, obje
 
 
 def within_trace(notification: Notification | StoredNotification) -> str:
-    """Return what a line says of the trace."""
+    """Return the end of a log line that names the trace; empty without one."""
     trace_id = trace_id_of(notification.traceparent)
     return f" trace_id={trace_id}" if trace_id else ""
 
@@ -301,5 +300,5 @@ def _call_plain(callback: Callback, notification: Notification) -> Awaitable[Non
     try:
         return callback.function(notification)
     except StopIteration as exc:
-        # A future cannot carry it.
+        # A future cannot raise StopIteration.
         raise RuntimeError("the callback raised StopIteration") from exc

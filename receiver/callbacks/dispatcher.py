@@ -1,7 +1,11 @@
-"""The dispatcher: hands notifications to callbacks, per task in order.
+"""The dispatcher: calls callbacks with notifications, in order for each task.
+
+A notification is claimed from the inbox, or held from when it is stored (`reserve`, `begin`). It
+waits for a slot, its callbacks are called one after another, and it is settled: done with all that
+ended at about the same time (`settling.py`); or failed or put off, in a transaction of its own.
 
 Every callback has its own state: one that fails is called again, the others are not. A notification
-whose callback keeps failing becomes a dead letter; until then it holds up its own task alone.
+whose callback keeps failing becomes a dead letter; until then it delays its own task only.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from receiver.callbacks.calls import TIMED_OUT, Call, Caller, logged_of, within_
 from receiver.callbacks.leases import Leases
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.settling import Ended, Settler
-from receiver.callbacks.turns import CrowdedError, Turns
+from receiver.callbacks.slots import CallbackSlots, CrowdedError
 from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, Notification
 from receiver.inbox.store import Inbox, task_lock
 
@@ -41,16 +45,16 @@ _log = logging.getLogger("receiver")
 
 POLL_INTERVAL = timedelta(seconds=1)
 CALLBACK_TIMEOUT = timedelta(minutes=5)
-# Seconds after an outage in which leases that ended are left to their holders, who renew them.
+# Seconds after an outage in which leases that ended are left to their workers, who renew them.
 _SPARED_FOR = 5.0
-_LAST_WORDS = 1.0  # seconds in which the last ends are written down
-_LONGEST_RETIRING = 5.0  # seconds in which what is left is given back
+_LAST_WRITES = 1.0  # seconds for recording the last calls when the process ends
+_LONGEST_RETIRING = 5.0  # seconds for giving back what is still held
 _MOST_KEPT = 1024
 _LARGEST_KEPT = 16 * 1024  # bytes
 
 
 def callback_retry() -> RetryPolicy:
-    """Return the default policy for a failing callback: ten times over about two hours."""
+    """Return the default policy for a failing callback: ten calls within about two hours."""
     return RetryPolicy(
         wait=wait_schedule((1, 5, 15, 60, 300, 600, 1200, 1800, 3600)), stop=stop_after_attempt(10)
     )
@@ -61,18 +65,18 @@ class Dispatcher:
 
     def __init__(
         self,
-        database: Database,  # where the inbox lives; its clock is the one that counts
+        database: Database,  # the inbox's; leases and schedules are by its clock
         registry: CallbackRegistry,
         *,
         retry: RetryPolicy,  # when a failed callback is called again
-        concurrency: int,  # how many tasks' notifications at once
-        # How long a callback may take, where it does not say itself; None for any time.
+        concurrency: int,  # the number of slots: how many notifications are called back at once
+        # How long a call may take if its callback has no time-out; None for any time.
         timeout: timedelta | None = CALLBACK_TIMEOUT,
-        # Adds what is known besides to a notification, before callbacks get it.
+        # Completes a notification before callbacks get it.
         prepare: Callable[[Notification], Awaitable[Notification]] | None = None,
-        # Returns how many senders are trusted: of several, none has all places.
+        # Returns how many senders are trusted: one of several never has all slots.
         senders: Callable[[], int] = lambda: 1,
-        # How long to wait at most before looking for what other processes accepted, or left behind.
+        # How often to look at least for what other processes accepted, or left unfinished.
         poll_interval: timedelta | None = None,
         events: Listeners | None = None,
         clock: Callable[[], datetime] = utc_now,
@@ -87,11 +91,14 @@ class Dispatcher:
         self._prepare = prepare
         self._inbox = Inbox()
         self._caller = Caller(
-            slots=concurrency, timeout=timeout, let_go=self._let_go, left_over=self._left_over
+            slots=concurrency,
+            timeout=timeout,
+            free_slot=self._free_slot,
+            abandoned_ended=self._abandoned_ended,
         )
-        # By the name that was given up with it, what has not ended yet.
-        self._left: dict[str, set[asyncio.Task[None]]] = {}
-        self._turns = Turns(concurrency, senders)
+        # By former worker's name, the tasks whose calls were abandoned and have not ended.
+        self._abandoned: dict[str, set[asyncio.Task[None]]] = {}
+        self._slots = CallbackSlots(concurrency, senders)
         self._kept: dict[int, Notification] = {}
         self._is_finished = False
         self._claimed_at: datetime | None = None
@@ -105,72 +112,72 @@ class Dispatcher:
             claim=self._claim,
             process=self._dispatch,
             until_due=self._until_due,
-            slots=self._turns,
+            slots=self._slots,
             longest_pause=poll_interval or POLL_INTERVAL,
-            ended=lambda claimed: self._turns.end(claimed.stored.sender),
+            ended=lambda claimed: self._slots.release(claimed.stored.sender),
         )
         self._settler = Settler(
             database,
-            self._turns,
+            self._slots,
             self._leases,
             begin=self.begin,
-            look=self.pump.wake,
-            away=self.pump.keep_trying,
-            fault=self.pump.leave_to_lease,
+            claim=self.pump.wake,
+            retrying=self.pump.keep_trying,
+            failed=self.pump.leave_to_lease,
         )
         # As `Hands` has it.
         self.lease: Callable[[datetime, float], Lease] = self._leases.lease
-        self.reserve: Callable[[Iterable[str]], list[bool]] = self._turns.reserve
-        self.cancel: Callable[[Iterable[str]], None] = self._turns.cancel
+        self.reserve: Callable[[Iterable[str]], list[bool]] = self._slots.reserve
+        self.cancel: Callable[[Iterable[str]], None] = self._slots.cancel
         self.settle: Callable[[], None] = self._settler.settle
 
     @property
     def name(self) -> str:
-        """Its name: see `Leases.worker`."""
+        """The worker's name in the inbox; see `Leases.worker`."""
         return self._leases.worker
 
     async def run(self) -> None:
-        """Call back until cancelled: what is claimed, and what is handed over as it is stored."""
+        """Call back until cancelled: notifications that are claimed, or held from when stored."""
         self._is_finished = self._caller.is_ending = False
-        self._turns.let_wait()  # who is there already comes first
+        self._slots.let_wait()  # what the inbox has already comes first
         self._is_running = True
         try:
             await self.pump.run()
         finally:
-            self._is_running = self._turns.is_open = False
+            self._is_running = self._slots.is_open = False
 
     def begin(self, claimed: ClaimedNotification) -> None:
-        """Call back what was stored in hand; after the end, `retire` gives it back."""
+        """Call back a notification that is held; after `finish`, leave it for `retire`."""
         if self._is_finished:
-            self._turns.cancel([claimed.stored.sender])
+            self._slots.cancel([claimed.stored.sender])
         else:
             self.pump.begin(claimed)
 
     def keep(self, notification: Notification) -> None:
-        """Keep what was stored and has to wait, so that it need not be decoded again."""
+        """Keep a notification that waits for a claim, so that it need not be decoded again."""
         if len(notification.body) <= _LARGEST_KEPT:
-            if len(self._kept) >= _MOST_KEPT:  # the oldest, if they were called back elsewhere
+            if len(self._kept) >= _MOST_KEPT:  # other processes may have called back the oldest
                 del self._kept[next(iter(self._kept))]
             self._kept[notification.id] = notification
 
     def wake(self) -> None:
-        """Look for what was stored a moment ago, and waits to be claimed."""
+        """Claim soon, for a notification that was stored and waits for a claim."""
         self.pump.wake()
 
     def let_wait(self) -> None:
-        """Look for what waits to be claimed."""
-        self._turns.let_wait()
+        """Claim soon; until then, what is stored waits behind what waits already."""
+        self._slots.let_wait()
         self.pump.wake()
 
     async def run_once(self) -> int:
-        """Hand out every notification that is due now; return how many there were."""
+        """Call back every notification that is due now; return how many there were."""
         begun = await self.pump.run_once()
         await self._settler.drain()
         return begun
 
     def slots(self) -> tuple[int, int]:
-        """Return how many places are in use, and how many there are."""
-        return self._number_of_slots - self._turns.free_places, self._number_of_slots
+        """Return how many slots are in use, and how many there are."""
+        return self._number_of_slots - self._slots.free_slots, self._number_of_slots
 
     @property
     def hanging(self) -> Counter[str]:
@@ -187,7 +194,7 @@ class Dispatcher:
         return self._caller.is_stuck
 
     async def finish(self, within: timedelta) -> None:
-        """Wait for callbacks that run, and break off those that are not done by then, or hang."""
+        """Wait for the callbacks that run; then break off those that did not end, or hang."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + within.total_seconds()
         with contextlib.suppress(TimeoutError):
@@ -197,67 +204,68 @@ class Dispatcher:
         await self._caller.break_off()
         await self.pump.abandon()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(max(ends_at, loop.time() + _LAST_WORDS)):
+            async with asyncio.timeout_at(max(ends_at, loop.time() + _LAST_WRITES)):
                 await self._settler.drain()
         self._settler.abandon()
         await self._leases.close()
         self._caller.close()
 
     async def retire(self) -> None:
-        """Give back what was broken off, and say that nothing is in work here any more.
+        """Give back what is still held, and release the worker's lock.
 
-        What is still inside of a callback stays under its lease, which nobody renews, and under the
-        name that was given up with it.
+        Notifications of abandoned calls keep their leases, which are no longer renewed, and their
+        worker's lock until the calls end. The dispatcher then continues under another name.
         """
-        before = set[asyncio.Task[None]]().union(*self._left.values())
-        left = {each: of for each, of in self._caller.left.items() if each not in before}
+        before = set[asyncio.Task[None]]().union(*self._abandoned.values())
+        abandoned = {
+            task: notification
+            for task, notification in self._caller.abandoned.items()
+            if task not in before
+        }
         try:
-            # Or else it comes back with its lease.
+            # If this fails, the notifications return when their leases end.
             with contextlib.suppress(StorageError, TimeoutError):
                 async with asyncio.timeout(_LONGEST_RETIRING):
-                    await self._database.write(self._give_back_script(left.values()))
+                    await self._database.write(self._give_back_script(abandoned.values()))
         finally:
-            self._left[self.name] = left.keys() & self._caller.left.keys()
-            if left:
-                self._leases.rename()  # the next end must not give it back either
-            self._release_names()
+            self._abandoned[self.name] = abandoned.keys() & self._caller.abandoned.keys()
+            if abandoned:
+                self._leases.rename()  # the next `retire` must not give them back either
+            self._release_locks()
 
-    def _left_over(self, task: asyncio.Task[None]) -> None:
-        """Hear that what was left inside of a callback has ended."""
-        for tasks in self._left.values():
+    def _abandoned_ended(self, task: asyncio.Task[None]) -> None:
+        """Note that an abandoned call has ended."""
+        for tasks in self._abandoned.values():
             tasks.discard(task)
-        self._release_names()
+        self._release_locks()
 
-    def _release_names(self) -> None:
-        """Let go of names that were given up, with which nothing is in work any more."""
-        for name in [name for name, tasks in self._left.items() if not tasks]:
-            del self._left[name]
+    def _release_locks(self) -> None:
+        """Release the locks of former names whose abandoned calls have all ended."""
+        for name in [name for name, tasks in self._abandoned.items() if not tasks]:
+            del self._abandoned[name]
             if self._database.locks is not None:
                 self._database.locks.release(name)
 
-    # --- taking --------------------------------------------------------------------------------
+    # --- claiming ------------------------------------------------------------------------------
 
     async def _claim(self) -> Sequence[ClaimedNotification]:
-        self._say_alive()
-        # Only now: what takes a place is taken over where nobody sees that this process is alive.
-        self._turns.is_open = self._is_running
+        if self._database.locks is not None:
+            self._database.locks.hold(self.name)
+        # After the lock is held: without it, other processes would take over what is reserved.
+        self._slots.is_open = self._is_running
         claimed: list[ClaimedNotification] = []
         try:
             await self._database.write(self._claim_script(claimed))
         except BaseException as exc:
-            self._turns.cancel(each.stored.sender for each in claimed)
+            self._slots.cancel(each.stored.sender for each in claimed)
             if isinstance(exc, StorageError):
                 self._spares_until = time.perf_counter() + _SPARED_FOR
             raise
         return claimed
 
-    def _say_alive(self) -> None:
-        if self._database.locks is not None:
-            self._database.locks.hold(self.name)
-
     def _claim_script(self, claimed: list[ClaimedNotification]) -> Script[None]:
-        """Claim what is due: what stands in `claimed` in the end is in hand."""
-        free = self._turns.take_for_claim()
+        """Claim what is due; add it to `claimed`."""
+        free = self._slots.take_for_claim()
         try:
             yield from self._take_over()
             taken = time.perf_counter()
@@ -272,16 +280,16 @@ class Dispatcher:
                 until=self._leases.lease(now, taken).until,
                 held=self._leases.held,
                 spare_others=taken < self._spares_until,
-                divide=self._turns.divide,
+                divide=self._slots.divide,
                 taken=taken,
             )
-            self._turns.begin(each.stored.sender for each in found)
+            self._slots.hold(each.stored.sender for each in found)
             claimed += found
         finally:
-            self._turns.give_back(free - len(claimed))
+            self._slots.give_back(free - len(claimed))
 
     def _take_over(self) -> Script[None]:
-        """Give back what dispatchers on this machine left that died: their locks are free."""
+        """Give back what dead dispatchers on this machine held: their locks are free."""
         locks = self._database.locks
         if locks is None:
             return
@@ -290,8 +298,8 @@ class Dispatcher:
             _log.warning("%s died; its notifications are taken over", worker)
             yield from self._inbox.take_over(worker)
 
-    def _give_back_script(self, inside: Collection[int]) -> Script[None]:
-        yield from self._inbox.give_back(self.name, but=inside)
+    def _give_back_script(self, abandoned: Collection[int]) -> Script[None]:
+        yield from self._inbox.give_back(self.name, but=abandoned)
         yield from self._database.wake()
 
     async def _until_due(self) -> timedelta | None:
@@ -299,92 +307,92 @@ class Dispatcher:
 
     def _until_due_script(self) -> Script[timedelta | None]:
         now = yield from self._database.now()
-        due = yield from self._inbox.next_due(but=self._turns.full())
+        due = yield from self._inbox.next_due(but=self._slots.full())
         return None if due is None else due - now
 
     # --- calling -------------------------------------------------------------------------------
 
     async def _dispatch(self, claimed: ClaimedNotification) -> None:
-        """Work on a notification in one of the places, until it is written down or has ended.
+        """Call back a notification in a slot, until it is handed to the settler, or is settled.
 
-        The place may be given up before that, because a call hangs.
+        The slot may be freed before that, because a call hangs.
         """
         sender, task = claimed.stored.sender, asyncio.current_task()
-        outside = self._caller.outside
+        without_slot = self._caller.without_slot
         self._leases.hold(claimed)
         ended: Ended | None = None
         try:
-            await self._turns.enter(sender)
+            await self._slots.enter(sender)
             begun = time.perf_counter()
             try:
                 ended = await self._call_back(claimed)
             finally:
-                if task not in outside:
-                    self._turns.leave(sender, time.perf_counter() - begun)
+                if task not in without_slot:
+                    self._slots.leave(sender, time.perf_counter() - begun)
         finally:
             if ended is None:
-                self._leases.let_go(claimed)
-            if ended is None or task in outside:
-                outside.discard(task)
+                self._leases.release(claimed)
+            if ended is None or task in without_slot:
+                without_slot.discard(task)
                 self.let_wait()  # it may be due again soon, or the next of its task now
 
-    def _let_go(self, task: asyncio.Task[None], sender: str) -> None:
-        """Free the slot of what a call hangs in."""
-        self._turns.leave(sender)
+    def _free_slot(self, task: asyncio.Task[None], sender: str) -> None:
+        """Free the slot of a task whose call hangs."""
+        self._slots.leave(sender)
         self.pump.let_go(task)
 
     async def _call_back(self, claimed: ClaimedNotification) -> Ended | None:
-        """Call one callback after another; return what every callback has had.
+        """Call one callback after another; return the notification if every callback has had it.
 
-        How a call ended is written down before the next one: whoever slept through its lease finds
-        that out there. How the last one ended is written down with what comes next, where all went
-        well, and by itself where not.
+        The outcome of a call is recorded before the next call: a worker that was suspended beyond
+        its lease learns of it there. The outcome of the last call is recorded when the notification
+        is settled.
         """
         stored = claimed.stored
         if not self._leases.is_sure(claimed):
-            _log.warning("notification %d: taken too long ago; left to its lease", stored.id)
+            _log.warning("notification %d: its lease may have ended; not called back", stored.id)
             return None
         try:
             notification = self._kept.pop(stored.id, None) or stored.decode()
         except InboundError as exc:
-            # Accepted by other code than this: it must not stand in the way of the rest.
+            # Another version accepted it: it must not delay the rest of its task.
             await self._fail(claimed, f"unreadable: {exc.code}", is_final=True)
             return None
         matching = self.registry.wanting(notification)
         if not matching:
-            self._say_unmatched(notification)
+            self._log_unmatched(notification)
         wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
         if wanting and claimed.broken_off and await self._is_held_back(claimed, wanting):
             return None
-        # After that: what ends in the preparation has to come to an end, too.
+        # After that check, for the process may also die in the preparation.
         if wanting and self._prepare is not None:
             notification = await self._prepare(notification)
-        call: Call | None = None  # that is not written down yet
+        call: Call | None = None  # that is not recorded yet
         error: str | None = None
         pause: timedelta | None = None
         for callback in wanting:
             if call is not None:
-                is_ours = await self._write(lambda call=call: self._go_on_script(claimed, call))  # type: ignore[misc]
+                is_ours = await self._write(lambda call=call: self._continue_script(claimed, call))  # type: ignore[misc]
                 if not is_ours:
-                    return None  # somebody else has it, and calls the rest
+                    return None  # another worker has it, and calls the rest
                 call = None
             state = claimed.callbacks.get(callback.name)
             try:
-                place = await self._caller.take_place(
+                slot = await self._caller.take_slot(
                     callback,
                     alone=self.registry.has_one,
                     hung_before=state is not None and state.last_error == TIMED_OUT,
                 )
-            except CrowdedError as exc:  # what holds one up must not hold up the others
+            except CrowdedError as exc:  # one callback must not delay the others
                 pause = max(pause or exc.pause, exc.pause)
                 continue
-            begun, calling = time.perf_counter(), self._caller.call(callback, notification, place)
+            begun, calling = time.perf_counter(), self._caller.call(callback, notification, slot)
             call = await (
                 calling
                 if self._tracing is None
                 else _within(self._tracing, calling, callback, notification)
             )
-            self._tell_of(call, notification, begun)
+            self._emit_called_back(call, notification, begun)
             error = f"{call.callback}: {call.error}" if call.error else error
         if error is not None:
             await self._fail(claimed, error, call)
@@ -392,20 +400,20 @@ class Dispatcher:
             await self._write(lambda: self._put_off_script(claimed, call, pause))
         else:
             ended = Ended(claimed, call, is_unmatched=not matching)
-            # Where somebody may wait for a claim, what follows must not wait for what is accepted.
+            # While notifications wait for claims, the next must not wait for an acceptance.
             at_once = bool(self._kept) or not isinstance(stored, Notification)
-            self._settler.end(ended, at_once=at_once)
+            self._settler.add(ended, at_once=at_once)
             return ended
         return None
 
-    def _say_unmatched(self, notification: Notification) -> None:
-        """Say once of each kind that no callback here wants it, or not all of it."""
+    def _log_unmatched(self, notification: Notification) -> None:
+        """Log that no callback wants a notification: once for each kind."""
         if notification.kind in self._unmatched_kinds:
             return
         self._unmatched_kinds.add(notification.kind)
         _log.warning(
-            "no callback wants notification %d, kind=%s state=%s, and it is done; of this kind only"
-            " this one is told: see `receiver inbox list --unmatched`",
+            "no callback wants notification %d, kind=%s state=%s: it is done; further ones of this"
+            " kind are not logged, see `receiver inbox list --unmatched`",
             notification.id,
             notification.kind.value,
             notification.state.value if notification.state else None,
@@ -414,10 +422,10 @@ class Dispatcher:
     async def _is_held_back(
         self, claimed: ClaimedNotification, wanting: Sequence[Callback]
     ) -> bool:
-        """Give up, or put off, what was in hand each time a process died; False to go on.
+        """Put off or give up a notification that was held when processes died; False to call back.
 
-        After one death all that was in hand is called again at once. After more, each is put off by
-        the schedule: they part, and the next death tells the cause from what was beside it.
+        After one death, all that the process held is called back again at once. After more, each is
+        put off by the schedule: they then run apart, so that the next death singles out the cause.
         """
         deaths = claimed.attempts - 1
         if deaths < 1:
@@ -434,8 +442,8 @@ class Dispatcher:
         await self._database.write(self._inbox.put_off(claimed, self.name, again_at))
         return True
 
-    def _tell_of(self, call: Call, notification: Notification, begun: float) -> None:
-        """Tell who listens how a call ended, and how long it took."""
+    def _emit_called_back(self, call: Call, notification: Notification, begun: float) -> None:
+        """Emit how a call ended, and how long it took."""
         if not self._events.wants(CalledBack.usual_level):
             return
         self._events.emit(
@@ -452,7 +460,7 @@ class Dispatcher:
             )
         )
 
-    # --- what did not end well -----------------------------------------------------------------
+    # --- settling one by itself ----------------------------------------------------------------
 
     async def _fail(
         self,
@@ -460,9 +468,9 @@ class Dispatcher:
         error: str,
         call: Call | None = None,
         *,
-        is_final: bool = False,  # given up, whatever its attempts are
+        is_final: bool = False,  # a dead letter, however few its attempts are
     ) -> None:
-        """Write down that a notification failed: it comes again, or is a dead letter."""
+        """Settle a notification that failed: it is retried, or is a dead letter."""
         stored = claimed.stored
         if not await self._write(lambda: self._fail_script(claimed, error, call, is_final)):
             return
@@ -487,20 +495,20 @@ class Dispatcher:
             )
 
     async def _write(self, script: Callable[[], Script[bool]]) -> bool:
-        """Write down what a callback had, which it has again unless that gets written down.
+        """Record a call, which would otherwise be made again.
 
-        Whoever is broken off in here, because the process ends, has a moment left for it.
+        If the process ends meanwhile, one more second is given to it.
         """
         try:
             return await self._settler.persist(lambda: self._database.write(script()))
         except asyncio.CancelledError:
             with contextlib.suppress(StorageError, TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS):
+                async with asyncio.timeout(_LAST_WRITES):
                     await self._database.write(script())
             raise
 
-    def _go_on_script(self, claimed: ClaimedNotification, call: Call) -> Script[bool]:
-        """Write down how a call ended; return whether this attempt may make the next one."""
+    def _continue_script(self, claimed: ClaimedNotification, call: Call) -> Script[bool]:
+        """Record a call; return whether this attempt may make the next one."""
         now = yield from self._database.now()
         yield from self._record_script(claimed, call, now)
         until = self._leases.lease(now, claimed.leased_at).until
@@ -509,8 +517,8 @@ class Dispatcher:
     def _put_off_script(
         self, claimed: ClaimedNotification, call: Call | None, pause: timedelta
     ) -> Script[bool]:
-        """Hand a notification out later, to callbacks that were passed over."""
-        now = yield from self._at_work_on(claimed)
+        """Put a notification off, for the callbacks whose shares are used up."""
+        now = yield from self._hold_task(claimed)
         yield from self._record_script(claimed, call, now)
         yield from self._inbox.put_off(claimed, self.name, now + pause)
         return True
@@ -518,8 +526,8 @@ class Dispatcher:
     def _fail_script(
         self, claimed: ClaimedNotification, error: str, call: Call | None, is_final: bool
     ) -> Script[bool]:
-        """Write down a failure; return whether the notification is a dead letter now."""
-        now = yield from self._at_work_on(claimed)
+        """Settle a failure; return whether the notification is a dead letter now."""
+        now = yield from self._hold_task(claimed)
         yield from self._record_script(claimed, call, now)
         retry_at: datetime | None = None
         if not is_final:
@@ -532,8 +540,8 @@ class Dispatcher:
         )
         return settled and status is InboxStatus.DEAD
 
-    def _at_work_on(self, claimed: ClaimedNotification) -> Script[datetime]:
-        """Hold a notification's task, and return the present."""
+    def _hold_task(self, claimed: ClaimedNotification) -> Script[datetime]:
+        """Hold a notification's task, and return the current time."""
         if claimed.stored.task_id is not None:
             yield from self._database.exclusively(
                 task_lock(claimed.stored.sender, claimed.stored.task_id)

@@ -1,4 +1,4 @@
-"""The leases of what a process has in hand, renewed by one heartbeat."""
+"""The leases of the notifications that a process calls back, renewed by one heartbeat."""
 
 from __future__ import annotations
 
@@ -22,56 +22,56 @@ _AFTER_FAULT = timedelta(seconds=1)  # until a renewal is tried again
 
 
 class Leases:
-    """What a worker has in hand, and since when that is surely so.
+    """The notifications that a worker holds, and when each lease was last known to be good.
 
     Args:
-        database: Where the inbox lives.
+        database: The inbox's database.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._inbox = Inbox()
-        # By id, since when by the clock of this process that nobody sets. Who stood still for so
-        # long that it claimed the same anew holds the latter.
+        # By id, with the monotonic time of its claim or last renewal. A process that was suspended
+        # until a lease ended may claim the notification again: that claim replaces the first.
         self._held: dict[int, tuple[ClaimedNotification, float]] = {}
         self._heart: asyncio.Task[None] | None = None
 
     @functools.cached_property
     def worker(self) -> str:
-        """Who has it in hand: drawn once it is needed, so that processes that fork differ."""
+        """The worker's name in the inbox: drawn on first use, so that forked processes differ."""
         return f"dispatcher_{secrets.token_hex(8)}"
 
     def rename(self) -> None:
-        """Be another worker from now on, who has nothing in hand."""
+        """Continue as another worker, which holds nothing."""
         del self.worker
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The ids of what is in hand."""
+        """The ids of the notifications that are held."""
         return tuple(self._held)
 
     @property
     def patience(self) -> timedelta:
-        """For how long what is surely in hand will be so."""
+        """How long a lease is certain to last after it was renewed."""
         return _SURE_FOR
 
     def lease(self, now: datetime, taken: float) -> Lease:
-        """Return the lease of what is taken now."""
+        """Return a lease that begins at this moment."""
         return Lease(worker=self.worker, until=now + _LEASE, taken=taken)
 
     def hold(self, claimed: ClaimedNotification) -> None:
-        """Keep a lease from ending."""
+        """Renew a notification's lease from now on."""
         self._held[claimed.stored.id] = claimed, claimed.leased_at
         if self._heart is None or self._heart.done():
             self._heart = asyncio.create_task(self._beat(), name="receiver-leases")
 
-    def let_go(self, claimed: ClaimedNotification) -> None:
-        """Renew a lease no longer."""
+    def release(self, claimed: ClaimedNotification) -> None:
+        """Renew a notification's lease no longer."""
         if self._since(claimed) is not None:
             del self._held[claimed.stored.id]
 
     def is_sure(self, claimed: ClaimedNotification) -> bool:
-        """Say whether nobody else can have it: if this process stood still, somebody may."""
+        """Return whether no other worker can have it; after a suspension, one may."""
         since = self._since(claimed)
         return since is not None and (time.perf_counter() - since <= _SURE_FOR.total_seconds())
 
@@ -80,7 +80,7 @@ class Leases:
         return since if holder is claimed else None
 
     async def close(self) -> None:
-        """Renew nothing more."""
+        """Stop the heartbeat."""
         if self._heart is not None:
             await cancelled(self._heart)
 
@@ -90,7 +90,7 @@ class Leases:
             await asyncio.sleep(pause.total_seconds())
             asked = time.perf_counter()
             pause = _AFTER_FAULT
-            # A database out of reach must not end the renewal: the callbacks go on.
+            # The heartbeat outlives an outage of the database: the callbacks continue.
             with contextlib.suppress(StorageError):
                 if self._held:
                     ours = await self._database.write(self._renew_script())

@@ -1,4 +1,4 @@
-"""Which callback gets which notification."""
+"""The callbacks, which notifications each gets, and the decorators that register them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.arguments import check_list, check_type
@@ -19,6 +19,7 @@ CallbackFunction: TypeAlias = "Callable[[Notification], Awaitable[None] | None]"
 NO_TIMEOUT: Final = "none"
 Timeout: TypeAlias = 'timedelta | Literal["none"] | None'
 
+F = TypeVar("F", bound=CallbackFunction)
 _Named = TypeVar("_Named", bound=StrEnum)
 
 KINDS_WITH_STATE = (UpdateKind.STATUS_UPDATE, UpdateKind.TASK)
@@ -26,17 +27,16 @@ KINDS_WITH_STATE = (UpdateKind.STATUS_UPDATE, UpdateKind.TASK)
 
 
 class Calling(TypedDict, total=False):
-    """Whose notifications a callback gets, and how it is called; all of it may be left out."""
+    """Whose notifications a callback gets, and how it is called; every member is optional."""
 
     senders: Iterable[str]  # names of trusted senders; all if empty
     tasks: Iterable[str]  # task ids; all if empty
     name: str | None  # what the inbox calls it; `module:function` if None
-    # How long a call may take; None for what the receiver says, `"none"` for any time.
-    timeout: Timeout
+    timeout: Timeout  # how long a call may take; None for the receiver's, `"none"` for any time
 
 
 class Wanted(Calling, total=False):
-    """The same, and which updates."""
+    """The members of `Calling`, and which updates a callback gets."""
 
     kinds: Iterable[UpdateKind | str]  # kinds of update; all if empty
     states: Iterable[TaskState | str]  # task states; all if empty
@@ -44,26 +44,24 @@ class Wanted(Calling, total=False):
 
 @record(frozen=True, slots=True, kw_only=True)
 class Callback:
-    """A function and what it wants. An empty set of wishes is every one of them."""
+    """A function, and which notifications it gets. An empty set stands for all."""
 
-    name: str  # `module:function`, stable across restarts: the inbox remembers who had what
+    name: str  # `module:function`, stable across restarts: the inbox records calls by it
     function: CallbackFunction  # a plain function (run in a thread) or a coroutine function
     kinds: frozenset[UpdateKind] = frozenset()  # kinds of update
-    # Task states; an update without a state is then never wanted.
+    # Task states; if there are any, an update without a state is not wanted.
     states: frozenset[TaskState] = frozenset()
     senders: frozenset[str] = frozenset()  # names of trusted senders
     tasks: frozenset[str] = frozenset()  # task ids
-    # How long a call may take; None for what the receiver says, `"none"` for any time.
-    timeout: Timeout = None
-    # Whether it is a coroutine function; a plain one gets a thread.
-    is_async: bool = field(init=False)
+    timeout: Timeout = None  # of a call; None for the receiver's, `"none"` for any time
+    is_async: bool = field(init=False)  # whether it is a coroutine function
 
     def __post_init__(self) -> None:
         is_async = _is(inspect.iscoroutinefunction, self.function)
         object.__setattr__(self, "is_async", is_async)
 
     def wants(self, notification: Notification) -> bool:
-        """Say whether this callback gets a notification."""
+        """Return whether this callback gets a notification."""
         return (
             (not self.kinds or notification.kind in self.kinds)
             and (not self.states or notification.state in self.states)
@@ -80,11 +78,11 @@ class CallbackRegistry:
         self._frozen = False
 
     def freeze(self) -> None:
-        """Take no more callbacks: what is handed out already would never come to them."""
+        """Refuse more callbacks: they would miss the notifications that are done by then."""
         self._frozen = True
 
     def thaw(self) -> None:
-        """Take callbacks again."""
+        """Accept callbacks again."""
         self._frozen = False
 
     def add(
@@ -101,9 +99,9 @@ class CallbackRegistry:
         """Register a function.
 
         Raises:
-            ConfigError: An unknown kind or state, no time at all, a generator, a function that
-                takes no notification, a second one of the same name, or callbacks are being called
-                already.
+            ConfigError: An unknown kind or state, a time-out that is not positive, a generator, a
+                function that takes no notification, a name that is taken, or the registry is
+                frozen.
         """
         if timeout is not None and timeout != NO_TIMEOUT:
             check_type("timeout", timeout, timedelta)
@@ -124,13 +122,13 @@ class CallbackRegistry:
             )
         if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
             raise ConfigError(
-                f"callback {callback.name}: found a generator, of which a call runs nothing,"
-                " expected a function without `yield`"
+                f"callback {callback.name}: found a generator, which a call would not run, expected"
+                " a function without `yield`"
             )
         if self._frozen:
             raise ConfigError(
                 f"callback {callback.name}: registered while the receiver runs, expected before it"
-                " starts: what was handed out until now would never come to it"
+                " starts: it would miss the notifications that are done already"
             )
         if callback.name in self._callbacks:
             raise ConfigError(
@@ -141,12 +139,63 @@ class CallbackRegistry:
 
     @property
     def has_one(self) -> bool:
-        """Whether there is one callback, or none."""
+        """Whether there is at most one callback."""
         return len(self._callbacks) <= 1
 
     def wanting(self, notification: Notification) -> list[Callback]:
         """Return the callbacks that get a notification."""
         return [callback for callback in self._callbacks.values() if callback.wants(notification)]
+
+
+class CallbackDecorators:
+    """Registers functions, before the receiver starts. Each decorator also works without arguments.
+
+    The arguments are those of `CallbackRegistry.add`.
+    """
+
+    callbacks: CallbackRegistry
+
+    @overload
+    def on_update(self, function: F, /) -> F: ...
+    @overload
+    def on_update(self, **wanted: Unpack[Wanted]) -> Callable[[F], F]: ...
+    def on_update(self, *functions: CallbackFunction, **wanted: Unpack[Wanted]) -> object:
+        """Register a callback for every update, or for those that the arguments name."""
+
+        def register(function: F) -> F:
+            self.callbacks.add(function, **wanted)
+            return function
+
+        return register(*functions) if functions else register
+
+    @overload
+    def on_status(self, function: F, /) -> F: ...
+    @overload
+    def on_status(
+        self, *states: TaskState | str, **calling: Unpack[Calling]
+    ) -> Callable[[F], F]: ...
+    def on_status(
+        self, *states: TaskState | str | CallbackFunction, **calling: Unpack[Calling]
+    ) -> object:
+        """Register a callback for task states: status updates, and whole tasks (A2A 0.3)."""
+        named = [each for each in states if isinstance(each, str)]
+        functions = [each for each in states if not isinstance(each, str)]
+        if len(functions) > 1 or (functions and named):
+            raise ConfigError(f"on_status: found {functions[0]!r} among its states")
+        register = self.on_update(kinds=KINDS_WITH_STATE, states=named, **calling)
+        return register(functions[0]) if functions else register
+
+    @overload
+    def on_artifact(self, function: F, /) -> F: ...
+    @overload
+    def on_artifact(self, **calling: Unpack[Calling]) -> Callable[[F], F]: ...
+    def on_artifact(self, *functions: CallbackFunction, **calling: Unpack[Calling]) -> object:
+        """Register a callback for artifact updates.
+
+        An A2A 0.3 agent sends whole tasks instead: their artifacts come with `on_status`.
+        """
+        register = self.on_update(kinds=[UpdateKind.ARTIFACT_UPDATE], **calling)
+        return register(*functions) if functions else register
 
 
 def _is(kind: Callable[[object], bool], function: CallbackFunction) -> bool:
@@ -157,7 +206,7 @@ def _is(kind: Callable[[object], bool], function: CallbackFunction) -> bool:
 def _takes_one(function: CallbackFunction) -> bool:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of what is built in, which says nothing of its arguments
+    except (TypeError, ValueError):  # a built-in function, whose arguments are not known
         return True
     try:
         signature.bind(object())
@@ -172,7 +221,7 @@ def _names(what: str, names: Iterable[str]) -> Iterable[str]:
 
 
 def parse_member(kind: type[_Named], value: _Named | str) -> _Named:
-    """Return a member of an enumeration by its value. Raises ConfigError: there is none."""
+    """Return a member of an enumeration by its value. Raises ConfigError: it has no such value."""
     try:
         return kind(value)
     except ValueError as exc:

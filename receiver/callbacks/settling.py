@@ -1,8 +1,8 @@
-"""Writing down what callbacks have had, together, and taking what follows into hand.
+"""Settling the notifications that every callback has had, and claiming the next of their tasks.
 
-A place is free as soon as its callbacks have ended. That they have goes into the transaction that
-stores what is accepted next, or into one of its own a moment later: all that has ended when it
-begins is one item of it.
+A notification's slot is free as soon as its callbacks have ended. It is settled in the transaction
+that stores what is accepted next, or in one of its own a moment later: all notifications that have
+ended when the transaction begins are one item of it.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, Script
 from receiver.callbacks.calls import Call
 from receiver.callbacks.leases import Leases
-from receiver.callbacks.turns import Turns
+from receiver.callbacks.slots import CallbackSlots
 from receiver.inbox.model import ClaimedNotification
 from receiver.inbox.store import Inbox, task_lock
 from receiver.inbox.together import Asked, together
 
 T = TypeVar("T")
 
-# What follows each of a batch: the next of its task, if that is in hand now.
+# The next notification of each task of a batch, if this process holds it now.
 _Followed: TypeAlias = Sequence[ClaimedNotification | Deferred | None]
 
-_PATIENCE: Final = 0.002  # seconds that an end waits for what is accepted next
+_PATIENCE: Final = 0.002  # seconds that settling waits for something to be accepted
 
 
 @dataclass(slots=True, eq=False)
 class Ended:
-    """A notification that every callback has had, until that is written down.
+    """A notification that every callback has had, until it is settled.
 
     Attributes:
         claimed: The notification.
-        call: The last call, which is not written down yet; None if no callback wants it.
-        has_next: Whether the next of its task was taken into hand.
-        has_offered: Whether the next of its task waits for a claim.
+        call: The last call, which is not recorded yet; None if no callback wants it.
+        holds_next: Whether this process holds the next notification of the task.
+        offers_next: Whether the next notification of the task waits for a claim.
         task: Its task, by sender and id, if it has one.
     """
 
     claimed: ClaimedNotification
     call: Call | None
     is_unmatched: bool = False
-    has_next: bool = False
-    has_offered: bool = False
+    holds_next: bool = False
+    offers_next: bool = False
     task: tuple[str, str] | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,48 +61,48 @@ class Ended:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """What is written down together."""
+    """Notifications that are settled together."""
 
     ended: list[Ended] = field(default_factory=list)
 
 
 class Settler:
-    """Writes down what has ended.
+    """Settles the notifications that every callback has had.
 
     Args:
-        begin: Begins with what follows, and is in hand.
-        look: Looks for what waits for a claim.
-        away: Hears why something cannot be written down yet: it is tried again.
-        fault: Hears why something could not be written down: it comes back with its lease.
+        begin: Calls back the next notification of a task, which this process holds.
+        claim: Claims what waits.
+        retrying: Reports why notifications cannot be settled yet; they are tried again.
+        failed: Reports why notifications could not be settled: they return when their leases end.
     """
 
     def __init__(
         self,
         database: Database,
-        turns: Turns,
+        slots: CallbackSlots,
         leases: Leases,
         *,
         begin: Callable[[ClaimedNotification], None],
-        look: Callable[[], None],
-        away: Callable[[StorageError], None],
-        fault: Callable[[Exception], None],
+        claim: Callable[[], None],
+        retrying: Callable[[StorageError], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._database = database
         self._inbox = Inbox()
-        self._turns = turns
+        self._slots = slots
         self._leases = leases
         self._begin = begin
-        self._look = look
-        self._away = away
-        self._fault = fault
-        # What ends in the event loop is taken from here in whatever thread a transaction runs.
+        self._claim = claim
+        self._retrying = retrying
+        self._failed = failed
+        # Filled in the event loop, and emptied in the thread of a transaction.
         self._ended: deque[Ended] = deque()
-        self._next: _Batch | None = None  # for its transaction, which takes all that has ended
+        self._next: _Batch | None = None  # submitted and empty: its transaction will fill it
         self._writing: set[asyncio.Future[_Followed]] = set()
 
-    def end(self, ended: Ended, *, at_once: bool) -> None:
-        """Write down that a notification is done: with what is accepted next, or at once."""
-        self._turns.unsettled += 1
+    def add(self, ended: Ended, *, at_once: bool) -> None:
+        """Settle a notification with what is accepted next, or at once."""
+        self._slots.unsettled += 1
         self._ended.append(ended)
         if at_once:
             self.settle()
@@ -110,13 +110,13 @@ class Settler:
             asyncio.get_running_loop().call_later(_PATIENCE, self.settle)
 
     def settle(self) -> None:
-        """Write down what has ended: in one transaction with what is asked for next."""
+        """Settle what has ended, in one transaction with what is submitted next."""
         if self._ended and self._next is None:
             self._next = _Batch()
             self._write(self._next)
 
     async def drain(self) -> None:
-        """Write down all that has ended."""
+        """Settle all that has ended, and wait for it."""
         while self._ended or self._writing:
             self.settle()
             await asyncio.wait(self._writing)
@@ -124,35 +124,36 @@ class Settler:
     def abandon(self) -> None:
         """Leave the rest to its leases."""
         while self._ended:
-            self._leases.let_go(self._ended.pop().claimed)
-            self._turns.unsettled -= 1
+            self._leases.release(self._ended.pop().claimed)
+            self._slots.unsettled -= 1
         for writing in list(self._writing):
             writing.cancel()
 
     def _write(self, batch: _Batch) -> None:
-        self._hear_of(batch, self._database.write_together(together, self._asked(batch)))
+        self._watch(batch, self._submit(batch))
 
-    def _asked(self, batch: _Batch) -> Asked:
-        # First: what is accepted beside it may be right behind.
-        return Asked(self._script, batch, is_first=True)
+    def _submit(self, batch: _Batch) -> asyncio.Future[_Followed]:
+        # First: what is accepted in the same transaction may then be the next of a task.
+        return self._database.write_together(together, Asked(self._script, batch, is_first=True))
 
-    def _hear_of(self, batch: _Batch, writing: asyncio.Future[_Followed]) -> None:
+    def _watch(self, batch: _Batch, writing: asyncio.Future[_Followed]) -> None:
         self._writing.add(writing)
         writing.add_done_callback(functools.partial(self._written, batch))
 
     def _written(self, batch: _Batch, writing: asyncio.Future[_Followed]) -> None:
-        """Begin with the next of each task, if that is in hand now."""
+        """Call back the next notification of each task, if this process holds it now."""
         self._writing.discard(writing)
         error = asyncio.CancelledError() if writing.cancelled() else writing.exception()
         if isinstance(error, StorageError) and len(batch.ended) > 1:
-            for each in batch.ended:  # one must not stand in the way of the others
+            for each in batch.ended:  # one that fails must not delay the others
                 self._write(_Batch([each]))
             return
         if isinstance(error, StorageError):
-            self._hear_of(batch, asyncio.create_task(self._write_patiently(batch)))
+            writing = asyncio.create_task(self.persist(lambda: self._submit(batch)))
+            self._watch(batch, writing)
             return
         if isinstance(error, Exception):
-            self._fault(error)
+            self._failed(error)
         if self._next is batch:  # its transaction never began
             self._next = None
         following = writing.result() if error is None else [None] * len(batch.ended)
@@ -160,56 +161,51 @@ class Settler:
             if followed is DEFERRED:
                 self._write(_Batch([each]))
                 continue
-            self._leases.let_go(each.claimed)
-            self._turns.unsettled -= 1
+            self._leases.release(each.claimed)
+            self._slots.unsettled -= 1
             if error is not None:
-                self._let_next_go(each)
+                self._cancel_next(each)
             elif isinstance(followed, ClaimedNotification):
                 self._begin(followed)
         if error is not None:
             self.settle()
-        if any(each.has_offered for each in batch.ended):
-            self._turns.let_wait()  # a claim may have looked before this was committed
-        if self._turns.some_wait:
-            self._look()
-
-    async def _write_patiently(self, batch: _Batch) -> _Followed:
-        return await self.persist(
-            lambda: self._database.write_together(together, self._asked(batch))
-        )
+        if any(each.offers_next for each in batch.ended):
+            self._slots.let_wait()  # a claim may have looked before this was committed
+        if self._slots.some_wait:
+            self._claim()
 
     async def persist(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Write until it succeeds, or this is cancelled: what had ended would be called again.
+        """Try to write until it succeeds: callbacks that ended would be called again otherwise.
 
-        If the lease ends meanwhile, whoever has it then finds out what had ended.
+        If the lease ends meanwhile, the next worker sees what was recorded by then.
         """
         while True:
             try:
                 return await persist(write, through=StorageError, within=self._leases.patience)
             except StorageError as exc:
-                self._away(exc)
+                self._retrying(exc)
 
-    def _let_next_go(self, ended: Ended) -> None:
-        if ended.has_next:
-            ended.has_next = False
-            self._turns.cancel([ended.claimed.stored.sender])
+    def _cancel_next(self, ended: Ended) -> None:
+        if ended.holds_next:
+            ended.holds_next = False
+            self._slots.cancel([ended.claimed.stored.sender])
 
     # --- in a transaction ----------------------------------------------------------------------
 
     def _script(
         self, batches: Sequence[_Batch], /, *, wait: bool
     ) -> Script[list[_Followed | Deferred]]:
-        """Write down what is done; take the next of each task into hand, where it may be.
+        """Settle batches, and claim or offer the next notification of each task.
 
-        Of a batch in which some are held by somebody else, those are deferred.
+        Those whose task another transaction holds are deferred.
         """
         if self._next in batches:
-            first, self._next = self._next, None  # what ends from now on is of the next one
+            first, self._next = self._next, None  # what ends from now on is in another batch
             while first is not None and self._ended:
                 first.ended.append(self._ended.popleft())
         ended = [each for batch in batches for each in batch.ended]
         for each in ended:
-            self._let_next_go(each)  # an attempt before this one may have failed in its commit
+            self._cancel_next(each)  # this script may run again after a commit that failed
         names = {each: task_lock(*each.task) for each in ended if each.task is not None}
         taken = time.perf_counter()
         held, now = yield from self._database.hold(sorted(set(names.values())), wait=wait)
@@ -230,35 +226,35 @@ class Settler:
                 now=now,
                 unmatched=unmatched,
             )
-        lines = {
+        by_task = {
             each.task: each
             for each in ours
             if each.task is not None and each.claimed.stored.id in settled
         }
-        following = yield from self._next_of(lines, now, taken)
-        came_to = {each: following.get(each) for each in ours}
-        results = [[came_to.get(each, DEFERRED) for each in batch.ended] for batch in batches]
+        following = yield from self._next_of(by_task, now, taken)
+        outcomes = {each: following.get(each) for each in ours}
+        results = [[outcomes.get(each, DEFERRED) for each in batch.ended] for batch in batches]
         return [DEFERRED if each == [DEFERRED] else each for each in results]
 
     def _next_of(
-        self, lines: Mapping[tuple[str, str], Ended], now: datetime, taken: float
+        self, by_task: Mapping[tuple[str, str], Ended], now: datetime, taken: float
     ) -> Script[dict[Ended, ClaimedNotification]]:
-        """Take the next of tasks into hand, or offer them to claims."""
-        ids = yield from self._inbox.oldest_unfinished(sorted(lines))
+        """Claim the next notification of each task, or offer it to claims."""
+        ids = yield from self._inbox.oldest_unfinished(sorted(by_task))
         if not ids:
             return {}
-        following = {each: lines[task] for each, task in ids.items()}
+        following = {each: by_task[task] for each, task in ids.items()}
         senders = [each.claimed.stored.sender for each in following.values()]
-        for each, may in zip(following.values(), self._turns.reserve(senders), strict=True):
-            each.has_next = may
-        placed = [found for found, each in following.items() if each.has_next]
-        followed = yield from self._inbox.follow(placed, self._leases.lease(now, taken), now=now)
+        for each, may in zip(following.values(), self._slots.reserve(senders), strict=True):
+            each.holds_next = may
+        reserved = [found for found, each in following.items() if each.holds_next]
+        followed = yield from self._inbox.follow(reserved, self._leases.lease(now, taken), now=now)
         found = {following.pop(each.stored.id): each for each in followed}
         if following:
             for each in following.values():
-                self._let_next_go(each)
-                each.has_offered = True
+                self._cancel_next(each)
+                each.offers_next = True
             yield from self._inbox.make_heads(sorted(following))
-            self._turns.let_wait()
+            self._slots.let_wait()
             yield from self._database.wake()
         return found

@@ -1,6 +1,6 @@
-"""Threads for plain callbacks. One that hangs keeps neither the others nor its process waiting.
+"""Threads for plain callbacks: one that hangs delays neither the others nor the process's end.
 
-asyncio's own pool is bounded, is everybody's, and is waited for at the end of a process.
+asyncio's own pool is bounded, is shared with other code, and is joined when the process ends.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class CallbackThreads:
     """Runs functions in daemon threads, as many as are called at once; idle ones are used again.
 
     Args:
-        over: Called with the task whose function has ended, also where it waits no longer; where
-            its event loop is closed by then, in the thread.
+        ended: Called with a task when its function has ended, even if the task no longer waits for
+            it; in the thread if the event loop is closed by then.
     """
 
-    def __init__(self, over: Callable[[asyncio.Task[Any]], None]) -> None:
-        self._over = over
+    def __init__(self, ended: Callable[[asyncio.Task[Any]], None]) -> None:
+        self._ended = ended
         self._idle: list[queue.SimpleQueue[_Job | None]] = []
         self._inside: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Call a function in a thread. Who is cancelled waits no longer; the function goes on."""
+        """Call a function in a thread. Cancelling ends the wait; the function continues."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine that runs has one
         loop = asyncio.get_running_loop()
-        ended: asyncio.Future[T] = loop.create_future()
+        outcome: asyncio.Future[T] = loop.create_future()
         self._is_closed = False
         jobs = self._idle.pop() if self._idle else self._start()
 
@@ -54,25 +54,25 @@ class CallbackThreads:
                 jobs.put(None)
             else:
                 self._idle.append(jobs)
-            self._over(task)
-            if ended.done():
+            self._ended(task)
+            if outcome.done():
                 return
             if error is None:
-                ended.set_result(result)  # type: ignore[arg-type]  # what the function returned
+                outcome.set_result(result)  # type: ignore[arg-type]  # what the function returned
             else:
-                ended.set_exception(error)
+                outcome.set_exception(error)
 
         context = contextvars.copy_context()
         self._inside.add(task)
         jobs.put(_Job(lambda: context.run(function), loop, finished))
-        return await ended
+        return await outcome
 
     def is_inside(self, task: asyncio.Task[Any]) -> bool:
-        """Say whether a function that a task has called is still running, whatever the task is."""
+        """Return whether a task's function still runs, even if the task no longer waits for it."""
         return task in self._inside
 
     def close(self) -> None:
-        """End the idle threads. One that is busy ends with its process, or when it is idle."""
+        """End the idle threads; a busy one ends with its function, or with the process."""
         self._is_closed = True
         idle, self._idle = self._idle, []
         for jobs in idle:
@@ -89,13 +89,13 @@ def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
         result, error = None, None
         try:
             result = job.work()
-        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001  # raised to who waits
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001  # raised in `run`
             error = exc
         except BaseException as exc:  # noqa: BLE001  # `sys.exit()` ends a thread, not the service
             error = RuntimeError(f"the callback raised {type(exc).__name__}")
         try:
             job.loop.call_soon_threadsafe(job.finished, result, error)
-        except RuntimeError:  # its loop is closed: nobody waits any more
+        except RuntimeError:  # its loop is closed: no task waits any more
             with contextlib.suppress(RuntimeError):
                 job.finished(result, error)
-        del job, result, error  # keeps nothing alive while it is idle
+        del job, result, error  # an idle thread keeps nothing alive

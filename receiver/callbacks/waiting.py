@@ -1,7 +1,7 @@
-"""Waiting for a task as if its notifications were a local await.
+"""Waiting for the notifications of a task, in the order in which they are accepted.
 
-Waiting reads the inbox and acknowledges nothing: it sees what arrived before it began, after a
-restart, and through another process; callbacks get theirs all the same.
+Waiting reads the inbox and acknowledges nothing. It sees notifications that arrived before it
+began, before a restart, or at another process; callbacks get them, too.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from receiver.callbacks.registry import parse_member
 from receiver.inbox.model import Notification
 from receiver.inbox.store import Inbox
 
-# Terminal, or interrupted: the agent will not go on by itself.
+# Terminal, or interrupted: the agent does not continue by itself.
 SETTLED_STATES = frozenset(state for state in TaskState if state.terminal or state.interrupted)
 
-_POLL_SECONDS = 1.0  # what another process accepts is found by looking, where it cannot tell
-_REST_SECONDS = 0.1  # many that are accepted elsewhere are one look
+_POLL_SECONDS = 1.0  # between looks for what other processes accepted, unless they say so
+_REST_SECONDS = 0.1  # after a look: the next one finds all that was accepted meanwhile
 
 
 class _Waiter:
-    """Who has seen a task's notifications up to an id, and waits for the next."""
+    """A caller that has seen a task's notifications up to an id, and waits for the next."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -36,41 +36,41 @@ class _Waiter:
 
 
 class Arrivals:
-    """Tells those who wait for a task that it has a new notification, and nobody else."""
+    """Wakes the callers that wait for a task when a notification of it was accepted."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._inbox = Inbox()
         self._waiting: defaultdict[tuple[str, str], set[_Waiter]] = defaultdict(set)
         self._looking: asyncio.Task[None] | None = None
-        self._elsewhere = asyncio.Event()
+        self._other_accepted = asyncio.Event()
 
     def announce(self, sender: str, task_id: str) -> None:
-        """Wake who waits for a task: a notification of it was accepted."""
+        """Wake the callers that wait for a task: a notification of it was accepted."""
         for waiter in self._waiting.get((sender, task_id), ()):
             if not waiter.arrived.done():
                 waiter.arrived.set_result(None)
 
     async def close(self) -> None:
-        """Tell all who wait that nothing comes any more."""
+        """End every wait with a `StorageError`."""
         if self._looking is not None:
             await cancelled(self._looking)
             self._looking = None
         for waiter in itertools.chain.from_iterable(self._waiting.values()):
             if not waiter.arrived.done():
                 waiter.arrived.set_exception(StorageError("the receiver was closed"))
-                waiter.arrived.exception()  # who is just reading the inbox never asks for it
+                waiter.arrived.exception()  # a caller that reads the inbox never retrieves it
 
-    def look_elsewhere(self) -> None:
-        """Look for all who wait: another process accepted something, and nobody said what."""
-        self._elsewhere.set()
+    def look(self) -> None:
+        """Read the inbox for all waits: another process accepted something."""
+        self._other_accepted.set()
 
     async def updates(
         self, task_id: str, *, sender: str, after: int = 0
     ) -> AsyncGenerator[Notification, None]:
-        """Yield a task's notifications after an id, in the order of acceptance, without end."""
+        """Yield a task's notifications after an id, in the order of acceptance, for ever."""
         while True:
-            with self._waits(sender, task_id, after) as waiter:  # before looking: nothing between
+            with self._waits(sender, task_id, after) as waiter:  # before reading: none is missed
                 batch = await self._database.read(
                     self._inbox.of_task(task_id, after=after, sender=sender)
                 )
@@ -78,9 +78,7 @@ class Arrivals:
                     await waiter.arrived
             for stored in batch:
                 after = stored.id
-                with contextlib.suppress(
-                    InboundError
-                ):  # other code accepted it: see its dead letter
+                with contextlib.suppress(InboundError):  # another version's: it is a dead letter
                     yield stored.decode()
 
     async def wait(
@@ -91,7 +89,7 @@ class Arrivals:
         sender: str,
         after: int = 0,
     ) -> Notification:
-        """Return the first notification of a task that is wanted, of those after an id."""
+        """Return the first notification of a task after an id that is wanted."""
         async with contextlib.aclosing(
             self.updates(task_id, sender=sender, after=after)
         ) as updates:
@@ -105,8 +103,8 @@ class Arrivals:
         key, waiter = (sender, task_id), _Waiter(after)
         self._waiting[key].add(waiter)
         if self._looking is None or self._looking.done():
-            self._elsewhere = asyncio.Event()  # the one before may belong to another event loop
-            self._looking = asyncio.create_task(self._look(), name="receiver-waiting")
+            self._other_accepted = asyncio.Event()  # the old one may be another event loop's
+            self._looking = asyncio.create_task(self._poll(), name="receiver-waiting")
         try:
             yield waiter
         finally:
@@ -114,35 +112,35 @@ class Arrivals:
             if not self._waiting[key]:
                 del self._waiting[key]
             if not self._waiting:
-                self._elsewhere.set()  # who looks for others has nobody left
+                self._other_accepted.set()  # ends `_poll`
 
-    async def _look(self) -> None:
-        """Look for all who wait at once, for as long as somebody does."""
+    async def _poll(self) -> None:
+        """Read the inbox for all waits together, until there is none."""
         while self._waiting:
             # Not wait_for: before Python 3.12 that swallows a cancellation beside an arrival.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_SECONDS):
-                    await self._elsewhere.wait()
-            self._elsewhere.clear()
+                    await self._other_accepted.wait()
+            self._other_accepted.clear()
             if not self._waiting:
                 return
             seen = {
                 key: min(waiter.after for waiter in waiters)
                 for key, waiters in self._waiting.items()
             }
-            with contextlib.suppress(StorageError):  # it is away: the next look may find it
+            with contextlib.suppress(StorageError):  # out of reach: the next look may succeed
                 for sender, task_id in await self._database.read(self._inbox.with_news(seen)):
                     self.announce(sender, task_id)
             await asyncio.sleep(_REST_SECONDS)
 
 
 def in_states(states: Collection[TaskState]) -> Callable[[Notification], bool]:
-    """Return what says whether a notification is of one of these states.
+    """Return a function that tests whether a notification is of one of these states.
 
     Raises:
-        ConfigError: There is no such state, or none at all: nothing would end the waiting.
+        ConfigError: There is no such state, or none was given: the wait would never end.
     """
-    # One state alone is a string, and a string is a collection: of its letters.
+    # A single state is a string, and a string is a collection of its letters.
     listed = [states] if isinstance(states, str) else list(states)
     wanted = frozenset(parse_member(TaskState, each) for each in listed)
     if not wanted:

@@ -41,7 +41,7 @@ _SUBSCRIPTIONS = "pushkit.subscriptions.store"
 _SQLITE = "pushkit.storage.sqlite"
 _DISPATCHER = "receiver.callbacks.dispatcher"
 _INBOX = "receiver.inbox.store"
-_IN_HAND = "receiver.callbacks.leases"
+_CALLBACK_LEASES = "receiver.callbacks.leases"
 _VERIFY = "receiver.verification"
 
 _ANY_CLAIM = (
@@ -571,7 +571,7 @@ CUTS = (
     _cut(
         "callback lease",
         "A callback that runs long keeps its lease.",
-        _IN_HAND,
+        _CALLBACK_LEASES,
         ("await asyncio.sleep(pause.total_seconds())", "await asyncio.sleep(1e9)"),
         ("return tuple(self._held)", "return ()"),
     ),

@@ -23,7 +23,7 @@ from receiver.callbacks import leases
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.leases import Leases
 from receiver.callbacks.settling import Ended, Settler
-from receiver.callbacks.turns import Turns
+from receiver.callbacks.slots import CallbackSlots
 from receiver.inbox.inspection import InboxFilter, Inspection
 from receiver.inbox.model import ClaimedNotification
 from tests.eventually import DEADLINE, PATIENT, eventually
@@ -648,28 +648,28 @@ async def test_what_is_offered_to_claims_is_looked_for_though_one_looked_before_
 ) -> None:
     for number in (1, 2):
         await house.store(number)
-    turns, looks = Turns(1, lambda: 1), asyncio.Event()
+    slots, claims = CallbackSlots(1, lambda: 1), asyncio.Event()
     taken: list[ClaimedNotification] = []
     await house.database.write(house.dispatcher._claim_script(taken))
     settler = Settler(
         house.database,
-        turns,
+        slots,
         house.dispatcher._leases,
         begin=house.dispatcher.begin,
-        look=looks.set,
-        away=house.dispatcher.pump.keep_trying,
-        fault=house.dispatcher.pump.leave_to_lease,
+        claim=claims.set,
+        retrying=house.dispatcher.pump.keep_trying,
+        failed=house.dispatcher.pump.leave_to_lease,
     )
 
     def claim_in_vain() -> Script[None]:
-        turns.give_back(turns.take_for_claim())
+        slots.give_back(slots.take_for_claim())
         yield from ()
 
     monkeypatch.setattr(house.database, "wake", claim_in_vain)
-    settler.end(Ended(taken[0], None), at_once=True)
+    settler.add(Ended(taken[0], None), at_once=True)
     await settler.drain()
 
-    assert looks.is_set()
+    assert claims.is_set()
 
 
 async def test_what_is_handed_over_behind_the_end_keeps_no_slot(house: House) -> None:

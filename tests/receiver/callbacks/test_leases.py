@@ -1,4 +1,4 @@
-"""What a process has in hand."""
+"""The leases that a process holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def claimed(number: int, leased_at: float) -> Any:
     return SimpleNamespace(stored=SimpleNamespace(id=number), leased_at=leased_at)
 
 
-async def test_who_slept_through_its_lease_ends_not_that_of_the_claim_after_it() -> None:
+async def test_a_suspended_claim_does_not_release_the_claim_after_it() -> None:
     database: Any = None  # is asked when a lease is to be renewed, which is later
     leases = Leases(database)
     asleep, anew = claimed(7, time.perf_counter() - 100), claimed(7, time.perf_counter())
@@ -27,11 +27,11 @@ async def test_who_slept_through_its_lease_ends_not_that_of_the_claim_after_it()
     leases.hold(anew)
 
     assert not leases.is_sure(asleep)
-    leases.let_go(asleep)
+    leases.release(asleep)
 
     assert leases.held == (7,)
     assert leases.is_sure(anew)
-    leases.let_go(anew)
+    leases.release(anew)
     assert not leases.held
     await leases.close()
 
