@@ -1,6 +1,6 @@
 """The receiving half of A2A push notifications: verify, refuse replays, call back once.
 
-Names are loaded when they are asked for: what somebody does not use costs them nothing to import.
+Each name is loaded on first use, so that importing the package stays cheap.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """Steps 7 to 9 of the verification: id, binding and notification, in one transaction.
 
-What waits at the same time is one group: few statements for all of it, and one commit. Of what is
-refused nothing is written. Where nothing waits for a claim, and the task has nothing before it, a
-notification is stored in progress, in the hands of this process (`Hands`).
+Notifications that arrive at the same time form one group, with few statements and one commit.
+Nothing is written for a refused one. A notification that is the head of its task is stored in
+progress if this process has a slot for it (`CallbackSlots`): no claim is needed then.
 """
 
 from __future__ import annotations
@@ -37,48 +37,48 @@ from receiver.verification import Verified
 _KEY: Final = attrgetter("key")
 
 
-class Hands(Protocol):
-    """Takes notifications the moment they are stored: the dispatcher of this process."""
+class CallbackSlots(Protocol):
+    """The slots for callbacks of this process, which its dispatcher manages."""
 
     def lease(self, now: datetime, taken: float) -> Lease:
-        """Return the lease of what is in hand.
+        """Return the lease of a notification in a slot.
 
         Args:
-            now: The present, by the database's clock.
-            taken: When that was asked for, by the clock of this process that nobody sets.
+            now: The current time, by the database's clock.
+            taken: When that time was read, by this process' monotonic clock, in seconds.
         """
 
     def reserve(self, senders: Sequence[str]) -> list[bool]:
-        """Take notifications into hand that are being stored; False if one waits for a claim."""
+        """Reserve a slot for each new notification; False for one that has to wait for a claim."""
 
     def cancel(self, senders: Iterable[str]) -> None:
-        """Let go of what was not stored after all."""
+        """Give back the slots of notifications that were not stored."""
 
     def begin(self, claimed: ClaimedNotification) -> None:
-        """Call back what was stored in hand."""
+        """Call back a notification that was stored in its slot."""
 
     def keep(self, notification: Notification) -> None:
-        """Keep what was stored and has to wait, so that it need not be decoded again."""
+        """Keep a stored notification that has to wait: its claim need not decode it again."""
 
     def wake(self) -> None:
-        """Look for what was stored a moment ago, and waits to be claimed."""
+        """Claim soon: a notification was stored that waits for a claim."""
 
     def settle(self) -> None:
-        """Write down what is done: in one transaction with what is asked for next."""
+        """Settle ended notifications, in one transaction with the next write that is submitted."""
 
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """A notification that is proven, on its way into the inbox."""
+    """A verified notification that is to be stored."""
 
-    verified: Verified  # what is proven
-    seen: Seen  # its id and body, with the right to store them
-    traceparent: str | None = None  # the trace that it belongs to, if it came in one
-    lease: Lease | None = field(default=None, init=False)  # whose hands it was stored into, if any
+    verified: Verified
+    seen: Seen  # its id and body hash, as the memory of ids reserved them
+    traceparent: str | None = None  # the trace that it belongs to, if it states one
+    lease: Lease | None = field(default=None, init=False)  # set if it is stored in a slot
     stored: NewNotification | None = field(default=None, init=False)
     sender: str = field(init=False)  # its name
-    key: tuple[str, str] = field(init=False)  # what is unique of it
-    task: tuple[str, str] | None = field(init=False)  # its task, if it has one
+    key: tuple[str, str] = field(init=False)  # sender and delivery id: unique
+    task: tuple[str, str] | None = field(init=False)  # sender and task, if it has one
     line: tuple[str, str, str] | None = field(init=False)  # the same, with the config
     result: int | Deferred | Refused | None = field(default=None, init=False)
 
@@ -93,17 +93,17 @@ class Candidate:
 
     @property
     def waits(self) -> bool:
-        """Whether it was stored for whoever claims it, before others of its task."""
+        """Whether it waits for a claim: it was stored as the head of its task, without a slot."""
         return self.lease is None and self.stored is not None and self.stored.head
 
     def accepted(self, notification_id: int) -> Notification:
-        """Return it as it is called back."""
+        """Return the notification that callbacks get."""
         assert self.stored is not None  # noqa: S101  # it is stored
         return notification_of(self.stored, notification_id, self.verified.notification.update)
 
 
 class Acceptance:
-    """Accepts what is proven, if its id is fresh, its task expected, and there is room."""
+    """Stores verified notifications: each id once, expected tasks alone, within the capacity."""
 
     def __init__(
         self,
@@ -111,25 +111,25 @@ class Acceptance:
         replay: ReplayMemory,
         expected: ExpectedStore,
         limits: Limits,
-        hands: Hands,
+        slots: CallbackSlots,
     ) -> None:
         self._database = database
         self._replay = replay
         self._expected = expected
-        self._hands = hands
+        self._slots = slots
         self._inbox = Inbox()
         self._capacity = Capacity(
             per_sender=limits.max_backlog_per_sender, in_all=limits.max_backlog
         )
 
     def submit(self, candidate: Candidate, ended: Ending[int | None]) -> asyncio.Future[int | None]:
-        """Accept one, together with what else is written; `ended` hears what it came to."""
-        self._hands.settle()
+        """Store one, in a group with other writes; `ended` is called with the result."""
+        self._slots.settle()
         return self._database.write_together(together, Asked(self.accept, candidate), ended)
 
     def cancel(self, candidates: Sequence[Candidate]) -> None:
-        """Let go of what was in hand."""
-        self._hands.cancel(each.sender for each in candidates if each.lease is not None)
+        """Give back the slots that were reserved for notifications."""
+        self._slots.cancel(each.sender for each in candidates if each.lease is not None)
         for each in candidates:
             each.lease = each.stored = None
 
@@ -139,9 +139,10 @@ class Acceptance:
         """Store notifications; return the id of each, None for one that was accepted before.
 
         Args:
-            wait: Whether to wait for tasks and tokens that somebody holds.
+            wait: Whether to wait for locks on tasks and tokens that other transactions hold; if
+                not, their notifications are deferred.
         """
-        self.cancel(candidates)  # an attempt before this one may have failed in its commit
+        self.cancel(candidates)  # the commit of an earlier run may have failed
         try:
             return (yield from self._accept(candidates, wait=wait))
         except BaseException:
@@ -173,7 +174,7 @@ class Acceptance:
         ids = (yield from self._store(stored, now, taken)) if stored else {}
         for each in stored:
             each.result = ids.get(each.key)
-            # Not in the memory of ids, but still in the inbox: an update is called back once.
+            # The id is not in the memory of ids, but in the inbox: it was called back before.
             if each.result is None and not (
                 yield from self._inbox.has(*each.key, each.verified.body)
             ):
@@ -184,7 +185,7 @@ class Acceptance:
         if any(each.waits for each in stored):
             yield from self._database.wake()
         elif ids:
-            yield from self._database.tell()  # who waits for a task in another process
+            yield from self._database.tell()  # other processes may wait for an update of the task
         if len(firsts) < len(candidates):
             yield from self._judge_copies(candidates, firsts, wait=wait)
         return [each.result for each in candidates]
@@ -196,7 +197,7 @@ class Acceptance:
         *,
         wait: bool,
     ) -> Script[None]:
-        """Say what becomes of copies; one whose first is refused stands for itself."""
+        """Set the results of copies within the group; where the first was refused, judge each."""
         copies = [each for each in candidates if firsts[each.key] is not each]
         for each in copies:
             each.result = _of_copy(each, firsts[each.key])
@@ -205,8 +206,8 @@ class Acceptance:
             yield from self._accept(again, wait=wait)
 
     def _remember(self, candidates: Sequence[Candidate], now: datetime) -> Script[list[Candidate]]:
-        """Do step 7; return what is fresh."""
-        ordered = sorted(candidates, key=_KEY)  # who waits does so in one order
+        """Do step 7; return the candidates whose ids are fresh."""
+        ordered = sorted(candidates, key=_KEY)  # one order for all: waits must not form a cycle
         found = yield from self._replay.remember([each.seen for each in ordered], now)
         news = set()
         for each, replay in zip(ordered, found, strict=True):
@@ -218,7 +219,7 @@ class Acceptance:
     def _held(
         self, candidates: Iterable[Candidate], *, wait: bool
     ) -> Script[tuple[list[Candidate], datetime]]:
-        """Hold tasks and tokens; return those whose own nobody else holds, and the present."""
+        """Lock tasks and tokens; return the candidates that have their locks, and the time."""
         names = {each: _names(each) for each in candidates}
         wanted = {name for each in names.values() for name in each}
         held, now = yield from self._database.hold(sorted(wanted), wait=wait)
@@ -229,7 +230,7 @@ class Acceptance:
         return [each for each, own in names.items() if held.issuperset(own)], now
 
     def _admit(self, each: Candidate, standings: Standings, now: datetime) -> Script[bool]:
-        """Do steps 8 and 9; return False for one that the inbox still has.
+        """Do step 8 and check the capacity of step 9; return False for one that the inbox has.
 
         Raises:
             InboundError: It is refused.
@@ -248,7 +249,7 @@ class Acceptance:
                 )
             self._capacity.take(sender)  # 9
         except (TaskNotExpectedError, BacklogFullError, InboxFullError):
-            # The memory of ids may be elsewhere, and may have lost what the inbox still has.
+            # A memory of ids outside of the database may have lost an id that the inbox has.
             if (yield from self._inbox.has(*each.key, each.verified.body)):
                 return False
             raise
@@ -259,8 +260,8 @@ class Acceptance:
     def _store(
         self, candidates: Sequence[Candidate], now: datetime, taken: float
     ) -> Script[StoredIds]:
-        """Store what may be, in hand if there is room; return the ids."""
-        lines, lease = Lines(), self._hands.lease(now, taken)
+        """Store candidates, the heads in slots as far as there are some; return the ids."""
+        lines, lease = Lines(), self._slots.lease(now, taken)
         yield from lines.read(each.line for each in candidates if each.line is not None)
         behind = lines.unfinished
         heads: list[Candidate] = []
@@ -270,7 +271,7 @@ class Acceptance:
             if each.task is not None:
                 behind.add(each.task)
         in_hand = dict(
-            zip(heads, self._hands.reserve([each.sender for each in heads]), strict=True)
+            zip(heads, self._slots.reserve([each.sender for each in heads]), strict=True)
         )
         for each in candidates:
             said, missing, late = each.verified.notification, 0, False
@@ -296,7 +297,7 @@ class Acceptance:
         new = [each.stored for each in candidates if each.stored is not None]
         ids = yield from self._inbox.store(new)
         if len(ids) < len(new) > 1:
-            raise _NotAloneError  # one of them is in the inbox: it must not be another one's head
+            raise _NotAloneError  # one is in the inbox already: another one counted it as its head
         if ids:
             yield from lines.write(now)
         else:
@@ -305,11 +306,11 @@ class Acceptance:
 
 
 class _NotAloneError(Exception):
-    """A group has to be taken apart; each is then stored alone."""
+    """This group cannot be stored together: each one has to be stored alone."""
 
 
 def _of_copy(copy: Candidate, first: Candidate) -> int | Deferred | Refused | None:
-    """Return what becomes of a copy of what was just accepted, or was before."""
+    """Return the result of a copy, given the first candidate with its id."""
     if isinstance(first.result, Deferred | Refused):
         return first.result
     if copy.seen.body_sha256 != first.seen.body_sha256:
@@ -318,12 +319,12 @@ def _of_copy(copy: Candidate, first: Candidate) -> int | Deferred | Refused | No
 
 
 def _names(each: Candidate) -> list[str]:
-    """Return what is to be held for storing a notification."""
+    """Return the names of the locks under which a notification is stored."""
     secret, names = each.verified.secret, []
     if secret is not None and each.verified.sender.tasks is TaskPolicy.BIND:
-        # Of two tasks that come at once with one token, one binds it.
+        # Two tasks may arrive at once with one token: only one of them binds it.
         names.append(f"token {each.sender} {secret.sha256}")
     if each.task is not None:
-        # One at a time: its ids grow in the order of commits, and each `seq` is compared.
+        # One at a time per task: its ids grow in the order of commits, and each `seq` is compared.
         names.append(task_lock(*each.task))
     return names

@@ -1,7 +1,7 @@
-"""The edge without a web framework: from the head of a request and its chunks to an answer.
+"""`Edge`: answers every request, without a web framework, given its head and a reader of its body.
 
 aiohttp and ASGI are thin adapters over it, so that both answer alike. Refusals are problem details
-(RFC 9457) with a stable `code`; nothing here ends in a 500.
+(RFC 9457) with a stable `code`; no request is answered 500.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from receiver.verification import Head
 
 _log = logging.getLogger("receiver")
 
-# What the first A2A samples send is a random name; nothing that a browser would read as markup.
+# The first A2A samples send a random name. Anything a browser could read as markup is refused.
 _VALIDATION_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
 _TEXT = (
     ("Content-Type", "text/plain; charset=utf-8"),
@@ -49,13 +49,13 @@ _SHOWN_PATHS = 5
 
 @record(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What goes back.
+    """The response to one request.
 
     Attributes:
-        status: The status.
+        status: The HTTP status.
         headers: The header fields, without `Content-Length` and those of the connection.
         body: The body.
-        close: The connection ends with it: the rest of the request was not read.
+        close: Whether the connection ends after it: the rest of the request was not read.
     """
 
     status: int
@@ -66,30 +66,30 @@ class Answer:
 
 Reply: TypeAlias = Callable[[Answer], None]
 Begin: TypeAlias = Callable[[Head, ReadBody, Reply], Rest | None]
-"""`Edge.begin`, or what stands in for it."""
+"""`Edge.begin`, or a substitute."""
 
 _THANKS = {status: Answer(status=status) for status in (200, 202)}
 
 
 class Health(Protocol):
-    """How a receiver is, for those who probe it."""
+    """The health of a receiver, for its probes."""
 
     @property
     def is_open(self) -> bool:
-        """Whether notifications can be taken in."""
+        """Whether notifications can be accepted."""
         ...
 
     async def unready(self) -> dict[str, str]:
-        """Return what stands in the way of serving anybody, each part with its reason."""
+        """Return the failing parts without which nothing can be served, each with its reason."""
         ...
 
     def degraded(self) -> dict[str, str]:
-        """Return what is wrong for some and not for all, each part with its reason."""
+        """Return the parts that fail for some senders or callbacks, each with its reason."""
         ...
 
 
 class Edge:
-    """Answers requests: notifications, probes, and what is neither.
+    """Answers requests: notifications, probes, and all others.
 
     Args:
         validation_echo: Whether `GET ?validationToken=` is answered with the token.
@@ -106,7 +106,7 @@ class Edge:
         self._readiness = Renewing(self._look, clock=utc_now)
 
     def knows(self, path: str) -> bool:
-        """Say whether notifications arrive at a path."""
+        """Return whether a sender posts to this path."""
         return path in self._intake.trust.places
 
     async def answer(self, head: Head, read: ReadBody) -> Answer:
@@ -118,10 +118,10 @@ class Edge:
         return await replied(functools.partial(self.begin, head, read))
 
     def begin(self, head: Head, read: ReadBody, reply: Reply) -> Rest | None:
-        """Answer one request, at once or when what it is about is stored.
+        """Answer one request, at once or as soon as its notification is stored.
 
         Returns:
-            What is left to be done in a task before `reply` is called; None if nothing is.
+            A coroutine that has to run, in a task, before `reply` is called; None if there is none.
         """
         rest: Rest | None
         try:
@@ -130,7 +130,7 @@ class Edge:
             else:
                 peer = self.peers.of(head.socket_peer, head.headers)
             place = self._intake.trust.places.get(head.path)
-            # Probes are never counted: a flood must not have the process restarted by who probes.
+            # Probes are never rate-limited: a flood must not make an orchestrator restart us.
             if head.method in _READS and head.path in (_LIVENESS, _READINESS):
                 rest = self._probe(head.path, reply)
             elif place is None or head.method != "POST":
@@ -167,14 +167,14 @@ class Edge:
         reply(alive or _state(503, "not ready"))
 
     async def _look(self, _held: Held[Answer] | None) -> Held[Answer]:
-        """Answer whether this process can serve; that holds for a second."""
+        """Return the answer to a readiness probe, to be used for a second."""
         since = utc_now()
         unready, degraded = await self._health.unready(), self._health.degraded()
         for parts, says in ((unready, "not ready: %s"), (degraded, "degraded: %s")):
             if parts:
                 reasons = "; ".join(parts.values())
                 self._log.say((says, *parts), logging.WARNING, says, reasons)
-        # Which parts, for whoever reads a probe's answer; whose keys is for the log.
+        # The answer names the parts alone; the log also says whose keys are missing.
         more = {"degraded": sorted(degraded)} if degraded else {}
         if unready:
             answer = _state(503, "not ready", failed=sorted(unready), **more)
@@ -184,7 +184,7 @@ class Edge:
         return Held(value=answer, since=since, fresh_until=until, good_until=until)
 
     def _neither(self, head: Head, place: Place | None, peer: str) -> Answer:
-        """Answer what is neither a notification nor a probe."""
+        """Answer a request that is neither a notification nor a probe."""
         limited = self._intake.admit_peer(peer)
         if limited is not None:
             return problem(limited)
@@ -202,7 +202,7 @@ class Edge:
 
 @functools.lru_cache(maxsize=256)
 def problem(verdict: Verdict, *, allow: str | None = None) -> Answer:
-    """Return the problem details of a refusal: they tell an outsider nothing more than the code."""
+    """Return the problem details of a refusal; they tell an outsider no more than its code."""
     status, code, retry_after, _ = verdict
     headers = [("Content-Type", "application/problem+json")]
     if retry_after is not None:
@@ -223,7 +223,7 @@ def _state(status: int, state: str, **more: list[str]) -> Answer:
 
 
 def _echo(target: str) -> Answer:
-    """Answer the check of who owns this URL, as the first A2A samples do it (wire profile §5)."""
+    """Answer the ownership check of the first A2A samples (wire profile §5)."""
     query = parse_qsl(target.partition("?")[2], keep_blank_values=True)
     tokens = [value for name, value in query if name == "validationToken"]
     if len(tokens) != 1 or not _VALIDATION_TOKEN.fullmatch(tokens[0]):
@@ -232,7 +232,7 @@ def _echo(target: str) -> Answer:
 
 
 async def read_bounded(chunks: AsyncGenerator[bytes, None], limit: int) -> bytes | None:
-    """Return the body, or None once it is longer than the limit."""
+    """Return the body; None as soon as it exceeds the limit, in bytes."""
     body = bytearray()
     async with contextlib.aclosing(chunks):
         async for chunk in chunks:

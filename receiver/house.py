@@ -1,4 +1,4 @@
-"""`House`: what a service has besides its senders: limits, rates, and what it remembers."""
+"""`House`: the limits and rates of a service, and its caches of tokens and accepted ids."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAX_REMEMBERED = 10_000
 _RECENT = timedelta(minutes=10)
 _CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
 _DIGITS = re.compile(r"[0-9]+")
-_LONGEST_LENGTH = 18  # digits: far over any limit, and quickly read
+_LONGEST_LENGTH = 18  # digits: far above any limit, and cheap to parse
 
 
 class RateLimitedError(InboundError, code="rate_limited", status=429):
-    """More requests than the limit allows; `retry_after` says when to come again."""
+    """More requests than the limit allows; `retry_after` says when to retry."""
 
     def __init__(self, retry_after: timedelta) -> None:
         super().__init__(f"over the rate limit for another {retry_after.total_seconds():.0f} s")
@@ -38,7 +38,7 @@ class BodyTooLargeError(InboundError, code="body_too_large", status=413):
 
 
 class BodyTimeoutError(InboundError, code="body_timeout", status=408):
-    """The body did not come in time."""
+    """The body did not arrive in time."""
 
 
 class IncompleteBodyError(InboundError, code="incomplete_body"):
@@ -50,11 +50,11 @@ class HeadersTooLargeError(InboundError, code="headers_too_large", status=431):
 
 
 class MediaTypeError(InboundError, code="unsupported_media_type", status=415):
-    """The content type is none of a notification."""
+    """The content type or coding is not one of a notification."""
 
 
 def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> BodyTooLargeError:
-    """Return the refusal of a body, with whose limit it breaks; None for the receiver's."""
+    """Return the refusal of a body; it says whether the limit is the sender's or the receiver's."""
     is_own = sender is not None and sender.max_body_bytes == limit
     whose = f"sender {sender.name}" if is_own and sender else "the receiver"
     return BodyTooLargeError(
@@ -63,7 +63,7 @@ def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> Body
 
 
 class House:
-    """What a service has besides its senders: limits, rates, and what it remembers.
+    """The limits and rates of a service, and its caches of tokens and accepted ids.
 
     Args:
         ids_kept: How long ids are remembered in the database.
@@ -104,10 +104,10 @@ class House:
         rates.take(sender.name, self._clock())
 
     def check_head(self, head: Head) -> None:
-        """Hold the head against what all senders have to keep to.
+        """Check the head against the rules that are the same for all senders.
 
         Raises:
-            InboundError: Too long, or of a type or coding that is no notification's.
+            InboundError: Head or declared body too long, or a wrong content type or coding.
         """
         headers, limits = head.headers, self.limits
         size = headers.size()
@@ -122,36 +122,36 @@ class House:
             and media_type.partition(";")[0].strip().lower() not in _CONTENT_TYPES
         ):
             raise MediaTypeError("expected application/json or application/a2a+json")
-        # RFC 9110 §8.4: what is signed is what is sent; a coding would also let a bomb in.
+        # RFC 9110 §8.4: the signature covers the bytes as sent; a coding also permits a zip bomb.
         coding = headers.one("Content-Encoding")
         if coding and coding.lower() != "identity":
             raise MediaTypeError("the body is compressed, expected Content-Encoding identity")
 
     def max_body_bytes(self, sender: TrustedSender) -> int:
-        """Return how much of a body a sender may send."""
+        """Return the largest body that a sender may send, in bytes."""
         own, common = sender.max_body_bytes, self.limits.max_body_bytes
         return common if own is None else min(own, common)
 
-    # --- what need not be read again -----------------------------------------------------------
+    # --- caches ---------------------------------------------------------------------------------
 
     def handed_out(self, sender: TrustedSender, secret: Presented) -> Sequence[HandedOut] | None:
-        """Return what is known to be handed out; None if it has to be looked up."""
+        """Return the cached registrations that fit these secrets; None if not looked up yet."""
         return self._handed_out.get((sender.name, secret))
 
     def remember_handed_out(self, asked: HandedOutTo, found: Sequence[HandedOut]) -> None:
-        """Remember what was looked up.
+        """Cache the registrations that were found.
 
-        Tokens and credentials never change what they are, and whether they are good still is said
-        by step 8, in the transaction that stores.
+        Safe, since a registration's token and credentials never change, and step 8 checks in the
+        storing transaction whether it is still good.
         """
         _put(self._handed_out, (asked.sender.name, asked.secret), found)
 
     def accepted_before(
         self, sender: str, delivery_id: str, body_sha256: str, now: datetime
     ) -> Repetition | None:
-        """Return what this process stored a moment ago: the database need not be asked.
+        """Return the notification of this id and body if this process stored it recently.
 
-        It still remembers the id then. Another body is for the transaction to refuse.
+        The memory of ids still has it then. An id with another body is left to the transaction.
         """
         found = self._recent.get((sender, delivery_id))
         if found is None or found[1].body_sha256 != body_sha256:
@@ -160,12 +160,12 @@ class House:
         return repetition if timedelta(0) <= now - at < self._recent_for else None
 
     def remember_accepted(self, key: tuple[str, str], verified: Verified, now: datetime) -> None:
-        """Remember for a while what was stored, by its sender and id."""
+        """Cache a notification that was stored, by its sender and id."""
         _put(self._recent, key, (now, verified.repeated()))
 
 
 class RateLimiter:
-    """One bucket per key; the keys that were idle longest make room for new ones."""
+    """A token bucket per key; the keys that were idle longest are dropped for new ones."""
 
     def __init__(self, limit: RateLimit) -> None:
         self._per_second, self._burst = limit.per_second, float(limit.burst)
@@ -190,13 +190,13 @@ class RateLimiter:
 
 
 def _put(into: dict[Any, Any], key: object, value: object) -> None:
-    """Remember a value in place of the oldest, where there are many."""
+    """Cache a value; drop the oldest one if the cache is full."""
     if len(into) >= _MAX_REMEMBERED:
         del into[next(iter(into))]
     into[key] = value
 
 
 def _declared_length(headers: Headers) -> int:
-    # The server has refused what contradicts itself; here it only saves the reading.
+    # The server has refused contradicting lengths; this check only avoids reading the body.
     declared = [value for value in headers.all("Content-Length") if _DIGITS.fullmatch(value)]
     return max((int(value[:_LONGEST_LENGTH]) for value in declared), default=0)

@@ -1,8 +1,8 @@
-"""`Intake`: from the head of a request to its verdict. No web framework.
+"""`Intake`: runs the steps of the verification on one request, up to its verdict.
 
-It drives `verification.verify` (steps 1 to 6) with keys, database and socket, hands what is proven
-to `accepting` (steps 7 to 9), and ends in a verdict, never in an exception. Step 10, the callbacks,
-begins where the notification is committed.
+It drives `verification.verify` (steps 1 to 6) with keys, database and socket, and submits a
+verified notification to `accepting` (steps 7 to 9). The result is a verdict, never an exception.
+Step 10, the callbacks, begins once the notification is committed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pushkit.events.receiver import NotificationAccepted, NotificationRepeated
 from pushkit.logs import printable
 from pushkit.storage.database import Database
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
-from receiver.accepting import Acceptance, Candidate, Hands
+from receiver.accepting import Acceptance, CallbackSlots, Candidate
 from receiver.expected import ExpectedStore
 from receiver.house import BodyTimeoutError, House, IncompleteBodyError, body_too_large
 from receiver.inbox.model import ClaimedNotification
@@ -40,7 +40,7 @@ _log = logging.getLogger("receiver")
 _DUPLICATE = Verdict(status=200, code="duplicate")
 
 ReadBody: TypeAlias = Callable[[int], Awaitable[bytes | None]]
-"""Reads a body of so many bytes at most; None if it is longer. May raise `BrokenBodyError`."""
+"""Reads a body of at most so many bytes; None if it is longer. May raise `BrokenBodyError`."""
 
 
 T = TypeVar("T")
@@ -50,11 +50,11 @@ Steps: TypeAlias = Generator[Question, Any, Verified | Repetition]
 
 
 class BrokenBodyError(Exception):
-    """The peer went away within the body, or its framing is broken. Raised by an adapter."""
+    """The peer disconnected within the body, or its framing is broken. Raised by an adapter."""
 
 
 class _Asked(NamedTuple):
-    """A request on its way through the steps."""
+    """A request that is being verified."""
 
     head: Head
     peer: str
@@ -64,20 +64,20 @@ class _Asked(NamedTuple):
 
 
 class Intake:
-    """Takes requests to verdicts."""
+    """Verifies and stores notifications, and replies with a verdict on each."""
 
     def __init__(
         self,
-        # The trusted senders and their keys. May be replaced at any time: a request is held against
-        # the one that it met.
+        # The trusted senders and their keys. May be replaced at any time: each request is verified
+        # against the trust that was in force when it arrived.
         trust: Trust,
         database: Database,
-        replay: ReplayMemory,  # the memory of ids, in the same database or elsewhere
+        replay: ReplayMemory,  # the memory of ids, in the same database or in Redis
         *,
         limits: Limits,
         clock: Callable[[], datetime],
-        hands: Hands,
-        # Called with the sender and the task of what was accepted, where it has one.
+        slots: CallbackSlots,
+        # Called with the sender and the task of each accepted notification that has a task.
         accepted: Callable[[str, str], None],
         events: Listeners,
         ids_kept: timedelta,  # how long ids are remembered in the database
@@ -94,11 +94,11 @@ class Intake:
         self._announce = accepted
         self._replay = replay
         self._expected = ExpectedStore()
-        self._acceptance = Acceptance(database, replay, self._expected, limits, hands)
-        self._hands = hands
+        self._acceptance = Acceptance(database, replay, self._expected, limits, slots)
+        self._slots = slots
 
     def admit_peer(self, peer: str) -> Verdict | None:
-        """Count one request of an address that is no notification; None to go on."""
+        """Count a request that is no notification; return the refusal if its address is limited."""
         try:
             self._house.admit_peer(peer, self._clock())
         except InboundError as exc:
@@ -109,7 +109,7 @@ class Intake:
         """Do all steps on one request.
 
         Args:
-            place: Where it arrived, in the trust that it met.
+            place: Its path, as the trust in force when it arrived has it.
             read: Reads its body; called only once the head is proven.
             peer: The address that it came from.
         """
@@ -121,11 +121,11 @@ class Intake:
         """Do the steps on one request; the arguments are as above.
 
         Args:
-            reply: Called with the verdict: before this returns, or when what it is about is stored.
+            reply: Called with the verdict: before this returns, or when the notification is stored.
 
         Returns:
-            What is left to be done in a task, where a step has to wait for keys, for what was
-            handed out, for the body, or for another memory of ids; None if nothing is.
+            A coroutine to run in a task, where a step has to wait for keys, for tokens in the
+            database, for the body, or for a memory of ids outside of it; None if there is none.
         """
         house, now = self._house, self._clock()
         facts: Facts = {}
@@ -141,11 +141,11 @@ class Intake:
             return None
         else:
             return self._go_on(asked, steps, question, read)
-        # Out here, or the traceback of a fault would show what was found, body and all.
+        # Outside of the try: the traceback of a fault would show what was found, with its body.
         return self._proven(asked, found)
 
     async def _go_on(self, asked: _Asked, steps: Steps, question: Question, read: ReadBody) -> None:
-        """Do the steps that are left, and wait where one has to."""
+        """Do the remaining steps, and wait where one has to."""
         try:
             while True:
                 question = steps.send(await self._answer(question, read))
@@ -157,12 +157,12 @@ class Intake:
         except InboundError as exc:
             self._refuse(asked, exc)
             return
-        rest = self._proven(asked, found)  # out here, as above
+        rest = self._proven(asked, found)  # outside of the try, as above
         if rest is not None:
             await rest
 
     async def _answer(self, question: Question, read: ReadBody) -> object:
-        """Answer what `verify` asks: nothing of it is at hand."""
+        """Fetch or read what `verify` asks for: it asks only for what is not in memory."""
         if isinstance(question, KeysOf):
             return await keys_of(question)
         if isinstance(question, WholeBody):
@@ -181,8 +181,8 @@ class Intake:
                 body = await read(asked.limit)
         except TimeoutError as exc:
             raise BodyTimeoutError(f"not whole within {seconds:g} s") from exc
-        except BrokenBodyError as exc:  # nobody to answer, no fault here
-            raise IncompleteBodyError("the peer went away, or its framing is broken") from exc
+        except BrokenBodyError as exc:
+            raise IncompleteBodyError("the peer disconnected, or its framing is broken") from exc
         if body is None:
             raise body_too_large("more", asked.limit, asked.sender)
         return body
@@ -199,31 +199,31 @@ class Intake:
             return self._store_patiently(asked, found, traceparent)
         candidate = Candidate(found, _seen(found), traceparent)
         try:
-            # Whoever hears of an error is told by `_accepted`: nobody awaits the future.
+            # Nobody awaits the future: `_accepted` receives the error.
             self._acceptance.submit(candidate, functools.partial(self._accepted, asked, candidate))
         except StorageError as exc:
             self._fail(asked, exc)
         return None
 
     def _accepted(
-        self, asked: _Asked, candidate: Candidate, came_to: int | BaseException | None
+        self, asked: _Asked, candidate: Candidate, result: int | BaseException | None
     ) -> None:
-        """Answer as soon as it is stored, or is not."""
+        """Reply once a notification is stored, refused, or has failed."""
         try:
-            self._stored(candidate, came_to)
-            if isinstance(came_to, InboundError):
-                self._refuse(asked, came_to)
-            elif isinstance(came_to, BaseException):
-                self._fail(asked, came_to)
+            self._stored(candidate, result)
+            if isinstance(result, InboundError):
+                self._refuse(asked, result)
+            elif isinstance(result, BaseException):
+                self._fail(asked, result)
             else:
-                self._end(asked, self._verdict(candidate, came_to, asked.now), candidate.verified)
+                self._end(asked, self._verdict(candidate, result, asked.now), candidate.verified)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
             self._fail(asked, exc)
 
     async def _traced(self, asked: _Asked, verified: Verified) -> None:
-        """Store a notification within the trace that its sender says it belongs to."""
+        """Store a notification within a span of the trace that its sender states."""
         said = verified.notification
-        assert self._tracing is not None  # noqa: S101  # else there is no trace
+        assert self._tracing is not None  # noqa: S101  # else `_proven` does not call this
         with self._tracing.accepting(
             _traceparent_of(asked.head),
             sender=said.sender,
@@ -236,12 +236,12 @@ class Intake:
     async def _store_patiently(
         self, asked: _Asked, verified: Verified, traceparent: str | None
     ) -> None:
-        """Do the same where the memory of ids has to be waited for."""
+        """Store a notification and reply, awaiting the memory of ids."""
         try:
             verdict = await self._remember_and_store(verified, traceparent, asked.now)
         except InboundError as exc:
             self._refuse(asked, exc)
-        except Exception as exc:  # noqa: BLE001  # ours
+        except Exception as exc:  # noqa: BLE001  # a fault of ours
             self._fail(asked, exc)
         else:
             self._end(asked, verdict, verified)
@@ -254,7 +254,7 @@ class Intake:
             return _DUPLICATE
         candidate = Candidate(verified, reserved, traceparent)
         try:
-            # Also where the request is cancelled, what is stored in hand is begun.
+            # `_stored` is called even if the request is cancelled: its callbacks must begin.
             stored = await self._acceptance.submit(
                 candidate, functools.partial(self._stored, candidate)
             )
@@ -265,22 +265,22 @@ class Intake:
         return self._verdict(candidate, stored, now)
 
     def _verdict(self, candidate: Candidate, stored: int | None, now: datetime) -> Verdict:
-        """Return the verdict on what was stored, or was there; remember it for a while."""
+        """Return the verdict on a notification that is stored now (its id) or was before (None)."""
         if stored is None:
             return _DUPLICATE
         self._house.remember_accepted(candidate.key, candidate.verified, now)
         return Verdict(status=202, code="accepted", notification_id=stored)
 
     def _stored(self, candidate: Candidate, notification_id: int | BaseException | None) -> None:
-        """Hand over what was stored in hand, or let go of what was not stored."""
+        """Dispatch a notification that was stored in a slot; give the slot back if it was not."""
         if isinstance(notification_id, BaseException):
             self._acceptance.cancel([candidate])
             return
         if notification_id is None or candidate.stored is None:
-            return  # it was there
+            return  # it was stored before
         notification = candidate.accepted(notification_id)
         if candidate.lease is not None:
-            self._hands.begin(
+            self._slots.begin(
                 ClaimedNotification(
                     stored=notification,
                     attempts=1,
@@ -291,9 +291,9 @@ class Intake:
                 )
             )
         else:
-            self._hands.keep(notification)
+            self._slots.keep(notification)
             if candidate.waits:
-                self._hands.wake()  # what stands behind others of its task waits for them
+                self._slots.wake()  # one that is not the head of its task waits for the head
         if notification.task_id is not None:
             self._announce(notification.sender, notification.task_id)
 
@@ -310,7 +310,7 @@ class Intake:
         asked.reply(self.refusals.fault(code, peer=asked.peer, error=error, proven=proven))
 
     def _end(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> None:
-        """Tell of what was accepted, now or before, and answer."""
+        """Report a notification that was accepted, now or before, and reply."""
         self._tell(asked, verdict, found)
         asked.reply(verdict)
 
@@ -341,18 +341,18 @@ def _seen(verified: Verified) -> Seen:
     said = verified.notification
     return Seen(
         sender=said.sender,
-        # Without an id a repetition cannot be told from a new one: each is stored.
+        # A sender without ids: repetitions cannot be recognised, so each one is stored.
         delivery_id=said.delivery_id or f"none_{uuid.uuid4().hex}",
         body_sha256=said.body_sha256,
     )
 
 
 async def replied(begin: Callable[[Callable[[T], None]], Rest | None]) -> T:
-    """Begin what replies later, and return the reply."""
+    """Call `begin` with a callback, run the rest that it returns, and return the reply."""
     answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def reply(found: T) -> None:
-        if not answer.done():  # whoever asked may be gone
+        if not answer.done():  # the caller may have been cancelled
             answer.set_result(found)
 
     rest = begin(reply)
@@ -362,7 +362,7 @@ async def replied(begin: Callable[[Callable[[T], None]], Rest | None]) -> T:
 
 
 def _noting(span: TracedSpan, reply: Reply) -> Reply:
-    """Return what replies, and notes in a span what."""
+    """Return a callback that notes the verdict in a span, and replies."""
 
     def note(verdict: Verdict) -> None:
         span.note(code=verdict.code)
@@ -377,7 +377,7 @@ def _traceparent_of(head: Head) -> str | None:
 
 
 def _within_trace(facts: Facts, head: Head) -> Facts:
-    """Return what a signature has shown, and the trace; a trace of whom nobody knows is none."""
+    """Return the facts with the trace id; a stranger's trace is not believed."""
     trace_id = trace_id_of(_traceparent_of(head)) if facts else None
     return facts | {"trace_id": trace_id} if trace_id else facts
 

@@ -1,4 +1,4 @@
-"""How much, how fast, how many at once, and how much may wait; rates: a bounded bucket per key."""
+"""Limits of a receiver: sizes, rates, backlogs and connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pushkit.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimit:
-    """So many requests a second on average, and so many at once."""
+    """A rate of requests: on average per second, and at once."""
 
     per_second: float
     burst: int
@@ -21,23 +21,23 @@ class RateLimit:
             raise ConfigError("rate limit: expected per_second above 0 and burst of at least 1")
 
 
-# More than one process verifies: a busy agent is never cut, and a flood at what is served anyway.
+# Above what one process can verify: a busy agent is never limited, a flood is cut to that.
 _PEER_RATE = RateLimit(per_second=4000, burst=8000)
 _SENDER_RATE = RateLimit(per_second=4000, burst=8000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What steps 1, 6 and 9 of the verification allow.
+    """The limits of steps 1, 6 and 9 of the verification.
 
     Attributes:
         max_body_bytes: The largest body.
         max_header_bytes: The largest header section.
         request_timeout: The deadline for reading one request.
-        peer_rate: Per peer address, before the signature: strangers.
-        sender_rate: Per sender, after the signature: a stranger cannot use up its share.
-        max_backlog: How many notifications may be unfinished in the inbox: then 503.
-        max_backlog_per_sender: How many of one sender: then it gets 429.
+        peer_rate: Per peer address, before the signature is verified.
+        sender_rate: Per sender, after the signature is verified: a stranger cannot use it up.
+        max_backlog: How many notifications may be unfinished in the inbox; above it, 503.
+        max_backlog_per_sender: How many of one sender; above it, 429.
     """
 
     max_body_bytes: int = 1024 * 1024
@@ -62,13 +62,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What a connection may take, in each process, from the moment that it is accepted.
+    """The limits of connections, in each process.
 
     Attributes:
-        max_connections: How many at once. One that waits for a request makes room for a new one.
+        max_connections: How many at once. An idle one is closed for a new one.
         max_connections_per_peer: How many from one address, or IPv6 /64; proxies are exempt.
         head_timeout: From a request's first byte, or the start of a connection, to the end of the
-            head; and as much for the TLS handshake before it.
+            head; the TLS handshake before it has the same time.
         keep_alive: How long a connection may wait for its next request.
         write_timeout: How long a peer may leave its answer unread.
     """

@@ -163,7 +163,7 @@ class Receiver(CallbackDecorators):
             memory,
             limits=limits or Limits(),
             clock=clock,
-            hands=self.dispatcher,
+            slots=self.dispatcher,
             accepted=self._arrivals.announce,
             events=self.events,
             ids_kept=retention.ids,

@@ -1,4 +1,4 @@
-"""What requests are answered: every refusal a row of one table, and how the log tells it."""
+"""Refusals: one table of their codes, statuses and log levels; and `Refusals`, which logs them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
 class Refusal(NamedTuple):
-    """One row: what is answered, and how often the log says so."""
+    """One row: how a refusal is answered, and how often it is logged."""
 
-    step: int | None  # of the verification (`receiver.verification`); None beside it
+    step: int | None  # of the verification (`receiver.verification`); None for the others
     status: int  # the HTTP status
-    means: str  # what was found; a line of the log says more, an answer has the code alone
-    mend: str  # what its receiver's operator can do about it
-    # When to come again; an error that knows better says so itself.
+    means: str  # what was found; the log line says more, the answer has the code alone
+    mend: str  # what the receiver's operator can do about it
+    # `Retry-After`, unless the error has its own.
     retry_after: timedelta | None = None
-    # How often the log tells it of one sender, or of one address that has proven nothing. None:
-    # always of a sender, once a second of an address.
+    # Log it at most once in this time per sender, or per address that has proven nothing. None: log
+    # each one of a sender, and one a second of an address.
     once_in: timedelta | None = None
     level: int = logging.WARNING  # of the log
-    closes: bool = False  # whether the connection ends with it: a body is left that nobody reads
+    closes: bool = False  # whether the connection ends after it, because a body is left unread
 
 
 REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
@@ -51,8 +51,8 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             None,
             408,
             "the head came too slowly",
-            "A slow or idle client. If it is an agent: look at the proxy before it; "
-            "request_timeout_seconds.",
+            "A slow or idle client. If it is an agent: check the proxy in front of the receiver, "
+            "and request_timeout_seconds.",
         ),
         "not_found": Refusal(
             None,
@@ -64,13 +64,13 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             None,
             405,
             "no POST",
-            "Somebody looks at the address by hand, or probes it: probes belong to /healthz.",
+            "A person or a probe requests this path: point probes at /healthz.",
         ),
         "invalid_validation_token": Refusal(
             None,
             400,
             "no token that could be echoed",
-            "Who checks the ownership of this URL has to send one token of plain characters.",
+            "The agent's check of ownership has to send one token of plain characters.",
         ),
         # --- the steps of the verification ---
         "rate_limited": Refusal(
@@ -85,7 +85,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             1,
             431,
             "more than max_header_bytes",
-            "Raise max_header_bytes, if the proxy before it is yours and adds so much.",
+            "Raise max_header_bytes, if your own proxy adds so many headers.",
         ),
         "body_too_large": Refusal(
             1,
@@ -97,15 +97,15 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
         "body_timeout": Refusal(
             1,
             408,
-            "not whole within request_timeout",
-            "A slow link: raise request_timeout_seconds, or let the proxy take bodies in whole.",
+            "not complete within request_timeout",
+            "A slow link: raise request_timeout_seconds, or let the proxy buffer whole bodies.",
             closes=True,
         ),
         "incomplete_body": Refusal(
             1,
             400,
             "the body broke off",
-            "The agent or a proxy hung up: its time-out is shorter than ours. It comes again.",
+            "The agent or a proxy hung up: its time-out is shorter than ours. It will retry.",
             closes=True,
         ),
         "unsupported_media_type": Refusal(
@@ -117,35 +117,36 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
         "unknown_sender": Refusal(
             2,
             403,
-            "no sender, or several, by path, iss and kid",
-            "Trust it by a [[senders]] table of this path and issuer, or leave it refused.",
+            "no sender, or several, fit its path, iss and kid",
+            "Add a [[senders]] table with this path and issuer to trust it, or leave it refused.",
         ),
         "invalid_signature": Refusal(
             3,
             401,
-            "missing, malformed, or it does not hold",
-            "Does the sender's `jwks_url`, `jwks_file` or secret hold the key that signs "
-            "now? `receiver check` says what was found.",
+            "missing, malformed, or not valid",
+            "Check that the sender's `jwks_url`, `jwks_file` or secret has the key that signs "
+            "now: `receiver check` shows what it has.",
         ),
         "keys_unavailable": Refusal(
             3,
             503,
-            "the sender's keys cannot be had",
-            "Can this machine reach jwks_url? `receiver check` tries it. The sender comes again.",
+            "the sender's keys cannot be fetched",
+            "Check that this machine can reach jwks_url: `receiver check` tries it. The sender "
+            "will retry.",
             5 * _SECOND,
             _MINUTE,
         ),
         "digest_mismatch": Refusal(
             3,
             401,
-            "the signature is over another body",
-            "A proxy between changes bodies: switch that off, bytes have to come as "
+            "the signature covers another body",
+            "A proxy on the way changes bodies: switch that off, the bytes have to arrive as "
             "they were signed.",
         ),
         "invalid_claims": Refusal(
             4,
             401,
-            "a claim is missing that this profile states",
+            "a claim is missing that this profile requires",
             "The agent signs by another profile: set `profile` of this sender, or "
             "update the agent.",
         ),
@@ -153,8 +154,8 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             4,
             401,
             "signed too long ago, ahead of time, or expired",
-            "One of the two clocks is wrong: look at NTP on both; else the request "
-            "was held up, or replayed.",
+            "One of the two clocks is wrong: check NTP on both; else the request "
+            "was delayed, or replayed.",
         ),
         "wrong_issuer": Refusal(
             4,
@@ -166,21 +167,21 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             4,
             401,
             "signed for another webhook",
-            "The agent signs for another URL: `url` and the path here have to be what "
-            "it was given.",
+            "The agent signs for another URL: `url` and the sender's path have to match the URL "
+            "in its push config.",
         ),
         "malformed_request": Refusal(
             4,
             400,
-            "ids that disagree, or a header that stands twice",
-            "A proxy doubles or rewrites header fields, or the agent is at fault: "
+            "ids that disagree, or a header that occurs twice",
+            "A proxy duplicates or rewrites header fields, or the agent is at fault: "
             "compare both ends.",
         ),
         "invalid_token": Refusal(
             5,
             401,
             "a token or credentials, missing or wrong",
-            "The agent has another token than it was handed, or none: hand out a new "
+            "The agent sends another token than it was given, or none: give it a new "
             "one (`receiver expect`).",
         ),
         "malformed_json": Refusal(
@@ -199,7 +200,8 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             6,
             422,
             "JSON, but no notification of a known version",
-            "The agent speaks a version of A2A that is not known here, or posts something else.",
+            "The agent uses a version of A2A that this receiver does not know, or posts something "
+            "else.",
         ),
         "id_conflict": Refusal(
             7,
@@ -211,30 +213,30 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             7,
             503,
             "a copy is being stored right now",
-            "Nothing: the sender comes again, and is told what became of the copy.",
+            "Nothing: the sender will retry, and then gets the result of the copy.",
             _SECOND,
             _MINUTE,
         ),
         "task_not_expected": Refusal(
             8,
             404,
-            "nobody here waits for this task",
+            "this task is not expected",
             "Expect the task before the agent works on it (`receiver expect`), or set "
             'tasks = "any".',
         ),
         "backlog_full": Refusal(
             9,
             429,
-            "too much of this sender waits",
-            "Callbacks of this sender do not keep up: look at them; max_backlog_per_sender.",
+            "too many notifications of this sender are unfinished",
+            "Callbacks of this sender do not keep up: check them, and max_backlog_per_sender.",
             10 * _SECOND,
             _MINUTE,
         ),
         "inbox_full": Refusal(
             9,
             503,
-            "too much waits of everybody",
-            "Callbacks do not keep up: look at them; max_backlog, callback_concurrency.",
+            "too many notifications are unfinished",
+            "Callbacks do not keep up: check them, max_backlog and callback_concurrency.",
             10 * _SECOND,
             _MINUTE,
         ),
@@ -242,7 +244,8 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             9,
             503,
             "our storage fails",
-            "Disk full, or the database out of reach: the log has its words. Senders come again.",
+            "The disk is full, or the database out of reach: the log has its error. Senders will "
+            "retry.",
             _SECOND,
             _MINUTE,
             logging.ERROR,
@@ -251,7 +254,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
         "not_started": Refusal(
             None,
             503,
-            "started by nobody",
+            "the receiver is not started",
             "The application has to start the receiver: `async with receiver`, or its lifespan.",
             None,
             _MINUTE,
@@ -262,7 +265,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             None,
             503,
             "a defect of this program",
-            "The log has the traceback: please report it. The sender comes again.",
+            "The log has the traceback: please report it. The sender will retry.",
             None,
             _MINUTE,
             logging.ERROR,
@@ -278,8 +281,8 @@ class Verdict(NamedTuple):
     Attributes:
         status: The HTTP status.
         code: `accepted`, `duplicate`, or the stable code of the refusal.
-        retry_after: For 429 and 503.
-        notification_id: Of a notification that was accepted now; None otherwise.
+        retry_after: When to retry, after 429 and 503; None otherwise.
+        notification_id: The id of a notification that was accepted now; None otherwise.
     """
 
     status: int
@@ -289,7 +292,7 @@ class Verdict(NamedTuple):
 
     @classmethod
     def of(cls, code: str) -> Verdict:
-        """Return the verdict that a row is."""
+        """Return the verdict of a row, by its code."""
         row = REFUSALS[code]
         return cls(row.status, code, row.retry_after)
 
@@ -301,16 +304,16 @@ class Verdict(NamedTuple):
 
 _REFUSED = "refused %d %s peer=%s%s: %s"
 _SHORT = {"delivery_id": "id"}
-# Lines in an interval: a network has more addresses than a disk has room.
+# Lines in an interval: a flood from many addresses must not fill the disk.
 _OF_STRANGERS, _OF_A_SENDER = 10, 100
 
 
 class Refusals:
-    """Makes verdicts of refusals, and logs the reason of each, as often as its row says.
+    """Returns the verdict on each refusal, and logs its reason, as often as its row says.
 
-    The lines say how many were left out. What a sender was refused after its signature is logged
-    each time, unless it is to come again, for it names its task and delivery: up to a hundred times
-    a second. All addresses that have proven nothing have ten lines in an interval together.
+    A line says how many were left out before it. Refusals after a valid signature name their task
+    and delivery, so each is logged, up to a hundred a second per sender, unless its row has an
+    interval. All addresses that have proven nothing share ten lines per interval.
     """
 
     def __init__(
@@ -330,11 +333,11 @@ class Refusals:
     def verdict(
         self, error: InboundError, *, peer: str, proven: Mapping[str, str | None] | None = None
     ) -> Verdict:
-        """Return the verdict that an error is, and log its reason.
+        """Return the verdict on an error, and log its reason.
 
-        `proven` is what the signature has shown before, for the log: sender, task, delivery id.
+        `proven` is what the signature has proven, for the log: sender, task, delivery id.
         """
-        # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
+        # Only the log has the reason: the answer tells an outsider nothing about keys and tokens.
         retry_after = getattr(error, "retry_after", None) or refusal_of(error.code).retry_after
         verdict = Verdict(error.status, error.code, retry_after)
         self.note(verdict, peer=peer, reason=str(error), proven=proven)
@@ -374,7 +377,7 @@ class Refusals:
         error: BaseException | None = None,
         proven: Mapping[str, str | None] | None = None,
     ) -> Verdict:
-        """Log a fault of our own, with its traceback if it has one; return its verdict."""
+        """Log a fault of this process, with its traceback if it has one; return the verdict."""
         verdict, reason = Verdict.of(code), says or refusal_of(code).means
         args, facts = _line(verdict, peer, reason, proven)
         self._by_interval[_MINUTE].say(
@@ -412,7 +415,7 @@ class Refusals:
 def _line(
     verdict: Verdict, peer: str, reason: str, proven: Mapping[str, str | None] | None
 ) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Return what a line says of a refusal, and its facts for a log of objects."""
+    """Return the arguments of the log line of a refusal, and its fields for structured logs."""
     status, code, _, _ = verdict
     known = {name: value for name, value in (proven or {}).items() if value is not None}
     about = "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)

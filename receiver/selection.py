@@ -1,7 +1,7 @@
-"""Step 2: which trusted sender a request claims to be from. Pure, over keys that are held.
+"""Step 2: which trusted sender a request claims to be from. Pure: it works on keys in memory.
 
-Configured, never received: `iss` and `kid` are looked up among what is trusted, and nothing that a
-message names is fetched because it says so. `receiver.trusted_keys` fetches.
+`iss` and `kid` only select among configured senders and their keys; no URL that a message names is
+ever fetched. `receiver.trusted_keys` fetches the configured ones.
 """
 
 from __future__ import annotations
@@ -35,44 +35,44 @@ class UnknownSenderError(InboundError, code="unknown_sender", status=403):
 
 
 class HeldKeys(NamedTuple):
-    """A sender with its keys as they are held at one moment."""
+    """A sender with its keys at one moment."""
 
     sender: TrustedSender
     keys: Mapping[str, VerificationKey] = MappingProxyType({})  # by `kid`
-    missing: str | None = None  # why there are none, if they could not be had; None otherwise
+    missing: str | None = None  # the reason, if its keys could not be fetched
 
 
 class Entry(NamedTuple):
-    """A trusted sender, with where its keys are found."""
+    """A trusted sender, and the source of its keys."""
 
     sender: TrustedSender
     source: VerificationKeys
-    held: HeldKeys | None  # its keys, where they do not change
+    held: HeldKeys | None  # its keys, if they never change
 
 
 class Place(NamedTuple):
-    """The senders at one path, with what step 2 asks of them worked out once."""
+    """One path with the senders that post to it, indexed for step 2."""
 
     path: str  # as it is configured
-    url: str  # of this path, as an audience names it
+    url: str  # its URL, as an audience names it
     entries: Sequence[Entry] = ()
-    schemes: frozenset[Scheme] = frozenset()  # those of which any of them signs by
+    schemes: frozenset[Scheme] = frozenset()  # the schemes by which any of them signs
     by_issuer: Mapping[str | None, Sequence[Entry]] = MappingProxyType({})
-    unnamed: Sequence[Entry] = ()  # who need not be named by `iss`
+    unnamed: Sequence[Entry] = ()  # the senders that need not state an `iss`
 
 
 class KeysOf(NamedTuple):
-    """What step 2 asks: the keys of these senders, as far as a request names them.
+    """A question of step 2: which keys do these senders have of those that a request names?
 
-    It is what the request says of who signed it; nothing here is proven.
+    `jwt` and `signatures` are the request's own claims; nothing of them is proven.
     """
 
-    entries: Sequence[Entry]  # who it may be from
+    entries: Sequence[Entry]  # the senders that it may be from
     jwt: UnverifiedJwt | None  # its JWT, parsed
     signatures: Sequence[UnverifiedHttpSignature]  # its HTTP message signatures for us, parsed
 
     def kids(self, sender: TrustedSender) -> list[str]:
-        """Return the keys that it names, of a sender that signs so."""
+        """Return the key ids that the request names, by the schemes of this sender."""
         _, jwt, signatures = self
         kids = [jwt.kid] if jwt is not None and jwt.kid and Scheme.JWT in sender.signing else []
         if signatures and Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing:
@@ -81,14 +81,13 @@ class KeysOf(NamedTuple):
 
 
 class Selected(NamedTuple):
-    """The sender that a request claims to be from, and what is to prove it."""
+    """The sender that a request claims to be from, with the signatures that have to prove it."""
 
     sender: TrustedSender
-    jwt: UnverifiedJwt | None = None  # the JWT, parsed; None if it does not sign so
-    # The sender's own key that the JWT names; None if it does not sign so.
-    key: VerificationKey | None = None
-    # Its HTTP message signatures, each with the sender's own key that it names; empty if it does
-    # not sign so. One that holds is enough: two keys may sign during a rotation.
+    jwt: UnverifiedJwt | None = None  # None if the sender signs by no JWT
+    key: VerificationKey | None = None  # the sender's own key that the JWT names
+    # HTTP message signatures, each with the sender's own key that it names; empty if the sender
+    # signs by none. One valid one is enough: two keys may sign during a rotation.
     signatures: tuple[tuple[UnverifiedHttpSignature, VerificationKey], ...] = ()
 
 
@@ -108,14 +107,14 @@ def base_url(url: str) -> str:
 
 
 def places_of(url: str, entries: Sequence[Entry]) -> Mapping[str, Place]:
-    """Return where notifications arrive, by path.
+    """Return the places, by path.
 
     Args:
         url: The base URL, in one spelling.
-        entries: Who is trusted.
+        entries: The trusted senders.
 
     Raises:
-        ConfigError: The senders cannot be told apart.
+        ConfigError: Two senders cannot be distinguished.
     """
     check_senders([entry.sender for entry in entries])
     at: dict[str, list[Entry]] = {}
@@ -140,10 +139,10 @@ def _place(url: str, path: str, entries: Sequence[Entry]) -> Place:
 
 
 def keys_to_ask_for(place: Place, headers: Headers) -> KeysOf:
-    """Begin step 2: by path, then `iss`, whose keys are needed.
+    """Begin step 2: find by path and `iss` which senders' keys are needed.
 
-    Of several senders, one need not sign as another does: what cannot be read then may be anything,
-    as long as something else says whom the request is from.
+    Where senders with different schemes share a path, a signature that cannot be read is ignored if
+    another one can.
 
     Raises:
         InvalidSignatureError: A signature cannot be read.
@@ -154,7 +153,7 @@ def keys_to_ask_for(place: Place, headers: Headers) -> KeysOf:
     unread: InboundError | None = None
     if Scheme.JWT in place.schemes:
         try:
-            # Without a signature a Bearer value is the client's own secret, whatever it looks like.
+            # None for a Bearer value that is no JWT: that is the client's own secret.
             compact = find_jwt(headers)
             jwt = None if compact is None else read_unverified(compact)
         except InboundError as exc:
@@ -170,7 +169,7 @@ def keys_to_ask_for(place: Place, headers: Headers) -> KeysOf:
 
 
 def at_hand(asked: KeysOf) -> list[HeldKeys] | None:
-    """Return the keys that are asked for; None if some may have to be fetched."""
+    """Return the keys that are asked for; None if some of them may have to be fetched."""
     found = []
     for sender, source, always in asked.entries:
         if always is not None:
@@ -184,17 +183,17 @@ def at_hand(asked: KeysOf) -> list[HeldKeys] | None:
 
 
 def select(place: Place, asked: KeysOf, held: Sequence[HeldKeys]) -> Selected:
-    """Do the rest of step 2, and find the key of step 3: by `kid`.
+    """Do the rest of step 2, and find the key for step 3 by `kid`.
 
     Args:
-        place: Where the request arrived.
-        asked: What the request says of who signed it.
+        place: The path that the request arrived at.
+        asked: The signatures that the request states.
         held: The possible senders with their keys.
 
     Raises:
-        UnknownSenderError: No sender, or more than one that cannot be told apart.
-        InvalidSignatureError: The sender signs, and there is no signature by a key of its.
-        KeysUnavailableError: The sender's keys are not to be had.
+        UnknownSenderError: No sender fits, or more than one.
+        InvalidSignatureError: The sender signs, but there is no signature by one of its keys.
+        KeysUnavailableError: The sender's keys could not be fetched.
     """
     if len(held) > 1 and (asked.jwt is not None or asked.signatures):
         held = _with_key(held, asked)
@@ -213,16 +212,16 @@ def select(place: Place, asked: KeysOf, held: Sequence[HeldKeys]) -> Selected:
 
 
 def _possible(place: Place, jwt: UnverifiedJwt | None) -> Sequence[Entry]:
-    """Return those at a path that a request may be from, by its issuer."""
+    """Return the senders at a path that a request may be from, by its issuer."""
     if jwt is None:
         return place.entries
-    # Who states an issuer is that sender, if there is one; a sender without an issuer must not
-    # stand in its way by publishing a key of the same name.
+    # A stated `iss` selects that sender alone: one without an issuer must not be able to make the
+    # choice ambiguous by publishing a key with the same `kid`.
     return place.by_issuer.get(jwt.issuer) or place.unnamed
 
 
 def _unknown(asked: KeysOf, found: Sequence[TrustedSender], among: Sequence[TrustedSender]) -> str:
-    """Say what came and what is expected: what is first got wrong, and no secret."""
+    """Return the reason of a refusal: what was found and expected, without secrets."""
     if not among:
         return "no trusted sender has this path"
     came = [f"kid {printable(signature.keyid)}" for signature in asked.signatures]
@@ -267,16 +266,15 @@ def _no_key(held: HeldKeys, kid: str | None) -> InboundError:
 
 
 def _may_issue(sender: TrustedSender) -> bool:
-    """Say whether a sender need not be named by `iss`: the legacy profiles state no issuer."""
+    """Return whether a sender need not state an `iss`: the legacy profiles have none."""
     return sender.profile is not SenderProfile.STANDARD or Scheme.JWT not in sender.signing
 
 
 def _with_key(held: Sequence[HeldKeys], asked: KeysOf) -> list[HeldKeys]:
-    """Return the senders that have a key of a name that is claimed.
+    """Return the senders that have a key with a `kid` that the request names.
 
     Raises:
-        KeysUnavailableError: None has, but not all could be asked. One whose keys are out of reach
-            does not stand in the way of another.
+        KeysUnavailableError: No sender has one, but the keys of some could not be fetched.
     """
     named = [(entry, asked.kids(entry.sender)) for entry in held]
     found = [entry for entry, kids in named if any(kid in entry.keys for kid in kids)]

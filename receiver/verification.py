@@ -4,22 +4,22 @@
 |---|---|---|---|
 | 1 | rate of the address; size of the head, declared length, type | the head | 429 431 413 415 |
 | 2 | which trusted sender: path, `iss`, `kid` (`receiver.selection`) | the head | 403 |
-| 3 | the signatures that this sender must make | the head | 401, 503 without its keys |
+| 3 | the signatures that this sender must make | the head | 401; 503 without its keys |
 | 4 | times, audience, issuer; the ids agree | the head | 401 400 |
 | 5 | token and credentials | the head | 401 |
 | 1 | the body: its size, within the deadline | the body | 413 408 400 |
-| 3 | its hash is what is signed | the body | 401 |
-| 6 | rate of the sender; the body is read, and speaks of the signed task | the body | 429 400 422 |
+| 3 | its hash is the signed one | the body | 401 |
+| 6 | rate of the sender; the body is an update, of the signed task | the body | 429 400 422 |
 | 7 | replay: an accepted id with this body is a retry, with another a conflict | the store | 409 |
 | 8 | the task is expected | the store | 404 |
-| 9 | there is room; id, binding and notification are one transaction | the store | 429 503 |
+| 9 | capacity; id, binding and notification are stored in one transaction | the store | 429 503 |
 | 10 | callbacks, in the order of the task | the inbox | |
 
-A stranger's body is never read. `verify` below does steps 1 to 6 without I/O: it is a generator
-that asks for what it has to have (keys, what was handed out, the body), so that the service
-(`receiver.intake`) and `verify_notification`, for applications that store by themselves, run the
-same code. Steps 7 to 9 are `receiver.accepting`, step 10 is `receiver.callbacks`. Every refusal has
-its row in `receiver.refusals`.
+The body of an unproven request is never read. `verify` below does steps 1 to 6 without I/O: it is a
+generator that yields a question for each input it lacks (keys, registered tokens, the body), so
+that the service (`receiver.intake`) and `verify_notification`, for applications with a store of
+their own, run the same code. Steps 7 to 9 are `receiver.accepting`, step 10 is
+`receiver.callbacks`. Every refusal has its row in `receiver.refusals`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Facts: TypeAlias = dict[str, str | None]
 """What is proven so far, for the log: sender, task, delivery id."""
 
 
-# --- what comes in, and what is asked ------------------------------------------------------------
+# --- input, and questions ------------------------------------------------------------------------
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -92,72 +92,71 @@ class Head:
     target: str  # path and query as received
     headers: Headers  # the header fields, repeated ones as often as they came
     socket_peer: str = ""  # the address of the socket's other end
-    # The body, where all of it came with the head; None if it is still to be read.
+    # The body, if all of it arrived with the head; None if it has yet to be read.
     body: bytes | None = field(default=None, repr=False)
 
 
 class Presented(NamedTuple):
-    """The secrets of a request, by their hashes. Nothing here is proven."""
+    """The secrets that a request states, as hashes. Nothing of it is proven."""
 
-    token: str | None  # of the token, None without one
-    static_token: bool  # it is one that the sender was given out of band
-    # Of `Authorization` and `X-Api-Key`, as far as they are not static ones.
+    token: str | None  # None without a token
+    static_token: bool  # whether it is one of the sender's configured tokens
+    # `Authorization` and `X-Api-Key`, except the sender's configured credentials.
     credentials: tuple[str, ...]
-    static_credentials: bool  # one of them is what the sender was given out of band
+    static_credentials: bool  # whether one of the configured credentials is stated
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class HandedOut:
-    """What one `expect()` handed out, by its hashes."""
+    """The secrets that one `expect()` handed out, as hashes."""
 
     token: str | None
     credentials: str | None = None
 
 
 class ProvenSecret(NamedTuple):
-    """What a notification stands on: a token, or credentials."""
+    """The secret that authorises a notification: a token, or credentials."""
 
     sha256: str  # its hash
-    static: bool  # the sender was given it out of band; else `expect()` handed it out
+    static: bool  # whether it is configured; else `expect()` handed it out
 
 
 class HandedOutTo(NamedTuple):
-    """What `verify` asks: what `expect()` handed to a sender, as far as it fits what came."""
+    """A question of `verify`: which registrations of this sender fit these secrets?"""
 
     sender: TrustedSender
     secret: Presented
 
 
 class WholeBody(NamedTuple):
-    """What `verify` asks: the body, of which no more than the limit needs to be read."""
+    """A question of `verify`: what is the body?"""
 
     sender: TrustedSender
-    limit: int
+    limit: int  # bytes; a longer body need not be read to its end
 
 
 Question: TypeAlias = KeysOf | HandedOutTo | WholeBody
 
 
 class MethodNotAllowedError(InboundError, code="method_not_allowed", status=405):
-    """A notification is a POST, and nothing else."""
+    """The request is no POST."""
 
 
-# --- what is found out ---------------------------------------------------------------------------
+# --- results -------------------------------------------------------------------------------------
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class VerifiedHead:
     """What the head of a request proves, before its body is read."""
 
-    sender: TrustedSender  # who it is from
-    claims: VerifiedJwt | None = None  # what the JWT states; None if the sender does not sign so
-    # What the HTTP message signature states; None if the sender does not sign so.
+    sender: TrustedSender
+    # The claims of each scheme that the sender signs by; None for the others.
+    claims: VerifiedJwt | None = None
     signature: VerifiedHttpSignature | None = None
-    # What Standard Webhooks headers state; None if the sender does not sign so. It is the one
-    # scheme that proves nothing before `verify_body`.
+    # Standard Webhooks proves nothing before `verify_body`.
     webhook: UnverifiedWebhook | None = None
-    # `jti`, or the hash of what was signed; without a JWT the signed `webhook-id`; of an unsigned
-    # sender the id that its headers state, if any.
+    # With a JWT its `jti`, or the hash of its signing input; else the signed `webhook-id`; for an
+    # unsigned sender the id that its headers state, if any.
     delivery_id: str | None
 
 
@@ -167,15 +166,15 @@ class VerifiedNotification:
 
     Attributes:
         sender: The name of the trusted sender.
-        delivery_id: The same on every retry: unique together with the sender. None for an unsigned
+        delivery_id: The same on every retry; unique together with the sender. None for an unsigned
             sender that states none: its repetitions cannot be recognised.
-        body_sha256: Of the raw body: the same id with another one is a conflict, to be answered
-            409.
+        body_sha256: The hash of the raw body. The same id with another hash is a conflict, to be
+            answered 409.
         update: What happened, version-free.
         task_id: The task, from the signature or the body.
         config_id: The signed `configId`, if any.
         seq: The signed `seq`, if any.
-        kid: The key that signed it; None if the sender does not sign, or by a shared secret.
+        kid: The key that signed it; None if the sender signs by a shared secret or not at all.
         issued_at: `iat`, `created` or `webhook-timestamp`; None if the sender does not sign.
     """
 
@@ -191,7 +190,7 @@ class VerifiedNotification:
 
 
 class Repetition(NamedTuple):
-    """What is known of a notification that was accepted before, and comes again."""
+    """A notification that was accepted before and arrives again."""
 
     sender: TrustedSender
     delivery_id: str | None
@@ -204,15 +203,15 @@ class Repetition(NamedTuple):
 
 @record(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What steps 1 to 6 come to, for those after them."""
+    """The result of steps 1 to 6, for the steps after them."""
 
-    sender: TrustedSender  # who it is from
-    secret: ProvenSecret | None  # the token or the credentials that it stands on, if any
+    sender: TrustedSender
+    secret: ProvenSecret | None  # the token or the credentials that authorise it, if any
     body: bytes = field(repr=False)
-    notification: VerifiedNotification  # what it says
+    notification: VerifiedNotification
 
     def repeated(self) -> Repetition:
-        """Return what is to be known of it when it comes again."""
+        """Return what has to be remembered to recognise it when it arrives again."""
         said = self.notification
         update = said.update
         return Repetition(
@@ -231,17 +230,17 @@ class Verified:
 
 def verify(
     head: Head,
-    place: Place,  # where it arrived: the senders there, with their keys as far as they are known
+    place: Place,  # its path: the senders there, and where their keys are found
     *,
     now: datetime,
-    # The limits and the memory of the service; None for who has seen to step 1, and has none.
+    # The limits and caches of the service; None for a caller that does step 1 itself.
     house: House | None = None,
-    facts: Facts,  # takes up what is proven
+    facts: Facts,  # receives what is proven
 ) -> Generator[Question, Any, Verified | Repetition]:
-    """Do steps 1 to 6; ask for keys, for what was handed out, and for the body, in this order.
+    """Do steps 1 to 6; ask for keys, for registrations, and for the body, in this order.
 
-    Nothing is asked that is at hand. Where a service accepted this id with this body just now, the
-    body was read before, and is not read again.
+    It does not ask for what is in memory. A body is not parsed again if this service recently
+    accepted it under the same id.
 
     Raises:
         InboundError: Refused: `status` is the answer, `code` the row in `receiver.refusals`, the
@@ -279,7 +278,7 @@ def verify(
         if proven.delivery_id is not None:
             before = house.accepted_before(sender.name, proven.delivery_id, sha256, now)
             if before is not None and _is_retry(proven, before):
-                return before  # 7, without a look into the store
+                return before  # 7, without a query
     notification = read_notification(proven, body, sha256)
     facts["task"], facts["delivery_id"] = notification.task_id, notification.delivery_id
     _check_ids(notification.delivery_id, notification.config_id, notification.task_id)
@@ -296,16 +295,16 @@ def verify_notification(
 ) -> VerifiedNotification:
     """Do steps 2 to 6 on one request: no I/O, no clock, no event loop.
 
-    What is left to the caller is to bound the body before (step 1), and afterwards, in one
-    transaction, to insert (`sender`, `delivery_id`) uniquely and to see that the task is expected
-    (steps 7 to 9). The same code verifies inside `Receiver`.
+    The caller has to bound the body before (step 1), and afterwards, in one transaction, to insert
+    (`sender`, `delivery_id`) uniquely and to check that the task is expected (steps 7 to 9). The
+    same code verifies inside `Receiver`.
 
     Args:
         request: The request, with the raw body.
-        trust: The trusted senders and their keys at this moment.
-        now: The present, aware.
-        path: The sender's path, where the request's own path has a prefix before it.
-        tokens: Tokens that the caller handed out, beside the senders' own `tokens`.
+        trust: The trusted senders and their current keys.
+        now: The current time, aware.
+        path: The sender's path, if the request's own path has a prefix before it.
+        tokens: Tokens that the caller handed out, in addition to the senders' own `tokens`.
 
     Raises:
         InboundError: Refused: `status` is the answer, `code` is stable, the message is for the log
@@ -321,16 +320,16 @@ def verify_notification(
     )
     steps = verify(head, trust.at(path), now=now, facts={})
     try:
-        next(steps)  # keys and body are at hand: it asks for what was handed out, if for anything
+        next(steps)  # keys and body are in memory: the only question is for registrations
         steps.send([HandedOut(token=hash_token(one)) for one in tokens])
     except StopIteration as done:
         verified: Verified = done.value
         return verified.notification
-    raise AssertionError("it asks for nothing else")
+    raise AssertionError("verify asked for something else")
 
 
 def _is_retry(head: VerifiedHead, before: Repetition) -> bool:
-    """Say whether reading its body again would change nothing."""
+    """Return whether a request with the same id and body is a retry of what was accepted."""
     claims = head.claims
     if claims is None:
         return True
@@ -362,7 +361,7 @@ def verify_head(selected: Selected, head: Head, *, own_url: str, now: datetime) 
         webhook = read_unverified_webhook(headers)
         check_timestamp(webhook.timestamp, now, sender.tolerance)
     if claims is not None and selected.jwt is not None:
-        # Every scheme signs `webhook-id`, and `jti` has been held against it.
+        # Every scheme signs `webhook-id`, and `jti` was compared with it.
         delivery_id = claims.delivery_id or _id_of_signed(selected.jwt)
     elif signature is not None:
         delivery_id = _bounded_id(signature.delivery_id)
@@ -376,10 +375,10 @@ def verify_head(selected: Selected, head: Head, *, own_url: str, now: datetime) 
 
 
 def verify_body(head: VerifiedHead, body: bytes, sha256: str) -> None:
-    """Do what is left of step 3: hold the body, and its hash, against what is signed.
+    """Do the rest of step 3: compare the body, and its hash, with what is signed.
 
     Raises:
-        DigestMismatchError: The signature is over another body.
+        DigestMismatchError: The signature covers another body.
         InvalidSignatureError: No Standard Webhooks signature holds.
     """
     claims = head.claims
@@ -394,12 +393,12 @@ def verify_body(head: VerifiedHead, body: bytes, sha256: str) -> None:
 
 
 def read_notification(head: VerifiedHead, body: bytes, sha256: str) -> VerifiedNotification:
-    """Do step 6: parse the body, and hold it against what is signed.
+    """Do step 6: parse the body, and compare it with what is signed.
 
     Raises:
         MalformedBodyError: No JSON within the limits.
         UnrecognisedBodyError: JSON of no A2A version.
-        MalformedRequestError: The body speaks of another task than the signature.
+        MalformedRequestError: The body names another task than the signature.
     """
     update, claims = decode_update(body), head.claims
     task_id = config_id = seq = kid = issued_at = None
@@ -427,17 +426,17 @@ def read_notification(head: VerifiedHead, body: bytes, sha256: str) -> VerifiedN
 
 # --- 5 -------------------------------------------------------------------------------------------
 
-# Tokens and static credentials are secrets that prove who speaks, and are treated as one: stored as
-# hashes, looked up by their hashes, bound to tasks. Hashes of 256 random bits need no salt; and how
-# far two hashes agree, which a look-up's time may tell, says nothing of the secret.
+# Tokens and credentials are treated alike: stored as hashes, looked up by their hashes, bound to
+# tasks. Hashes of 256 random bits need no salt. The time of a look-up may reveal how far two hashes
+# agree, but that reveals nothing about the secret.
 
 
 def presented(headers: Headers, sender: TrustedSender, jwt: UnverifiedJwt | None) -> Presented:
-    """Read the secrets of a request; its JWT may stand in `Authorization`, and is none.
+    """Read the secrets of a request; a JWT in `Authorization` is not one of them.
 
     Raises:
         TokenError: The token headers carry different tokens.
-        MalformedRequestError: `Authorization` or `X-Api-Key` stands twice.
+        MalformedRequestError: `Authorization` or `X-Api-Key` occurs twice.
     """
     found = read_token(headers)
     token = None if found is None else hash_token(found)
@@ -456,17 +455,18 @@ def presented(headers: Headers, sender: TrustedSender, jwt: UnverifiedJwt | None
 def check_presented(
     sender: TrustedSender, secret: Presented, handed_out: Sequence[HandedOut]
 ) -> ProvenSecret | None:
-    """Do step 5: hold the secrets of a request against those that the sender was given.
+    """Do step 5: compare the secrets of a request with those that the sender was given.
 
-    A sender that was handed credentials must send them. It may drop the token then, as the
-    JavaScript SDK does: the credentials say as much. A secret that is wrong is wrong also where it
-    is optional.
+    A sender that was handed credentials must send them. It may then omit the token, as the
+    JavaScript SDK does: the credentials prove as much. A wrong secret is refused even if the
+    secret is optional.
 
     Args:
-        handed_out: What `expect()` handed to this sender, as far as it could be what was sent.
+        handed_out: The sender's registrations that fit these secrets.
 
     Returns:
-        What the notification stands on; None if a signature or static credentials alone.
+        The secret that authorises the notification; None if only a signature or configured
+        credentials do.
 
     Raises:
         TokenError: A secret is missing or wrong.
@@ -533,7 +533,7 @@ def _verified_signature(
                 unverified,
                 key,
                 method=head.method,
-                # From the configuration, never from `Host`: this is what binds it to us.
+                # From the configuration, never from `Host`: this binds the signature to us.
                 target_uris=[audience_with_query(url, head.target) for url in audiences],
                 headers=head.headers,
                 algorithms=selected.sender.algorithms,
@@ -548,9 +548,9 @@ def _verified_signature(
 
 
 def _id_of_signed(token: UnverifiedJwt) -> str:
-    """Return an id for a sender without ids: the hash of what it signed.
+    """Return an id for a sender without ids: the hash of the JWT's signing input.
 
-    Without the signature itself, of which an attacker could make other spellings.
+    The signature is left out of the hash: an attacker could spell it in other ways.
     """
     signing_input = token.token.rpartition(".")[0]
     return f"jws_{hashlib.sha256(signing_input.encode()).hexdigest()}"
@@ -559,7 +559,7 @@ def _id_of_signed(token: UnverifiedJwt) -> str:
 def _reserialised(body: bytes) -> bytes:
     """Return the body as the first A2A samples hash it: parsed, and written compactly.
 
-    Their sender hashes this form and posts what its HTTP client makes of the same object.
+    Their sender hashes this form, and its HTTP client may post the same object in another form.
     """
     try:
         value = read_json(body)
@@ -573,10 +573,9 @@ def _reserialised(body: bytes) -> bytes:
 
 
 def _stated_id(headers: Headers, sender: TrustedSender) -> str | None:
-    """Return the id that the headers of an unsigned request state.
+    """Return the id that the headers of an unsigned request state, if any.
 
-    What the configuration names goes first; `webhook-id` is the same on every retry by the
-    specification that names it (Standard Webhooks).
+    By default that is `webhook-id`, which Standard Webhooks keeps the same on every retry.
     """
     named = sender.id_field
     if named is not None and not named.startswith("/") and (found := headers.one(named)):
@@ -616,7 +615,7 @@ def _bounded_id(found: str) -> str:
 
 
 def _check_ids(*ids: str | None) -> None:
-    """Refuse what cannot be a key in every database: an index has its limits, PostgreSQL no NUL."""
+    """Refuse ids that not every database can index: too long, or with a NUL (PostgreSQL)."""
     for found in ids:
         if found is not None and ("\0" in found or len(found.encode()) > _MAX_ID_BYTES):
             raise MalformedRequestError(

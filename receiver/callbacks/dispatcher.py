@@ -125,7 +125,7 @@ class Dispatcher:
             retrying=self.pump.keep_trying,
             failed=self.pump.leave_to_lease,
         )
-        # As `Hands` has it.
+        # As `CallbackSlots` declares them.
         self.lease: Callable[[datetime, float], Lease] = self._leases.lease
         self.reserve: Callable[[Iterable[str]], list[bool]] = self._slots.reserve
         self.cancel: Callable[[Iterable[str]], None] = self._slots.cancel
