@@ -7,6 +7,7 @@ notification have been stored all the same, the inbox knows it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
@@ -66,6 +67,7 @@ class RedisReplay:
         self._faults = RepeatedLog(_log)
         self._url = url
         self._redis = self._connected()
+        self._asked: set[asyncio.Future[None]] = set()  # what has not been answered yet
 
     async def open(self) -> None:
         """Ask whether the server is there.
@@ -77,10 +79,23 @@ class RedisReplay:
             await self._redis.ping()
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Disconnect, once the server has answered: nobody could let go of an id that it took."""
+        if self._asked:
+            await asyncio.wait(self._asked, timeout=_TIMEOUT.total_seconds())
         with contextlib.suppress(RedisError, OSError):
             await self._redis.aclose()
         self._redis = self._connected()  # the next start may be in another event loop
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        answered = asyncio.get_running_loop().create_future()
+        self._asked.add(answered)
+        try:
+            with _faults():
+                yield
+        finally:
+            self._asked.remove(answered)
+            answered.set_result(None)
 
     def _connected(self) -> Redis:
         seconds = _TIMEOUT.total_seconds()
@@ -106,7 +121,7 @@ class RedisReplay:
             StorageError: The server is out of reach.
         """
         reserved = seen._replace(holder=secrets.token_hex(8))
-        with _faults():
+        with self._asking():
             fresh = await self._redis.set(
                 self._key(seen), _reserved(reserved), nx=True, px=self._lease // _MILLISECOND
             )
@@ -133,7 +148,7 @@ class RedisReplay:
         """Remember for good what is stored now; if that fails, the inbox alone remembers it."""
         value = f"accepted {reserved.body_sha256}"
         try:
-            with _faults():
+            with self._asking():
                 px = self._remember_for // _MILLISECOND
                 await self._redis.set(self._key(reserved), value, px=px)
         except StorageError as exc:
@@ -143,7 +158,7 @@ class RedisReplay:
 
     async def release(self, reserved: Seen) -> None:
         """Let go of an id; if that fails, it is free when the lease ends."""
-        with contextlib.suppress(StorageError), _faults():
+        with contextlib.suppress(StorageError), self._asking():
             await self._redis.eval(_RELEASE, 1, self._key(reserved), _reserved(reserved))
 
     def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:  # noqa: ARG002

@@ -148,6 +148,28 @@ async def test_a_server_that_is_away_is_a_storage_error_and_comes_back(
     assert "remembered by the inbox alone" in caplog.text
 
 
+async def test_an_id_that_is_reserved_while_it_is_closed_can_be_let_go(
+    replay: RedisReplay, redis: Redis
+) -> None:
+    await replay.open()
+    await redis.client_pause(60_000, all=False)  # nobody may write
+
+    async def asks() -> bool:
+        return any(each["cmd"] == "set" for each in await redis.client_list())
+
+    asking = asyncio.create_task(replay.reserve(SEEN))
+    await eventually(asks)
+    closing = asyncio.create_task(replay.close())
+    await asyncio.sleep(0)  # it has begun
+    await redis.client_unpause()
+    await closing
+    reservation = await asking
+    assert reservation is not None
+    await replay.release(reservation)
+
+    assert await replay.reserve(SEEN) is not None
+
+
 async def test_it_writes_nothing_into_the_database(replay: RedisReplay) -> None:
     reservation = await reserved(replay)
 
