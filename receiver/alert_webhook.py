@@ -44,7 +44,7 @@ class AlertWebhook(AlertSink):
         self._signer = read_signer(secret)
         self._clock = clock
 
-    def takes(self, alert: Alert) -> bool:
+    def accepts(self, alert: Alert) -> bool:
         """Take everything but faults of the database."""
         return (alert.code, alert.about) != (AlertCode.HEALTH_FAULT, "storage")
 

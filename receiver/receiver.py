@@ -348,7 +348,7 @@ class Receiver(CallbackDecorators):
             self._metrics = ReceiverMetrics(
                 read=self._read, slots=self.dispatcher.slots, hanging=self.dispatcher.count_hanging
             )
-            self.events.add(self._metrics.hear)
+            self.events.add(self._metrics.on_event)
         return self._metrics
 
     def _sending_alerts(self, options: AlertOptions) -> Alerts:

@@ -1,1 +1,1 @@
-"""Alerts: what somebody should look at, sent somewhere, and not a thousand times."""
+"""Alerts about faults, sent to operators at a limited rate."""

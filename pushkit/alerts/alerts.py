@@ -1,4 +1,4 @@
-"""`Alerts`: hears of everything, looks after the rest, and sends what is an alert."""
+"""`Alerts`: listens to events, checks health periodically, and sends alerts to their sinks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pushkit.scheduling.pump import cancelled
 
 _log = logging.getLogger("pushkit.alerts")
 
-_WAITING: Final = 1000
-_LAST_SECONDS: Final = 5.0
+_QUEUE_SIZE: Final = 1000
+_STOP_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,19 +30,20 @@ class AlertOptions:
     """Where alerts go: dead letters, disabled subscriptions, faults of this side, keys, callbacks.
 
     Attributes:
-        log: Into the log, as errors of the logger `pushkit.alerts`.
-        command: A program and its arguments, which gets each as JSON on its standard input.
-        webhook: A URL that gets each as a signed message: of a sender through its own outbox, of a
-            receiver by itself, with `webhook_secret`. Faults of the database or of the outbox do
-            not go there, but into the log, if there is no command.
+        log: Write alerts to the log, as errors of the logger `pushkit.alerts`.
+        command: A program and its arguments; it gets each alert as JSON on its standard input.
+        webhook: A URL that gets each alert as a signed message: a sender uses its own outbox, a
+            receiver signs with `webhook_secret`. Faults of the database or of the outbox do not go
+            there, but to the command, or without one to the log.
         webhook_token: The A2A token that a sender's webhook expects, if it expects one.
-        webhook_secret: What a receiver, which has neither outbox nor key, signs with: a secret of
-            Standard Webhooks, `whsec_…`.
-        every: The same alert is sent once in this time; then it says how many more there were.
-        look_every: How often to look whether all is well, and whether a key is near its end.
+        webhook_secret: A secret of Standard Webhooks, `whsec_…`, with which a receiver signs, since
+            it has neither outbox nor key.
+        every: The same alert is sent once in this time; the next one says how many were not sent.
+        look_every: How often to check health, and whether a key is near its end.
 
     Raises:
-        ConfigError: They go nowhere, there is no such program, or a time is not more than 0.
+        ConfigError: There is nowhere to send alerts, there is no such program, or a time is not
+            more than 0.
     """
 
     log: bool = False
@@ -55,7 +56,7 @@ class AlertOptions:
 
     def __post_init__(self) -> None:
         if not (self.log or self.command or self.webhook):
-            raise ConfigError("alerts: expected log, command or webhook: nobody would get them")
+            raise ConfigError("alerts: nowhere to send them, expected log, command or webhook")
         check_list("alerts: command", self.command, shown=False)
         for name in ("every", "look_every"):
             if getattr(self, name) <= timedelta(0):
@@ -63,22 +64,21 @@ class AlertOptions:
                 raise ConfigError(f"alerts: {name}: found {found}, expected more than 0 s")
 
     def sinks(self) -> list[AlertSink]:
-        """Return where they go, the webhook aside."""
+        """Return the sinks other than the webhook."""
         found: list[AlertSink] = [AlertLog()] if self.log else []
         return [*found, AlertCommand(self.command)] if self.command else found
 
 
 class Alerts:
-    """Sends what is an alert to every sink; each has a queue, so that none waits for another."""
+    """Sends alerts to every sink; each sink has a queue, so that none waits for another."""
 
     def __init__(
         self,
-        options: AlertOptions,  # how often
-        sinks: Sequence[AlertSink],  # where to
+        options: AlertOptions,  # only its times are used
+        sinks: Sequence[AlertSink],
         *,
-        # Returns what is wrong just now, as events.
-        look: Callable[[], Awaitable[Sequence[Event]]],
-        events: Listeners,  # whom to hear, and whom to tell of what was looked for
+        look: Callable[[], Awaitable[Sequence[Event]]],  # returns the current faults, as events
+        events: Listeners,  # to listen to, and to emit the faults that `look` returns
     ) -> None:
         self._bound = AlertBound(options.every)
         self._pause = options.look_every.total_seconds()
@@ -86,28 +86,28 @@ class Alerts:
         self._events = events
         self._faults = RepeatedLog(_log)
         self._queues: list[tuple[AlertSink, asyncio.Queue[Alert]]] = [
-            (sink, asyncio.Queue(_WAITING)) for sink in sinks
+            (sink, asyncio.Queue(_QUEUE_SIZE)) for sink in sinks
         ]
         self._running: list[asyncio.Task[None]] = []
-        events.add(self.hear)
+        events.add(self.on_event)
 
-    def hear(self, event: Event) -> None:
-        """Queue an event for every sink, if it is an alert and not one too many."""
+    def on_event(self, event: Event) -> None:
+        """Queue an event for every sink that accepts it, if it is an alert and within its rate."""
         found = alert_of(event)
-        alert = None if found is None else self._bound.admit(found)
+        alert = None if found is None else self._bound.limit(found)
         if alert is None:
             return
-        takers = [each for each in self._queues if each[0].takes(alert)]
-        if self._queues and not takers:
+        accepting = [each for each in self._queues if each[0].accepts(alert)]
+        if self._queues and not accepting:
             log_alert(alert)
-        for sink, queue in takers:
+        for sink, queue in accepting:
             try:
                 queue.put_nowait(alert)
             except asyncio.QueueFull:
-                _log.error("alert not sent by %s, %d wait: %s", sink.name, _WAITING, alert.says)
+                _log.error("alert not sent by %s, %d wait: %s", sink.name, _QUEUE_SIZE, alert.says)
 
     def start(self) -> None:
-        """Send, and look, until `stop`. Does nothing if it does already."""
+        """Send alerts and check health until `stop`; does nothing if already started."""
         if not self._running:
             self._running = [
                 asyncio.create_task(self._send_all(sink, queue), name=f"alerts-{sink.name}")
@@ -116,25 +116,25 @@ class Alerts:
             self._running.append(asyncio.create_task(self._watch(), name="alerts-watch"))
 
     async def stop(self) -> None:
-        """Send what waits, for a few seconds, and end."""
+        """Send the queued alerts for up to 5 seconds, log the others, and stop."""
         running, self._running = self._running, []
         if running:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_SECONDS):
+                async with asyncio.timeout(_STOP_SECONDS):
                     for _, queue in self._queues:
                         await queue.join()
         for task in running:
             await cancelled(task)
-        ended = self._queues
+        stopped = self._queues
         # The next start may be in another event loop.
-        self._queues = [(sink, asyncio.Queue(_WAITING)) for sink, _ in ended]
-        for sink, queue in ended:
+        self._queues = [(sink, asyncio.Queue(_QUEUE_SIZE)) for sink, _ in stopped]
+        for sink, queue in stopped:
             await sink.close()
             while not queue.empty():
-                _say_stopped(sink, queue.get_nowait())
+                _log_unsent(sink, queue.get_nowait())
 
     async def run_once(self) -> None:
-        """Look once, and tell what was found."""
+        """Check health once, and emit the faults that were found."""
         for event in await self._look():
             self._events.emit(event)
 
@@ -143,8 +143,8 @@ class Alerts:
             try:
                 await self.run_once()
             except Exception as exc:  # noqa: BLE001  # the top of a loop
-                said = "alerts: could not look whether all is well"
-                self._faults.say(type(exc).__name__, logging.ERROR, said, exc_info=exc)
+                message = "alerts: could not check health"
+                self._faults.say(type(exc).__name__, logging.ERROR, message, exc_info=exc)
             await asyncio.sleep(self._pause)
 
     async def _send_all(self, sink: AlertSink, queue: asyncio.Queue[Alert]) -> None:
@@ -155,13 +155,13 @@ class Alerts:
             except PushkitError as exc:
                 _log.error("alert not sent by %s: %s; it says: %s", sink.name, exc, alert.says)
             except asyncio.CancelledError:
-                _say_stopped(sink, alert)
+                _log_unsent(sink, alert)
                 raise
-            except Exception:  # noqa: BLE001  # one that fails stops none of the others
+            except Exception:  # noqa: BLE001  # one failure must not stop the other alerts
                 _log.exception("alert not sent by %s; it says: %s", sink.name, alert.says)
             finally:
                 queue.task_done()
 
 
-def _say_stopped(sink: AlertSink, alert: Alert) -> None:
+def _log_unsent(sink: AlertSink, alert: Alert) -> None:
     _log.error("alert not sent by %s before the end; it says: %s", sink.name, alert.says)

@@ -1,4 +1,4 @@
-"""Which events are alerts, and how often the same one is sent: pure."""
+"""Decides which events are alerts, and how often the same alert is sent; without I/O."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from pushkit.events.sender import (
 from pushkit.logs import printable
 from pushkit.record import field, record
 
-_MOST: Final = 100
+_MAX_SUBJECTS: Final = 100
 _OTHER: Final = "other"
 
 
 class AlertCode(StrEnum):
-    """What an alert is about."""
+    """The kind of an alert."""
 
     DEAD_LETTER = "dead_letter"
     SUBSCRIPTION_DISABLED = "subscription_disabled"
@@ -38,27 +38,27 @@ class AlertCode(StrEnum):
 
 @record(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something that somebody should look at."""
+    """A fault that an operator should know about."""
 
-    code: AlertCode  # what it is about
+    code: AlertCode
     at: datetime  # when it was found
-    about: str  # what makes two of them the same: an origin, a sender, a key, a part
+    about: str  # an origin, a sender, a key, a part: alerts with the same code and subject repeat
     says: str  # a sentence
-    # What the event says.
+    # The members of the event.
     facts: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
-    more: int = 0  # how many like it were found since the last one, and not sent
+    more: int = 0  # how many repetitions were not sent since the previous one
 
     def document(self) -> dict[str, object]:
-        """Return it as JSON has it: what a command reads and a webhook gets."""
+        """Return the JSON document that a command or a webhook gets."""
         members = {"code": self.code.value, "at": self.at.isoformat(), "about": self.about}
         return {**members, "says": self.says, "more": self.more, "facts": dict(self.facts)}
 
 
 def alert_of(event: Event) -> Alert | None:
-    """Return what an event is as an alert; None for what nobody need look at."""
+    """Return the alert for an event; None if the event is not an alert."""
     match event:
         case DeliveryDead(error="gone"):
-            return None  # its subscription is disabled, which is told besides
+            return None  # its subscription is disabled, which is an alert of its own
         case DeliveryDead(origin=about, error=error) if event.owner != ALERTS_OWNER:
             code = AlertCode.DEAD_LETTER
             says = f"a delivery of task {printable(event.task_id)} to {about} was given up: {error}"
@@ -68,7 +68,7 @@ def alert_of(event: Event) -> Alert | None:
             says += f" {error}"
         case LocalFault(error=error):
             code, about = AlertCode.LOCAL_FAULT, str(error)
-            says = f"deliveries wait because of something on this side: {error}"
+            says = f"deliveries wait because of a fault on this side: {error}"
         case NotificationDead(error=error):
             code, about = AlertCode.DEAD_LETTER, str(event.sender)
             says = f"notification {event.notification_id} of task {printable(event.task_id)} was"
@@ -89,31 +89,31 @@ class _Sent:
 
 
 class AlertBound:
-    """Lets the same alert through once in an interval, and counts the others.
+    """Lets the same alert through once in an interval, and counts its repetitions.
 
-    Of more than a hundred different ones of a code in an interval the rest is one: `other`.
+    After a hundred different subjects of a code in an interval, all others count as one: `other`.
     """
 
     def __init__(self, every: timedelta) -> None:
         self._every = every
-        # By what it is about, for each code: one that others cause crowds out no other.
+        # By subject, for each code: so alerts that outsiders cause do not crowd out other codes.
         self._sent: dict[AlertCode, dict[str, _Sent]] = {code: {} for code in AlertCode}
 
-    def admit(self, alert: Alert) -> Alert | None:
-        """Return an alert as it is to be sent; None if it is only counted."""
+    def limit(self, alert: Alert) -> Alert | None:
+        """Return the alert to send; None if it is a repetition, which is only counted."""
         about, of_code = alert.about, self._sent[alert.code]
-        if about not in of_code and len(of_code) >= _MOST:
-            of_code = {each: sent for each, sent in of_code.items() if self._is_lately(sent, alert)}
+        if about not in of_code and len(of_code) >= _MAX_SUBJECTS:
+            of_code = {each: sent for each, sent in of_code.items() if self._is_recent(sent, alert)}
             self._sent[alert.code] = of_code
-            if len(of_code) >= _MOST:
+            if len(of_code) >= _MAX_SUBJECTS:
                 about = _OTHER
         before = of_code.get(about)
-        if before is not None and self._is_lately(before, alert):
+        if before is not None and self._is_recent(before, alert):
             before.unsent += 1
             return None
         of_code[about] = _Sent(alert.at)
         return replace(alert, more=before.unsent) if before else alert
 
-    def _is_lately(self, sent: _Sent, alert: Alert) -> bool:
-        # Both ways: a clock that was set back must keep nothing unsaid.
+    def _is_recent(self, sent: _Sent, alert: Alert) -> bool:
+        # The absolute difference, so that a clock that was set back does not suppress alerts.
         return abs(alert.at - sent.at) < self._every

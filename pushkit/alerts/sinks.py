@@ -1,4 +1,4 @@
-"""Where alerts go that need neither a network nor an outbox: the log, and a command."""
+"""`AlertSink`, and the two sinks without a network or an outbox: the log and a command."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pushkit.programs import find_program, run_program
 _log = logging.getLogger("pushkit.alerts")
 
 _COMMAND_WITHIN: Final = timedelta(seconds=30)
-_OURS: Final = ("PUSHKIT_", "RECEIVER_")  # variables that may hold secrets
+_SECRET_PREFIXES: Final = ("PUSHKIT_", "RECEIVER_")  # of variables that may hold secrets
 
 
 class AlertSink(ABC):
-    """Somewhere that alerts go."""
+    """A destination for alerts."""
 
     name: ClassVar[str]  # for the log
 
-    def takes(self, alert: Alert) -> bool:  # noqa: ARG002  # most take all
-        """Say whether an alert may go there: not by what may be at fault itself."""
+    def accepts(self, alert: Alert) -> bool:  # noqa: ARG002  # most accept all
+        """Return whether this sink can send an alert; not if it depends on the faulty part."""
         return True
 
     @abstractmethod
     async def send(self, alert: Alert) -> None:
-        """Send one; what it raises is logged, with the alert."""
+        """Send an alert; any exception is logged with the alert."""
 
     async def close(self) -> None:  # noqa: B027  # most have nothing open
-        """Let go of connections."""
+        """Close connections."""
 
 
 def log_alert(alert: Alert) -> None:
@@ -57,8 +57,8 @@ class AlertLog(AlertSink):
 class AlertCommand(AlertSink):
     """Runs a program for each alert, which it gets as JSON on its standard input.
 
-    There is no shell, and none of the variables that may hold secrets of ours. Raises ConfigError:
-    no such program.
+    There is no shell, and the program does not get variables that may hold pushkit's secrets.
+    Raises ConfigError: no such program.
     """
 
     name = "command"
@@ -67,12 +67,12 @@ class AlertCommand(AlertSink):
         self._command = find_program(command, setting="alerts: command")
 
     async def send(self, alert: Alert) -> None:
-        """Run it once. Raises AlertFailedError: it did not start, or end in time with 0."""
-        variables = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-        told = json.dumps(alert.document(), default=str).encode()
+        """Run the program. Raises AlertFailedError: it did not start, or not end with 0 in time."""
+        variables = {k: v for k, v in os.environ.items() if not k.startswith(_SECRET_PREFIXES)}
+        content = json.dumps(alert.document(), default=str).encode()
         try:
             status = await run_program(
-                self._command, told, within=_COMMAND_WITHIN, environment=variables
+                self._command, content, within=_COMMAND_WITHIN, environment=variables
             )
         except TimeoutError as exc:
             seconds = _COMMAND_WITHIN.total_seconds()

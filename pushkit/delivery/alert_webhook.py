@@ -39,7 +39,7 @@ class AlertWebhook(AlertSink):
         self._every = every
         self._is_subscribed = False
 
-    def takes(self, alert: Alert) -> bool:
+    def accepts(self, alert: Alert) -> bool:
         """Take what does not say that delivering itself may not work."""
         return alert.code not in {AlertCode.LOCAL_FAULT, AlertCode.HEALTH_FAULT}
 

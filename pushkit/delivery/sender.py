@@ -365,7 +365,7 @@ class PushSender:
             self._metrics = SenderMetrics(
                 read=self._read, slots=lambda: (number - slots.free, number)
             )
-            self.events.add(self._metrics.hear)
+            self.events.add(self._metrics.on_event)
             if self._is_open:
                 self._metrics.start()
         return self._metrics

@@ -1,4 +1,4 @@
-"""Data that declares a schema of the agent's card: whether it fits. The extra `schemas`."""
+"""Checks data parts by the schemas that an agent's card declares. Needs the extra `schemas`."""
 
 from pushkit.schemas.structured_data import (
     CardSchemas,

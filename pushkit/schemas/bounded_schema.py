@@ -1,20 +1,20 @@
-"""JSON Schema validation that a hostile schema cannot turn against the process.
+"""JSON Schema validation within limits, so that a hostile schema cannot harm the process.
 
-Schemas come from agents' cards. What is bounded, and against what:
+Schemas come from agents' cards. The limits, and the attacks that they prevent:
 
-- Nothing is fetched: a `$ref` is `#…`, and the registry knows nothing.
-- Patterns run on RE2, in linear time: `re` backtracks, `(a+)+$` for ever. Their automata are
-  limited in size, and searching costs by it.
-- Every keyword that is applied costs steps, and steps are limited: references that double at each
-  level reach 2^n applications in n lines. So is computing time, which is looked at with each step:
-  a step may be dearer than it looks.
-- What the library works out by itself, without applying keywords, is refused: which members were
-  evaluated elsewhere, and where a dynamic reference leads.
-- Schemas are limited in size and depth, data in how much of it there is. A schema is held against
-  its dialect's under the same limits.
-- Whatever the library raises is a verdict: a `$ref` may point at what is no schema.
+- Nothing is fetched: a `$ref` starts with `#`, and the registry is empty.
+- Patterns run on RE2, in linear time: with `re`, `(a+)+$` backtracks exponentially. The size of
+  their automata is limited, and the cost of a search depends on it.
+- Each applied keyword costs steps, which are limited: n lines of references that double at each
+  level cause 2^n applications. Computing time is limited too, and is checked at each step, because
+  a step may cost more than estimated.
+- Keywords that the library evaluates without applying others are refused: `unevaluated…`, and
+  dynamic references.
+- Schemas are limited in size and depth, and each value of the data costs a step. A schema is
+  checked against the schema of its dialect under the same limits.
+- Any error of the library is a verdict: a `$ref` may point at something that is not a schema.
 
-A schema that breaks a rule is unusable, and data that costs too much is undecided: never valid.
+A schema that breaks a rule is unusable; data that costs too much is undecided, never valid.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MAX_SCHEMA_CHARS = 64 * 1024
 MAX_SCHEMA_DEPTH = 32
 MAX_STEPS = 100_000
-# Of the schema itself: each of its own has some dozens of its dialect's keywords applied to it.
+# For checking the schema itself: dozens of its dialect's keywords apply to each of its subschemas.
 _MAX_STEPS_OF_SCHEMA = 20 * MAX_STEPS
 _MAX_REGEXES = 256
 
@@ -54,17 +54,17 @@ _DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 
 @record(frozen=True, slots=True, kw_only=True)
 class Complaint:
-    """Why data does not fit: where, and which rule. Never what stands there."""
+    """Why data does not fit. Never contains the data itself."""
 
-    path: str
-    rule: str
+    path: str  # a JSON Pointer into the data
+    rule: str  # the keyword of the schema
 
 
 class BoundedSchema:
-    """One schema, checked, with which data can be checked.
+    """A schema that was checked, and checks data.
 
     Raises:
-        InvalidSchemaError: Not a schema, or one that breaks a limit.
+        InvalidSchemaError: The document is not a schema, or exceeds a limit.
         ConfigError: The extra `schemas` is not installed.
     """
 
@@ -72,7 +72,7 @@ class BoundedSchema:
         self,
         document: JsonValue,
         *,
-        max_seconds: float = MAX_SECONDS,  # how much computing that may take
+        max_seconds: float = MAX_SECONDS,  # of computing time to check the schema
     ) -> None:
         require_extra()
         if not isinstance(document, dict | bool):
@@ -90,10 +90,10 @@ class BoundedSchema:
         self._base = base
 
     def check(self, data: JsonValue, steps: Steps | None = None) -> Complaint | None:
-        """Return what is wrong with data, or None; several checks may share what may be spent.
+        """Return the first complaint about data, or None; several checks may share `steps`.
 
         Raises:
-            UndecidedError: It cannot be decided within the limits, or not with this schema at all.
+            UndecidedError: The limits were reached, or the schema cannot be applied.
         """
         from referencing import Registry
 
@@ -110,13 +110,13 @@ def _first_complaint(validator: Any, data: JsonValue, steps: Steps) -> Complaint
         steps.spend(nodes(data))
         error = next(validator.iter_errors(data), None)
     except RecursionError as exc:
-        raise UndecidedError("the schema goes in a circle, or too deep") from exc
+        raise UndecidedError("the schema is recursive without end, or nested too deeply") from exc
     except Unresolvable as exc:
         raise UndecidedError("a reference of the schema leads nowhere") from exc
     except UndecidedError:
         raise
-    except Exception as exc:  # a library's, on a stranger's schema and numbers
-        # A `$ref` to what is no schema is applied as it stands; floats have an end.
+    except Exception as exc:
+        # For example, a `$ref` to something that is not a schema, or a number beyond all floats.
         raise UndecidedError("the schema cannot be applied to this data") from exc
     finally:
         STEPS.reset(outer)
@@ -140,7 +140,7 @@ def _check_size(document: JsonValue) -> None:
 
 
 def _check_keywords(document: JsonValue, steps: Steps) -> None:
-    """Refuse what would leave the limits, wherever it stands, even where it is no keyword."""
+    """Refuse members that break a rule anywhere in the document, even if they are not keywords."""
     patterns: list[str] = []
     for node, depth in walk(document):
         if depth > MAX_SCHEMA_DEPTH:
@@ -157,13 +157,13 @@ def _check_keywords(document: JsonValue, steps: Steps) -> None:
 
 def _check_references(node: JsonObject, *, at_root: bool) -> None:
     if not at_root and isinstance(node.get("$schema"), str):
-        raise InvalidSchemaError("$schema: expected at the root alone")
+        raise InvalidSchemaError("$schema: expected only at the root")
     if found := next((name for name in _UNBOUNDED if name in node), None):
-        raise InvalidSchemaError(f"{found}: what that takes cannot be bounded; not supported")
+        raise InvalidSchemaError(f"{found}: not supported, because its cost cannot be bounded")
     target = node.get("$ref")
-    # An anchor is searched for through the whole schema each time.
+    # To find an anchor, the library searches the whole schema each time.
     if isinstance(target, str) and target != "#" and not target.startswith("#/"):
-        raise InvalidSchemaError("$ref: expected a place within the schema, starting with #/")
+        raise InvalidSchemaError("$ref: expected a location in this schema, starting with #/")
 
 
 def _patterns(node: JsonObject) -> Iterator[str]:
@@ -188,5 +188,5 @@ def _validator_class(dialect: JsonValue) -> type[Validator]:
     unknown: Any = None
     known: type[Validator] | None = validator_for({"$schema": dialect}, default=unknown)
     if known is None:
-        raise InvalidSchemaError("$schema: not a dialect that is known")
+        raise InvalidSchemaError("$schema: unknown dialect")
     return known

@@ -1,7 +1,4 @@
-"""The keywords of JSON Schema, each costing steps, and none of them backtracking.
-
-See `pushkit.schemas.bounded_schema`, which this is the inner half of.
-"""
+"""Keywords of JSON Schema that cost steps and do not backtrack, for `bounded_schema`."""
 
 from __future__ import annotations
 
@@ -22,27 +19,27 @@ if TYPE_CHECKING:
 MISSING_EXTRA = "structured data needs the extra: pip install 'pushkit[schemas]'"
 MAX_SECONDS = 2.0
 _MAX_REGEX_CHARS = 1024
-# Of an automaton and what is remembered while it runs; the worst is as slow as it is large.
+# For an automaton and its cache; in the worst case, its time grows with its size.
 _MAX_REGEX_BYTES = 1024 * 1024
 _STATES_A_STEP = 1000
-# Of the stack, for what one keyword calls.
+# Stack frames that are reserved for the calls within one keyword.
 _FRAMES_KEPT = 150
-# Keywords that ask whether a schema holds: `is_valid`, `iter_errors` and a comprehension between.
+# Keywords that try a schema: `is_valid`, `iter_errors` and a comprehension add frames.
 _TRYING = frozenset({"oneOf", "not", "if", "contains", "dependencies", "disallow", "type"})
 
 
 class UndecidedError(Exception):
-    """Whether data fits cannot be said; the message says why."""
+    """It cannot be decided whether data fits; the message says why."""
 
 
 class Steps:
-    """What one validation may still spend: steps, and the computing time of this thread.
+    """The remaining budget of one validation: steps, and the computing time of this thread.
 
-    Steps say before something is done what it costs, but not to the last line of the library; time
-    sees everything, but only once it is over. No step by itself takes long.
+    Steps are charged in advance, but are only an estimate of what the library does. Time is exact,
+    but only known afterwards. No single step takes long.
 
-    The stack is bounded here too, before Python does it: its RecursionError inside of a library in
-    Rust is a panic, which no `except Exception` catches.
+    The stack is bounded here too, before Python's own limit: a RecursionError inside a library in
+    Rust becomes a panic, which no `except Exception` catches.
     """
 
     def __init__(self, limit: int, seconds: float = MAX_SECONDS) -> None:
@@ -51,40 +48,41 @@ class Steps:
         self._frames = 0
 
     def begin(self) -> None:
-        """Look at how much of the stack is left to a validation that begins here."""
+        """Measure how much of the stack is left for a validation that begins here."""
         frame, depth = sys._getframe(), 0
         while frame := frame.f_back:  # type: ignore[assignment]
             depth += 1
         self._frames = sys.getrecursionlimit() - depth - _FRAMES_KEPT
 
     def enter(self, name: str) -> int:
-        """Take the stack that a keyword needs, and return how much that is."""
+        """Reserve the stack frames that a keyword needs; return their number."""
         frames = 7 if name in _TRYING else 4
         self._frames -= frames
         if self._frames < 0:
             self._frames += frames
-            raise UndecidedError("the schema goes in a circle, or too deep")
+            raise UndecidedError("the schema is recursive without end, or nested too deeply")
         return frames
 
     def leave(self, frames: int) -> None:
-        """Give it back."""
+        """Release reserved frames."""
         self._frames += frames
 
     def spend(self, steps: int) -> None:
-        """Spend some. Raises UndecidedError when they, or the time, are used up."""
+        """Spend steps. Raises UndecidedError when the steps or the time are used up."""
         self._left -= steps
         if self._left < 0:
-            raise UndecidedError("checking would take too many steps")
+            raise UndecidedError("the check would take too many steps")
         if time.thread_time() > self._until:
-            raise UndecidedError("checking takes too long")
+            raise UndecidedError("the check takes too long")
 
 
-# Of the validation that runs: a validator makes others as it descends, which cannot be handed it.
+# The steps of the current validation. A validator creates others as it descends, and cannot pass
+# them an argument.
 STEPS: ContextVar[Steps] = ContextVar("pushkit_schema_steps")
 
 
 def walk(document: JsonValue) -> Iterator[tuple[JsonValue, int]]:
-    """Return every value in a document, with its depth."""
+    """Yield every value in a document, with its depth."""
     level = [document]
     depth = 0
     while level:
@@ -106,7 +104,7 @@ def nodes(document: JsonValue) -> int:
 
 @lru_cache(maxsize=256)
 def regex(pattern: str) -> Any:
-    """Compile a pattern. Raises InvalidSchemaError: not one of RE2's, or too long."""
+    """Compile a pattern. Raises InvalidSchemaError: RE2 does not support it, or it is too long."""
     import re2
 
     if len(pattern) > _MAX_REGEX_CHARS:
@@ -118,17 +116,17 @@ def regex(pattern: str) -> Any:
         return re2.compile(pattern, options=options)
     except re2.error as exc:
         raise InvalidSchemaError(
-            "pattern: not one of RE2's, which has no look-around, or too large"
+            "pattern: too large, or not supported by RE2 (which has no look-around)"
         ) from exc
 
 
-def _searching(patterns: Iterable[str], characters: int) -> int:
-    """Return how many steps it takes at worst to search a text for some patterns."""
+def _search_cost(patterns: Iterable[str], characters: int) -> int:
+    """Return how many steps a search of a text for some patterns takes in the worst case."""
     return sum(1 + characters * regex(p).programsize // _STATES_A_STEP for p in patterns)
 
 
 def require_extra() -> None:
-    """Import what checks schemas. Raises ConfigError: the extra `schemas` is not installed."""
+    """Import the libraries. Raises ConfigError: the extra `schemas` is not installed."""
     try:
         import jsonschema  # noqa: F401
         import re2  # noqa: F401
@@ -146,7 +144,8 @@ def bounded(base: type[Validator]) -> Any:
 
     extend: Any = validators.extend
     counted = {
-        name: _counted(name, _OURS.get(name, keyword)) for name, keyword in base.VALIDATORS.items()
+        name: _counted(name, _REPLACED.get(name, keyword))
+        for name, keyword in base.VALIDATORS.items()
     }
     made = extend(base, counted)
     descend = made.descend
@@ -156,14 +155,14 @@ def bounded(base: type[Validator]) -> Any:
 
 
 def _without_words(error: Any) -> Any:
-    # They quote the data, and of a keyword that collects complaints all are kept.
+    # The messages quote the data, and keywords that collect errors would keep them all in memory.
     STEPS.get().spend(1)
     error.message, error.args = "", ()
     return error
 
 
 def _evolve(validator: Any, **changes: Any) -> Any:
-    # The library's own goes back to an unbounded validator where a schema names its dialect.
+    # The library's `evolve` returns an unbounded validator for a schema that names its dialect.
     import attrs
 
     for field in attrs.fields(type(validator)):
@@ -187,7 +186,7 @@ def _counted(name: str, keyword: Keyword) -> Keyword:
 
 
 def _cost(name: str, value: Any, instance: Any, schema: Any) -> int:
-    """Return how many steps a keyword takes, apart from those of the schemas under it."""
+    """Return how many steps a keyword takes, without those of its subschemas."""
     members = len(instance) if isinstance(instance, list | dict) else 0
     match name:
         case "enum" | "const":
@@ -195,20 +194,21 @@ def _cost(name: str, value: Any, instance: Any, schema: Any) -> int:
         case "uniqueItems":
             return 1 + nodes(instance)
         case "pattern":
-            return 1 + (_searching([value], len(instance)) if isinstance(instance, str) else 0)
+            return 1 + (_search_cost([value], len(instance)) if isinstance(instance, str) else 0)
         case "patternProperties":
-            return 1 + len(value) * members + _searching(value, _named(instance))
+            return 1 + len(value) * members + _search_cost(value, _name_characters(instance))
         case "additionalProperties":
             patterns = schema.get("patternProperties", ())
-            return 1 + members * (1 + len(patterns)) + _searching(patterns, _named(instance))
+            searches = _search_cost(patterns, _name_characters(instance))
+            return 1 + members * (1 + len(patterns)) + searches
     return 1 + (len(value) if isinstance(value, list | dict) else 0)
 
 
-def _named(instance: Any) -> int:
+def _name_characters(instance: Any) -> int:
     return sum(map(len, instance)) if isinstance(instance, dict) else 0
 
 
-# --- keywords that would use `re`, or time that grows with a square -------------------------------
+# --- replacements for keywords that use `re`, or quadratic time -----------------------------------
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
@@ -245,9 +245,9 @@ def _additional_properties(
 def _unique_items(validator: Any, unique: Any, instance: Any, _schema: Any) -> Iterator[Any]:
     if not unique or not validator.is_type(instance, "array"):
         return
-    # 1 and 1.0 are one number, and true is none.
-    said = {json.dumps(_by_value(item), sort_keys=True) for item in instance}
-    if len(said) < len(instance):
+    # 1 and 1.0 are the same number, and true is not a number.
+    distinct = {json.dumps(_by_value(item), sort_keys=True) for item in instance}
+    if len(distinct) < len(instance):
         yield _failed("uniqueItems")
 
 
@@ -267,7 +267,7 @@ def _failed(keyword: str) -> Any:
     return ValidationError(f"{keyword} does not hold")
 
 
-_OURS: Mapping[str, Keyword] = {
+_REPLACED: Mapping[str, Keyword] = {
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,

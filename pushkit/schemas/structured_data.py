@@ -1,7 +1,7 @@
-"""Data parts that declare a schema: the "Input/output schemas" extension, v1.
+"""Checks data parts that name a schema, by the "Input/output schemas" extension, v1.
 
-A data part whose metadata say `mimeType: application/json;schema=<name>` holds data that fits the
-schema which the agent's card declares under that name (extension §1, §2, §4).
+A data part whose metadata contain `mimeType: application/json;schema=<name>` must fit the schema
+that the agent's card declares under that name (extension §1, §2, §4).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXTENSION_URI = (
     "https://raw.githubusercontent.com/facultyai/a2a-extension-object-schemas/refs/heads/main/v1"
 )
 _MAX_SCHEMAS = 64
-# Of computing, to read all schemas of a card.
+# Computing time for reading all schemas of a card.
 _MAX_READING_SECONDS = 5.0
 _THREADS = 2
 
@@ -47,29 +47,29 @@ class Fit(StrEnum):
     UNKNOWN_SCHEMA = "unknown-schema"
     """The card declares no schema of that name."""
     UNDECIDED = "undecided"
-    """The schema is unusable, or checking would cost too much. Not to be taken for valid."""
+    """The schema is unusable, or the check would cost too much. Do not treat the data as valid."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class DataVerdict:
-    """What became of one data part."""
+    """The result of checking one data part."""
 
-    part: DataPart  # the part
-    location: str  # where it stands in the update, such as `artifacts.0.parts.1`
-    schema: str  # the schema that it names
-    fit: Fit  # whether it fits
-    path: str | None = None  # of what does not fit, the first place: a JSON Pointer into the data
-    # The keyword of the schema that does not hold there, or why the schema is unusable.
+    part: DataPart
+    location: str  # of the part in the update, such as `artifacts.0.parts.1`
+    schema: str  # the schema that the part names
+    fit: Fit
+    path: str | None = None  # a JSON Pointer to the first value that does not fit
+    # The keyword that this value violates, or why the schema is unusable.
     rule: str | None = None
 
 
 class CardSchemas:
     """The schemas that an agent's card declares, by name.
 
-    One that is hostile or malformed spoils nothing but its own data.
+    A hostile or malformed schema only affects the data that names it.
 
     Raises:
-        InvalidSchemaError: Too many.
+        InvalidSchemaError: There are more than 64 schemas.
         ConfigError: The extra `schemas` is not installed.
     """
 
@@ -77,11 +77,11 @@ class CardSchemas:
         if len(schemas) > _MAX_SCHEMAS:
             raise InvalidSchemaError(f"{len(schemas)} schemas, expected at most {_MAX_SCHEMAS}")
         if schemas:
-            require_extra()  # now, where a setting is read, and not when data comes
+            require_extra()  # fail when settings are read, not when data arrives
         self._documents = dict(schemas)
         self._read: dict[str, BoundedSchema | InvalidSchemaError] = {}
         self._seconds = _MAX_READING_SECONDS
-        self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+        self._locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -89,12 +89,12 @@ class CardSchemas:
     def of_card(cls, card: Mapping[str, JsonValue]) -> CardSchemas:
         """Read the schemas of a card, whose signature the caller has verified.
 
-        They stand at the card's root (extension §1), or, since an A2A 1.0 card has no members of
-        its own making there, in the extension's `params`. A card that does not declare the
-        extension has none.
+        They are at the card's root (extension §1) or in the extension's `params`, since an A2A 1.0
+        card has no custom members at its root. A card that does not declare the extension has none.
 
         Raises:
-            InvalidSchemaError: The schemas are no object, too many, or two of one name differ.
+            InvalidSchemaError: The schemas are not an object, there are more than 64, or two of the
+                same name differ.
         """
         params = _extension_params(card)
         if params is None:
@@ -112,7 +112,7 @@ class CardSchemas:
 
     @property
     def unusable(self) -> dict[str, str]:
-        """Which schemas cannot be used, and why."""
+        """The schemas that cannot be used, by name, and why."""
         found = {name: self._schema(name) for name in self._documents}
         return {
             name: str(schema)
@@ -121,12 +121,12 @@ class CardSchemas:
         }
 
     @property
-    def turn(self) -> asyncio.Lock:
-        """Held while data is checked apart: one card has no more than one thread at a time."""
-        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+    def lock(self) -> asyncio.Lock:
+        """Held while a thread checks data, so that one card never uses more than one thread."""
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     def _schema(self, name: str) -> BoundedSchema | InvalidSchemaError | None:
-        """Read a schema when data first names it: a card may hold many, and costly ones."""
+        """Return a schema, read when data first names it: a card may have many costly ones."""
         if name not in self._documents:
             return None
         if name not in self._read:
@@ -143,25 +143,25 @@ class CardSchemas:
     def verdict(
         self, part: DataPart, name: str, location: str, steps: Steps | None = None
     ) -> DataVerdict:
-        """Check a part against the schema of a name, with what may be spent if that is shared."""
+        """Check a part against the named schema; several checks may share `steps`."""
 
-        def said(fit: Fit, path: str | None = None, rule: str | None = None) -> DataVerdict:
+        def result(fit: Fit, path: str | None = None, rule: str | None = None) -> DataVerdict:
             return DataVerdict(
                 part=part, location=location, schema=name, fit=fit, path=path, rule=rule
             )
 
         schema = self._schema(name)
         if schema is None:
-            return said(Fit.UNKNOWN_SCHEMA)
+            return result(Fit.UNKNOWN_SCHEMA)
         if isinstance(schema, InvalidSchemaError):
-            return said(Fit.UNDECIDED, rule=str(schema))
+            return result(Fit.UNDECIDED, rule=str(schema))
         try:
             complaint = schema.check(part.data, steps)
         except UndecidedError as exc:
-            return said(Fit.UNDECIDED, rule=str(exc))
+            return result(Fit.UNDECIDED, rule=str(exc))
         if complaint is None:
-            return said(Fit.VALID)
-        return said(Fit.INVALID, complaint.path, complaint.rule)
+            return result(Fit.VALID)
+        return result(Fit.INVALID, complaint.path, complaint.rule)
 
 
 def _extension_params(card: Mapping[str, JsonValue]) -> Mapping[str, JsonValue] | None:
@@ -176,13 +176,13 @@ def _extension_params(card: Mapping[str, JsonValue]) -> Mapping[str, JsonValue] 
 
 
 def check_structured_data(update: TaskUpdate, schemas: CardSchemas) -> list[DataVerdict]:
-    """Check what an agent sends: every data part of its artifacts and messages that names a schema.
+    """Check every data part that names a schema in the artifacts and messages of an agent's update.
 
-    A task's history is left out: it is mostly what the client itself said. Pure, but not free:
-    a small part takes about a millisecond, all of them together at most about two seconds; what is
-    left then is undecided. In an event loop, `await check_structured_data_apart(update, schemas)`.
+    A task's history is not checked: most of it is the client's own. A small part takes about a
+    millisecond; all parts together take at most about two seconds, and those left then are
+    undecided. In an event loop, use `await check_structured_data_apart(update, schemas)`.
     """
-    steps = Steps(MAX_STEPS)  # of the update: ten thousand parts are one sender's one body
+    steps = Steps(MAX_STEPS)  # for the whole update, since one body may hold thousands of parts
     return [
         schemas.verdict(part, part.schema_name, location, steps)
         for location, part in _data_parts(update)
@@ -193,13 +193,14 @@ def check_structured_data(update: TaskUpdate, schemas: CardSchemas) -> list[Data
 async def check_structured_data_apart(
     update: TaskUpdate, schemas: CardSchemas
 ) -> list[DataVerdict]:
-    """Check the same on a thread of its own kind, of which there are two.
+    """Do what `check_structured_data` does on one of two threads for this purpose.
 
-    Each card's data waits for its turn, so that an agent with a costly schema holds up its own.
+    Checks for one card run one after another, so that an agent with a costly schema only delays
+    itself.
     """
     if next(_data_parts(update), None) is None:
         return []
-    async with schemas.turn:
+    async with schemas.lock:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(_threads(), check_structured_data, update, schemas)
 
@@ -212,11 +213,11 @@ def _threads() -> ThreadPoolExecutor:
 def check_structured_input(
     message: Message, schemas: CardSchemas, location: str = "message"
 ) -> DataVerdict | None:
-    """Check what a client sends to an agent: the first part that names a schema, if one does.
+    """Check the first data part that names a schema in a client's message to an agent, if any.
 
-    The extension has the agent ignore the others (§3). With a verdict that is not valid the answer
-    should say so; with any verdict, for a message of a task that runs already, the answer must say
-    that the data is rejected.
+    The agent ignores the other parts (extension §3). Unless the verdict is valid, its answer should
+    say so. If the task of the message runs already, its answer must always say that the data is
+    rejected.
     """
     for place, part in _of_parts(message.parts, location):
         if part.schema_name is not None:

@@ -1,1 +1,1 @@
-"""What operators look at: metrics, health, traces. All of it listens to `pushkit.events`."""
+"""Metrics, health and traces for operators."""

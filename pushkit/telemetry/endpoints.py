@@ -1,6 +1,6 @@
-"""`/metrics`, `/healthz` and `/readyz` for operators: on a listener of their own.
+"""Serves `/metrics`, `/healthz` and `/readyz` to operators.
 
-What is wrong is said in one line each, with its reason: this is not for strangers.
+The answers give reasons for each fault, so they are served on a listener that is not public.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Answers operators and their tools."""
+    """The answers of the three endpoints."""
 
-    metrics: Metrics  # what is counted
-    # Returns what stands in the way of serving anybody: then `/readyz` answers 503.
+    metrics: Metrics
+    # Returns the faults, by part, that stop all service: with any, `/readyz` answers 503.
     unready: Callable[[], Awaitable[Mapping[str, str]]]
-    # Returns what is wrong for some and not for all.
+    # Returns the faults, by part, that affect only some senders or destinations.
     degraded: Callable[[], Mapping[str, str]] = dict
 
     async def answer(self, method: str, path: str) -> Page:
@@ -59,28 +59,28 @@ class Endpoints:
         lines = ["not ready" if unready else "ready"]
         lines += [*unready.values(), *(f"degraded: {each}" for each in degraded.values())]
         text = "".join(f"{' '.join(line.split())}\n" for line in lines)
-        # A path may hold what no encoding has.
+        # A path of the file system may contain surrogates, which UTF-8 cannot encode.
         return Page(503 if unready else 200, text.encode("utf-8", "backslashreplace"))
 
 
 @contextlib.asynccontextmanager
 async def serving(endpoints: Endpoints, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
-    """Serve on sockets that listen, for as long as this lasts."""
+    """Serve on listening sockets within this context."""
     faults = RepeatedLog(_log)
 
     async def handle(request: web.BaseRequest) -> web.Response:
         try:
             page = await endpoints.answer(request.method, request.path)
-        except Exception as exc:  # noqa: BLE001  # aiohttp's own line is not written
+        except Exception as exc:  # noqa: BLE001  # the top of a request
             path = printable(request.path)
             faults.say(type(exc).__name__, logging.ERROR, "%s failed", path, exc_info=exc)
-            page = Page(500, b"it failed: see the log\n")
+            page = Page(500, b"internal error: see the log\n")
         headers = {"Content-Type": page.content_type, "Server": "pushkit"}
         if page.status == 405:
             headers["Allow"] = ", ".join(_READS)
         return web.Response(status=page.status, body=page.body, headers=headers)
 
-    # A series of when each other series began doubles them; this process is ours.
+    # `_created` series would double the page; the setting is global, and this is our process.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     loop = asyncio.get_running_loop()
     server = web.Server(handle, access_log=None)

@@ -1,8 +1,8 @@
-"""`Metrics`: what a table of metrics is counted in, and the page that Prometheus reads.
+"""`Metrics`: counts the metrics of a table, and makes the page that Prometheus scrapes.
 
-What events tell is counted here. What the database knows is read when somebody asks, and holds for
-a few seconds: it is never counted twice. In several processes, with `PROMETHEUS_MULTIPROC_DIR` set
-before they start, whichever of them is asked answers for all.
+Events are counted in this process. Values in the database are read at a scrape, and cached for a
+few seconds. If `PROMETHEUS_MULTIPROC_DIR` is set before several processes start, each of them
+answers for all.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ _HOLDS: Final = 3.0  # seconds
 _TICK: Final = 1.0
 _MOST_VALUES: Final = 50
 _OTHER: Final = "other"
-# What processes that count together write, each of them; and how large: beyond what labels come to.
+# The files that each process writes if several count together, and a size above all their needs.
 _FILES: Final = ("counter", "histogram", "gauge_livesum")
 _FILE_BYTES: Final = 1024 * 1024
 
 Readings: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
-"""By name, the values by labels."""
+"""The values of each metric by their labels, by the name of the metric."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsPage:
-    """What a scrape gets."""
+    """The page that a scrape gets."""
 
     content_type: str
     body: bytes
 
 
 class Bounded:
-    """The values of a label that others choose: the first so many, and then `other`."""
+    """Limits the values of a label that outsiders choose: after the first 50, all are `other`."""
 
     def __init__(self, most: int = _MOST_VALUES) -> None:
         self._most = most
         self._known: set[str] = set()
 
     def __call__(self, value: str) -> str:
-        """Return a value as it is counted."""
+        """Return the value under which to count."""
         if value in self._known:
             return value
         if len(self._known) >= self._most:
@@ -68,14 +68,13 @@ class Bounded:
 
 
 class Metrics(Collector):
-    """Counts what a table names."""
+    """Counts the metrics of a table."""
 
     def __init__(
         self,
         table: Iterable[Metric],
         *,
-        # Reads what stands in the database and elsewhere; what it raises is logged, and the page
-        # goes without.
+        # Reads the metrics of type `READING`; if it raises, that is logged, and they are missing.
         read: Callable[[], Awaitable[Readings]],
         lag: str,  # the histogram of the event loop's lag
         tick: Callable[[], None],  # called every second: for gauges of this process
@@ -112,30 +111,30 @@ class Metrics(Collector):
     # --- counting ------------------------------------------------------------------------------
 
     def count(self, name: str, *labels: str) -> None:
-        """Count one."""
+        """Increment a counter by one."""
         counter = self._counters[name]
         (counter.labels(*labels) if labels else counter).inc()
 
     def observe(self, name: str, seconds: float, *labels: str) -> None:
-        """Put a duration into a histogram."""
+        """Add a duration to a histogram."""
         histogram = self._histograms[name]
         (histogram.labels(*labels) if labels else histogram).observe(seconds)
 
     def set(self, name: str, value: float, *labels: str) -> None:
-        """Say how much there is in this process."""
+        """Set a gauge of this process."""
         gauge = self._gauges[name]
         (gauge.labels(*labels) if labels else gauge).set(value)
 
     # --- the clock -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Look at the event loop every second. Does nothing if it does already."""
+        """Measure the event loop's lag every second; does nothing if already started."""
         if self._ticking is None:
-            self._reading = asyncio.Lock()  # the one before may belong to another event loop
+            self._reading = asyncio.Lock()  # the previous one may belong to another event loop
             self._ticking = asyncio.create_task(self._run(), name="pushkit-metrics")
 
     async def stop(self) -> None:
-        """End that."""
+        """Stop measuring."""
         ticking, self._ticking = self._ticking, None
         if ticking is not None:
             await cancelled(ticking)
@@ -163,10 +162,9 @@ class Metrics(Collector):
     async def _read_now(self) -> Readings:
         try:
             return await self._read()
-        except Exception as exc:  # noqa: BLE001  # a page with less on it says more than none
-            said = "metrics: not all could be read: %s"
+        except Exception as exc:  # noqa: BLE001  # the page is served without the readings
             name = type(exc).__name__
-            self._faults.say(name, logging.WARNING, said, name)
+            self._faults.say(name, logging.WARNING, "metrics: not all could be read: %s", name)
             return {}
 
     def _registries(self) -> list[CollectorRegistry]:
@@ -175,17 +173,17 @@ class Metrics(Collector):
         directory = os.environ.get(DIRECTORY)
         if not directory:
             return [self._registry, read]
-        _forget_the_dead(Path(directory))
+        _drop_ended_processes(Path(directory))
         counted = CollectorRegistry()
         MultiProcessCollector(counted, path=directory)  # type: ignore[no-untyped-call]
         return [counted, read]
 
     def describe(self) -> Iterable[Family]:
-        """Say nothing of what there will be: it is read later."""
+        """Return nothing: the readings are only known at a scrape."""
         return []
 
     def collect(self) -> Iterable[Family]:
-        """Return what was read last."""
+        """Yield the most recent readings."""
         for name, values in self._readings.items():
             metric = self._table[name]
             family = GaugeMetricFamily(name, metric.help, labels=metric.labels)
@@ -195,11 +193,10 @@ class Metrics(Collector):
 
 
 def count_in_place(place: str | None) -> None:
-    """Count on in the files of the process in whose place this one was started.
+    """Continue the files of the process that this one replaced; call it before counting anything.
 
-    Otherwise those of every process that died would stay, and be read at every scrape. It does
-    nothing where processes do not count together, or without a place; call it before anything is
-    counted.
+    Otherwise the files of every process that died would stay, and be read at every scrape. Does
+    nothing without a place, or if processes do not count together.
 
     Raises:
         OSError: The disk is full.
@@ -208,7 +205,7 @@ def count_in_place(place: str | None) -> None:
     if place is None or not directory:
         return
     files = {kind: Path(directory, f"{kind}_{place}.db") for kind in _FILES}
-    files["gauge_livesum"].unlink(missing_ok=True)  # what was in use is not any more
+    files["gauge_livesum"].unlink(missing_ok=True)  # gauges start again, counters do not
     for path in files.values():
         _reserve(path)
     counting = prometheus_client.values
@@ -216,9 +213,9 @@ def count_in_place(place: str | None) -> None:
 
 
 def _reserve(path: Path) -> None:
-    """Make a file with all its room on the disk, unless it is there; remove it if there is none.
+    """Create a file with all of its disk space allocated, unless it exists.
 
-    It is written through a mapping: where no room is left for that, SIGBUS kills the process.
+    The file is written through a memory mapping: on a full disk, SIGBUS would kill the process.
     """
     if path.exists():
         return
@@ -229,8 +226,8 @@ def _reserve(path: Path) -> None:
         raise OSError(exc.errno, exc.strerror, str(path)) from exc
 
 
-def _forget_the_dead(directory: Path) -> None:
-    """Leave out the gauges of processes that ended."""
+def _drop_ended_processes(directory: Path) -> None:
+    """Delete the gauges of processes that ended."""
     for path in directory.glob("gauge_live*_*.db"):
         pid = path.stem.rpartition("_")[2]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc").exists():

@@ -1,4 +1,4 @@
-"""What each event counts as, on either side."""
+"""The metrics of senders and receivers, counted from events."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from pushkit.events.sender import (
 from pushkit.telemetry.catalogue import RECEIVER_METRICS, SENDER_METRICS
 from pushkit.telemetry.metrics import Bounded, Metrics, Readings
 
-_NOBODY = "nobody"  # proved to be a sender
+_NOBODY = "nobody"  # the sender of a request that proved no sender
 
 
 class SenderMetrics(Metrics):
-    """The metrics of a sender; hears its events."""
+    """The metrics of a sender."""
 
     def __init__(
         self,
         *,
-        read: Callable[[], Awaitable[Readings]],  # reads what stands in outbox and key file
-        slots: Callable[[], tuple[int, int]],  # returns how many are in use, and how many there are
+        read: Callable[[], Awaitable[Readings]],  # reads the outbox and the key file
+        slots: Callable[[], tuple[int, int]],  # returns how many are in use, and how many exist
     ) -> None:
         super().__init__(
             SENDER_METRICS, read=read, lag="pushkit_event_loop_lag_seconds", tick=self._look
@@ -53,10 +53,10 @@ class SenderMetrics(Metrics):
         self.set("pushkit_slots", number - in_use, "free")
 
     def _code(self, error: str) -> str:
-        # Of all codes a webhook chooses those alone: it must not crowd out the others.
+        # Webhooks choose these codes, and must not crowd out the others.
         return self._status(error) if error.startswith("status_") else error
 
-    def hear(self, event: Event) -> None:  # a table, read from top to bottom
+    def on_event(self, event: Event) -> None:
         """Count an event."""
         match event:
             case Enqueued():
@@ -89,16 +89,14 @@ class SenderMetrics(Metrics):
 
 
 class ReceiverMetrics(Metrics):
-    """The metrics of a receiver; hears its events."""
+    """The metrics of a receiver."""
 
     def __init__(
         self,
         *,
-        # Reads what stands in the inbox, and which keys are missing.
-        read: Callable[[], Awaitable[Readings]],
-        # Returns how many places for notifications are in use, and how many there are.
-        slots: Callable[[], tuple[int, int]],
-        hanging: Callable[[], int],  # returns how many calls hang
+        read: Callable[[], Awaitable[Readings]],  # reads the inbox, and which keys are missing
+        slots: Callable[[], tuple[int, int]],  # returns how many are in use, and how many exist
+        hanging: Callable[[], int],  # returns how many callbacks run on after their time-out
     ) -> None:
         super().__init__(
             RECEIVER_METRICS, read=read, lag="receiver_event_loop_lag_seconds", tick=self._look
@@ -115,7 +113,7 @@ class ReceiverMetrics(Metrics):
         self.set("receiver_slots", number - in_use, "free")
         self.set("receiver_callbacks_hanging", self._hanging())
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Count an event."""
         match event:
             case NotificationAccepted(sender=sender):

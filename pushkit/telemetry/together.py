@@ -1,4 +1,4 @@
-"""How several processes of one service count together: in files of a folder that they share."""
+"""Lets several processes of one service count together, in files of a shared folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client's word
 
 @contextlib.contextmanager
 def counted_together(processes: int) -> Iterator[None]:
-    """Let processes that are started within this count together; where that is set, it stays."""
+    """Let processes started in this context count together; keeps a folder that is set already."""
     if processes == 1 or os.environ.get(DIRECTORY):
         yield
         return

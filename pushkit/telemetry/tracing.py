@@ -1,10 +1,10 @@
-"""`Tracing`: spans of OpenTelemetry, from `notify()` over each attempt to each callback.
+"""`Tracing`: OpenTelemetry spans of `notify()`, of each attempt and of each callback.
 
-The context travels as `traceparent` (W3C Trace Context): stored with the delivery, sent with every
-attempt, stored with the notification. So it outlives processes, and retries a day later belong to
-the same trace. What begins with a stored context is a child of it, and linked to it besides, as the
-semantic conventions of messaging want: an attempt to `notify()`, a callback to what was accepted.
-OpenTelemetry is needed where spans are made: `pip install 'pushkit[otel]'`.
+The context travels as `traceparent` (W3C Trace Context): it is stored with the delivery, sent with
+every attempt, and stored with the notification, so a retry in another process a day later still
+belongs to the trace. A span with a stored context is its child, and is linked to it as well, as the
+semantic conventions of messaging recommend: an attempt to `notify()`, a callback to its acceptance.
+Needs OpenTelemetry: `pip install 'pushkit[otel]'`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ try:
     from opentelemetry import trace
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ImportError as exc:  # said where somebody asks for it
+except ImportError as exc:
     raise ConfigError("tracing: OpenTelemetry is missing: pip install 'pushkit[otel]'") from exc
 
 if TYPE_CHECKING:
@@ -33,40 +33,40 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pushkit.telemetry")
 
 _FORMAT = TraceContextTextMapPropagator()
-# Whoever is cancelled hears of it where they wait, not in what is called.
+# A cancellation of this task is raised only where it awaits; here it is an error of the callee.
 _FAILURES = (Exception, asyncio.CancelledError)
 
 
 class TracedSpan:
-    """A span that runs."""
+    """A span in progress."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
 
     @property
     def traceparent(self) -> str | None:
-        """The context of what follows from it."""
+        """The context for spans that follow from this one."""
         carrier: dict[str, str] = {}
         _FORMAT.inject(carrier, trace.set_span_in_context(self._span))
         return carrier.get("traceparent")
 
     def note(self, **facts: AttributeValue | None) -> None:
-        """Add facts, each under `pushkit.`; None is left out."""
+        """Add attributes, each as `pushkit.<name>`; skips None."""
         for name, value in facts.items():
             if value is not None:
                 self._span.set_attribute(f"pushkit.{name}", value)
 
     def fail(self, error: str) -> None:
-        """Say that it failed, with a code."""
+        """Mark the span as failed, with a code."""
         self._span.set_status(trace.StatusCode.ERROR, error)
         self._span.set_attribute("error.type", error)
 
 
 class Tracing:
-    """Makes spans. One that fails is logged, and takes nothing with it that it was to show.
+    """Makes spans; a failure of OpenTelemetry is logged, and does not affect the traced work.
 
     Args:
-        provider: Where they go; by default the application's own, as OpenTelemetry knows it.
+        provider: Where spans go; by default to OpenTelemetry's global provider.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -74,27 +74,27 @@ class Tracing:
         self._faults = RepeatedLog(_log)
 
     def notifying(self, task_id: str) -> contextlib.AbstractContextManager[TracedSpan]:
-        """Run `notify()` within the span that is current, if any."""
+        """Trace `notify()`, as a child of the current span, if any."""
         return self._span("pushkit notify", trace.SpanKind.PRODUCER, {"task": task_id})
 
     def attempting(
         self, traceparent: str | None, **facts: AttributeValue
     ) -> contextlib.AbstractContextManager[TracedSpan]:
-        """Make an attempt within the trace of its delivery."""
+        """Trace an attempt, as a child of its delivery's `notify()`."""
         stored = _context_of(traceparent)
         return self._span("pushkit attempt", trace.SpanKind.CLIENT, facts, stored, linked=True)
 
     def accepting(
         self, traceparent: str | None, **facts: AttributeValue | None
     ) -> contextlib.AbstractContextManager[TracedSpan]:
-        """Accept a verified notification within the trace of its attempt."""
+        """Trace the acceptance of a verified notification, as a child of its attempt."""
         received = _context_of(traceparent)
         return self._span("pushkit accept", trace.SpanKind.SERVER, facts, received)
 
     def calling(
         self, traceparent: str | None, **facts: AttributeValue | None
     ) -> contextlib.AbstractContextManager[TracedSpan]:
-        """Call a callback within the trace of its notification."""
+        """Trace a callback, as a child of its notification's acceptance."""
         stored = _context_of(traceparent)
         return self._span("pushkit callback", trace.SpanKind.CONSUMER, facts, stored, linked=True)
 
@@ -108,18 +108,18 @@ class Tracing:
         *,
         linked: bool = False,
     ) -> Iterator[TracedSpan]:
-        """Run within a span: of a context, and linked to it; or (None) of the current one."""
+        """Run within a span, a child of a context; None: of the current span."""
         origin = trace.get_current_span(context).get_span_context()
         links = [trace.Link(origin)] if linked and origin.is_valid else None
         try:
             span = self._tracer.start_span(name, context, kind, links=links)
         except _FAILURES as exc:  # of a sampler or a span processor
-            self._tell("start", exc)
-            span = trace.NonRecordingSpan(origin)  # what follows belongs to the trace still
+            self._log_failure("start", exc)
+            span = trace.NonRecordingSpan(origin)  # later spans still belong to the trace
         found = TracedSpan(span)
         found.note(**facts)
         try:
-            # What an exception says stays here: its words may hold a secret.
+            # The message of an exception is not recorded, because it may contain a secret.
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield found
         except Exception as exc:
@@ -129,13 +129,13 @@ class Tracing:
             try:
                 span.end()
             except _FAILURES as exc:  # of a span processor
-                self._tell("end", exc)
+                self._log_failure("end", exc)
 
-    def _tell(self, end: str, exc: BaseException) -> None:
+    def _log_failure(self, end: str, exc: BaseException) -> None:
         message = "a span failed at its %s: the trace has a gap"
         self._faults.say(end, logging.ERROR, message, end, exc_info=exc)
 
 
 def _context_of(traceparent: str | None) -> Context:
-    """Return the context that a header says; an empty one where there is none."""
+    """Return the context of a `traceparent`; without one, an empty context."""
     return _FORMAT.extract({"traceparent": traceparent or ""}, Context())

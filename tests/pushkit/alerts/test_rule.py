@@ -120,7 +120,7 @@ def test_the_same_alert_goes_once_in_an_interval_and_then_says_how_many_there_we
     for minute in range(0, 121, 20):
         alert = alert_of(replace(DEAD, at=NOW + timedelta(minutes=minute)))
         assert alert is not None
-        sent.append(bound.admit(alert))
+        sent.append(bound.limit(alert))
     assert [each.more if each else None for each in sent] == [0, None, None, 2, None, None, 2]
 
 
@@ -132,22 +132,22 @@ def test_a_clock_that_was_set_back_keeps_nothing_unsaid() -> None:
     assert first is not None
     assert a_moment_before is not None
     assert a_day_before is not None
-    assert bound.admit(first) == first
-    assert bound.admit(a_moment_before) is None
-    assert bound.admit(a_day_before) == replace(a_day_before, more=1)
+    assert bound.limit(first) == first
+    assert bound.limit(a_moment_before) is None
+    assert bound.limit(a_day_before) == replace(a_day_before, more=1)
 
 
 def test_another_origin_is_another_alert_up_to_a_hundred_of_them() -> None:
     bound = AlertBound(HOUR)
     alerts = [alert_of(replace(DEAD, origin=f"https://{n}.example.com:443")) for n in range(500)]
-    sent = [bound.admit(alert) for alert in alerts if alert is not None]
+    sent = [bound.limit(alert) for alert in alerts if alert is not None]
     assert len([each for each in sent if each is not None]) == 101
 
     for part in ("storage", "keys"):  # of another code, none is one too many
         fault = alert_of(HealthFault(at=NOW, part=part, reason="it is away"))
         assert fault is not None
-        assert bound.admit(fault) is not None
+        assert bound.limit(fault) is not None
 
     later = alert_of(replace(DEAD, origin="https://new.example.com:443", at=NOW + HOUR))
     assert later is not None
-    assert bound.admit(later) is not None
+    assert bound.limit(later) is not None

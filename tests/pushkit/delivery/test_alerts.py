@@ -195,7 +195,7 @@ async def test_alerts_that_cannot_be_sent_are_refused_at_once(
 async def test_what_a_command_had_not_taken_by_the_end_is_in_the_log(
     senders: Senders, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alerts, "_LAST_SECONDS", 0.1)
+    monkeypatch.setattr(alerts, "_STOP_SECONDS", 0.1)
     sender = await senders.open(alerts=AlertOptions(command=("sleep", "60")))
     assert sender._alerts
     sender._alerts.start()

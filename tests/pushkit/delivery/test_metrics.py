@@ -189,6 +189,9 @@ async def test_what_fails_beneath_a_page_for_operators_is_in_the_log(
         async with serving(endpoints, [listening]), aiohttp.ClientSession() as client:
             for _ in range(3):
                 async with client.get(f"http://127.0.0.1:{port}/readyz") as answer:
-                    assert (answer.status, await answer.text()) == (500, "it failed: see the log\n")
+                    assert (answer.status, await answer.text()) == (
+                        500,
+                        "internal error: see the log\n",
+                    )
     assert caplog.messages.count("/readyz failed") == 1
     assert "a key source of an application's own" in caplog.text
