@@ -1,1 +1,1 @@
-"""Deliveries: what is still to be posted, and what became of it."""
+"""Deliveries: the ones still to be posted, and the results of the others."""

@@ -1,9 +1,9 @@
 """The log of attempts, as scripts (see `pushkit.storage.script`).
 
-An attempt is written down in the transaction that settles its delivery, also where the delivery was
-lost to a cancellation in the meantime: it reached the webhook all the same. An attempt whose
-process died has no entry. Most deliveries arrive at once: that attempt stands in its delivery's own
-row, and has none here.
+An attempt is recorded in the transaction that settles its delivery, even if the delivery was
+cancelled meanwhile: the request reached the webhook all the same. An attempt whose process died is
+not recorded. Most deliveries arrive at the first attempt, which is folded into the delivery's own
+row, and has no row in `pushkit_attempts`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pushkit.storage.script import (
 
 _MICROSECOND = timedelta(microseconds=1)
 _NO_TIMING = Timing()
-# Microseconds by which two readings of one moment, by the clock of the database, may differ.
+# Microseconds by which two estimates of one time on the database's clock may differ.
 _CLOCKS_APART = 10_000_000
 
 
@@ -40,21 +40,21 @@ _CLOCKS_APART = 10_000_000
 class LoggedAttempt:
     """One attempt of a delivery."""
 
-    number: int  # 1, 2, 3… per delivery; a redrive goes on counting
-    started_at: datetime  # when it began, by the clock of the database
-    duration: timedelta  # how long all of it took
+    number: int  # 1, 2, 3… per delivery; a redrive continues the count
+    started_at: datetime  # when it began, by the database's clock
+    duration: timedelta  # of the whole attempt
     timing: Timing  # the phases, and the address that was dialled
-    outcome: str  # what it meant: delivered, retry, dead or gone
+    outcome: str  # delivered, retry, dead or gone
     status: int | None  # the status of the answer; None if there was none
     error: str | None  # a short code; None if delivered
-    # The first KiB of the answer's body, where the sender keeps that.
+    # The first KiB of the answer's body, if the sender keeps it.
     answer: bytes | None = field(repr=False)
 
 
 def is_folded(delivery: Delivery, result: Result) -> bool:
-    """Say whether an attempt stands in its delivery's own row: the first one, and it arrived.
+    """Return whether an attempt is stored in its delivery's own row: the first one, delivered.
 
-    The first claim is the first whatever happens to the delivery afterwards.
+    The first claim stays the first, whatever happens to the delivery afterwards.
     """
     return (
         delivery.claims == 1
@@ -65,13 +65,13 @@ def is_folded(delivery: Delivery, result: Result) -> bool:
 
 
 def fold(result: Result, ahead: timedelta) -> str:
-    """Return a first attempt that arrived as its delivery's row holds it.
+    """Return a first attempt, delivered, as the text in its delivery's row.
 
     Args:
-        ahead: How far the clock of the database is ahead of that.
+        ahead: How far the database's clock is ahead of the worker's.
     """
     timing = result.timing or _NO_TIMING
-    # Not `to_micros`, which remembers: each attempt has a moment of its own.
+    # Not `to_micros`, which caches: each attempt has a time of its own.
     started_at = (_began(result) - EPOCH + ahead) // _MICROSECOND
     written = f"{started_at} {result.status or ''}"
     for took in (result.duration, timing.resolve, timing.connect, timing.wait, timing.body):
@@ -80,7 +80,7 @@ def fold(result: Result, ahead: timedelta) -> str:
 
 
 def _began(result: Result) -> datetime:
-    assert result.started_at is not None  # noqa: S101  # only what was made is written down
+    assert result.started_at is not None  # noqa: S101  # only attempts that were made are recorded
     return result.started_at
 
 
@@ -103,10 +103,10 @@ def _unfold(folded: str) -> LoggedAttempt:
 
 
 class AttemptLog:
-    """Scripts over `pushkit_attempts`, and the attempts that stand in the rows of deliveries."""
+    """Scripts over `pushkit_attempts`, and the attempts that are folded into deliveries."""
 
     def record(self, made: Sequence[tuple[str, Result]]) -> Script[None]:
-        """Write attempts down, of deliveries (by id) whose rows are held."""
+        """Record attempts of deliveries, by id, whose rows are held."""
         for attempts in slices(made):
             yield Statement(
                 f"INSERT INTO pushkit_attempts ({_COLUMNS}) VALUES {_rows(len(attempts))}",
@@ -114,16 +114,17 @@ class AttemptLog:
             )
 
     def record_late(self, delivery: Delivery, result: Result) -> Script[None]:
-        """Write down an attempt that decides nothing any more, unless its delivery was erased.
+        """Record an attempt of a delivery that is not this worker's any more, unless it was erased.
 
-        Whoever does not hear that it was written down asks again: it is written down once.
+        It is recorded once, even if the worker repeats the call because the first commit's outcome
+        is unknown.
         """
-        # A statement of its own: the next one counts what another wrote while this one waited.
+        # A statement of its own: the next one sees what was written while this one waited.
         held = yield Statement(
             "SELECT claims, attempts FROM pushkit_deliveries WHERE id = $1 FOR UPDATE",
             (delivery.id,),
         )
-        # Counted in the same claim: it was settled, and whoever did so never heard of that.
+        # Counted in the same claim: an earlier call settled it, and its result was lost.
         is_there = any(
             row["claims"] == delivery.claims and row["attempts"] > delivery.attempts for row in held
         )
@@ -140,7 +141,7 @@ class AttemptLog:
     def count(
         self, deliveries: Sequence[Delivery], errors: Collection[str]
     ) -> Script[Counter[str]]:
-        """Count the attempts of each, since its age began, that ended in one of these errors."""
+        """Count the attempts of each delivery, since its age began, with one of these errors."""
         counted: Counter[str] = Counter()
         since = {each.id: to_micros(each.age_from) for each in deliveries}
         for clause, values in among(list(since)):

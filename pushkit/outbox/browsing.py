@@ -1,7 +1,7 @@
-"""Looking at an outbox of any size, newest first, as scripts: pages, figures, destinations.
+"""Browsing an outbox of any size, newest first, as scripts: pages, figures, destinations.
 
-Nothing here reads more than so many rows, however many there are: what is rare is found through the
-index that it has, everything else in the newest rows before a place, and a page says how far it
+Each script reads a bounded number of rows, however many there are. Rare deliveries are found by an
+index of their own, all others among the newest rows before a position, and a page says how far it
 looked.
 """
 
@@ -48,7 +48,7 @@ _FILTERED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A delivery that ended, as far as its speed is concerned."""
+    """A finished delivery, for measures of speed."""
 
     id: str
     origin: str
@@ -60,35 +60,35 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxFigures:
-    """What says whether deliveries flow."""
+    """Figures that show whether deliveries flow."""
 
-    now: datetime  # the present, by the clock that the workers share
-    pending: AtMost  # what waits
-    in_flight: AtMost  # what is being attempted
+    now: datetime  # the current time, by the clock that the workers share
+    pending: AtMost
+    in_flight: AtMost
     dead: AtMost
-    # When the oldest of what waits was notified, paused subscriptions left out; None if nothing
-    # waits.
+    # When the oldest pending delivery was notified, paused subscriptions left out; None if there
+    # is none.
     oldest_pending_at: datetime | None
-    # Since when the next delivery in turn could be attempted; None if none can.
+    # Since when the first head is due; None if none is.
     due_since: datetime | None
-    # What waits because of something on this side, by its code, among the next in turn.
+    # How many heads wait because of a fault of the sender, by its code.
     local_faults: dict[str, int]
-    # What the next in turn and the newest dead letters failed by last, by code.
+    # How many heads and newest dead letters have a last error, by its code.
     errors: dict[str, int]
     # Destinations that wait, or failed so often in a row that they are on probation.
     failing: AtMost
-    finished: tuple[Finished, ...]  # what ended last, newest first
-    finished_since: datetime  # the moment from which on `finished` is all
+    finished: tuple[Finished, ...]  # the last finished deliveries, newest first
+    finished_since: datetime  # from when on `finished` is complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationStanding:
-    """One origin for one owner that has failed, or asked to wait."""
+    """A destination that has failed, or asked to wait."""
 
     tenant: str
     owner: str
-    origin: str  # the destination
-    failures: int  # its failures in a row
+    origin: str
+    failures: int  # in a row
     waits_until: datetime  # until when nothing is sent to it
 
 
@@ -97,7 +97,7 @@ def browse_deliveries(
 ) -> Script[Page[DeliverySummary]]:
     """Return a page of deliveries, newest first; those of one task or subscription by `seq`.
 
-    A task without a tenant is one of the tenant without a name.
+    A task id without a tenant means a task of the tenant without a name.
     """
     if wanted.task_id is not None and wanted.tenant is None:
         wanted = replace(wanted, tenant="")
@@ -106,10 +106,7 @@ def browse_deliveries(
 
 
 def _search(wanted: DeliveryFilter, before: str | None) -> Script[Search]:
-    """Return what a page looks through in its order, and what is left to be filtered.
-
-    Each begins with the index that has few others.
-    """
+    """Return the rows that a page looks through, by the narrowest index, and the filter left."""
     rows, order = "pushkit_deliveries", "id DESC"
     where, start = ("id < $1" if before else "$1 = ''"), before or ""
     named: tuple[SqlValue, ...] = (start,)
@@ -136,9 +133,12 @@ def _search(wanted: DeliveryFilter, before: str | None) -> Script[Search]:
 
 
 def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script[OutboxFigures]:
-    """Return what says whether deliveries flow; of what ended, what did so `within` a time.
+    """Return figures of the outbox.
 
-    From so many `failures` in a row on a destination is on probation.
+    Args:
+        now: The current time.
+        within: How recently a delivery finished, to be among `finished`.
+        failures: From how many failures in a row on a destination is on probation.
     """
     in_flight = yield from count_at_most("pushkit_deliveries WHERE state = 'in_flight'")
     unfinished = yield from count_at_most(f"pushkit_deliveries WHERE {UNFINISHED}")
@@ -203,7 +203,7 @@ def browse_destinations(
 
 
 def finished_since(since: datetime) -> Script[list[Finished]]:
-    """Return what ended since then, the newest first; the newest so many, if it is much."""
+    """Return the deliveries that finished since then, newest first, 2,000 at most."""
     rows = yield Statement(
         "SELECT id, origin, state, attempts, notified_at, finished_at FROM pushkit_deliveries"
         " WHERE finished_at IS NOT NULL AND finished_at >= $1 ORDER BY finished_at DESC"

@@ -1,7 +1,7 @@
 """Sending again, and cancelling by hand, as scripts (see `pushkit.storage.script`).
 
-Whoever runs them holds the subscription's row (`SubscriptionStore.lock`), as everybody does who
-adds to its deliveries or finishes one: the mark of the oldest moves in here.
+The caller holds the subscription's row (`SubscriptionStore.lock`), like every script that adds or
+finishes a delivery: these scripts may move the head of its queue.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pushkit.storage.script import Row, Script, Statement, among, to_micros
 
 
 class Standing(NamedTuple):
-    """Where a delivery stands, as far as it decides on what can be done with it."""
+    """The state of a delivery and its subscription, which says what an operator can do with it."""
 
     state: DeliveryState
-    is_head: bool  # whether it is the next one of its subscription
-    destination: DestinationKey  # tenant, owner and origin
-    # Whether its subscription is there, and not disabled; None if it was removed.
+    is_head: bool  # whether it is the head of its queue
+    destination: DestinationKey
+    # Whether its subscription is not disabled; None if it was removed.
     is_wanted: bool | None
     is_paused: bool  # whether its subscription is paused
 
 
 class DeadLetters:
-    """Scripts that bring finished deliveries back, or end waiting ones."""
+    """Scripts that bring finished deliveries back, or cancel waiting ones."""
 
     def subscriptions_of(self, ids: Sequence[str]) -> Script[dict[str, list[str]]]:
-        """Return which of these deliveries belong to which subscription, in order of both."""
+        """Return the ids of deliveries by subscription, both in order."""
         found: dict[str, list[str]] = {}
         for clause, values in among(sorted(set(ids))):
             rows = yield Statement(
@@ -44,7 +44,7 @@ class DeadLetters:
         }
 
     def standings(self, ids: Sequence[str]) -> Script[dict[str, Standing]]:
-        """Return where deliveries stand, by id; ids that there are none of are left out."""
+        """Return the standing of deliveries by id; unknown ids are left out."""
         found: dict[str, Standing] = {}
         for clause, values in among(sorted(set(ids))):
             rows = yield Statement(
@@ -58,7 +58,7 @@ class DeadLetters:
         return found
 
     def make_due(self, ids: Sequence[str], now: datetime) -> Script[list[str]]:
-        """Let pending deliveries wait no longer; return those that were pending."""
+        """Make pending deliveries due now; return those that were pending."""
         due: list[str] = []
         for clause, values in among(sorted(set(ids)), after=1):
             rows = yield Statement(
@@ -79,13 +79,13 @@ class DeadLetters:
         origin: str,
         now: datetime,
     ) -> Script[list[str]]:
-        """Let deliveries of one subscription be made again; return those that were in `states`.
+        """Make deliveries of one subscription pending again; return those that were in `states`.
 
-        Id and `seq` stay, attempts and age begin anew, and they go to where the subscription points
-        now. What is in flight goes on; what is pending waits behind a lower `seq`.
+        Id and `seq` stay, attempts and age begin anew, and they go to the subscription's current
+        URL. A delivery in flight continues; pending ones wait behind a lower `seq`.
         """
         revived: list[str] = []
-        # Two places, the last state repeated: one statement for every choice.
+        # Two parameters, the last state repeated: one statement for every choice.
         first, second = (*states, states[-1])[:2]
         for clause, values in among(ids, after=5):
             rows = yield Statement(
@@ -100,7 +100,7 @@ class DeadLetters:
         return sorted(revived)
 
     def cancelled_with(self, subscription_id: str, since: datetime) -> Script[list[str]]:
-        """Return what was cancelled when a subscription was disabled at a moment, by `seq`."""
+        """Return the deliveries that were cancelled when a subscription was disabled, by `seq`."""
         rows = yield Statement(
             "SELECT id FROM pushkit_deliveries WHERE subscription_id = $1 AND state = 'cancelled'"
             f" AND cancelled_by = '{CancelledBy.DISABLED}' AND finished_at >= $2 ORDER BY seq",

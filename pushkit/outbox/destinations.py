@@ -1,6 +1,6 @@
-"""The destinations table, as scripts: how long each one waits, and its failures in a row.
+"""The destinations table, as scripts: until when each one waits, and its failures in a row.
 
-A destination is one origin for one owner. It has a row only once it failed or asked to wait.
+A destination is one origin for one owner. It has a row only after it failed or asked to wait.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ from typing import TypeAlias
 from pushkit.outbox.model import Delivery
 from pushkit.storage.script import Script, Statement, chunks, padded, rows_of_places, to_micros
 
-DestinationKey: TypeAlias = tuple[str, str, str]
+DestinationKey: TypeAlias = tuple[str, str, str]  # tenant, owner and origin
 
-# What tells the destination of a delivery from others.
 destination_of: Callable[[Delivery], DestinationKey] = attrgetter("tenant", "owner", "origin")
 
 
 class DestinationStore:
     """Scripts over `pushkit_destinations`.
 
-    Whoever settles comes here last: a destination's row is the one that many settle at once.
+    A transaction that settles runs them last: many transactions need the row of one destination.
     """
 
     def hold(self, delivery: Delivery, until: datetime) -> Script[None]:
-        """Let the destination of a delivery wait."""
+        """Let the destination of a delivery wait until a time."""
         yield Statement(
             "INSERT INTO pushkit_destinations (tenant, owner, origin, until)"
             " VALUES ($1, $2, $3, $4)"
-            # Of two answers the longer wait counts, whichever of them came last.
+            # The longer of two waits counts, whichever answer came last.
             " ON CONFLICT (tenant, owner, origin) DO UPDATE SET until = excluded.until"
             " WHERE excluded.until > pushkit_destinations.until",
             (*destination_of(delivery), to_micros(until)),
         )
 
     def failed(self, delivery: Delivery, now: datetime) -> Script[int | None]:
-        """Count a failure and return how many there are now in a row.
+        """Count a failure, and return how many there are now in a row.
 
-        None while the destination waits already: attempts that were running when it began to wait
-        say nothing new, and each would double the wait.
+        Returns None, and counts nothing, while the destination waits already: attempts that were
+        running when the wait began show nothing new, and each would double the wait.
         """
         rows = yield Statement(
             "INSERT INTO pushkit_destinations (tenant, owner, origin, failures)"
@@ -54,9 +53,9 @@ class DestinationStore:
         return int(rows[0]["failures"]) if rows else None
 
     def failing(self, deliveries: Sequence[Delivery]) -> Script[dict[DestinationKey, int]]:
-        """Return how many failures in a row there are, of the destinations that have any.
+        """Return the failures in a row of the destinations that have any, and hold their rows.
 
-        Their rows are held, in order, so that of two who end a row of failures one knows it.
+        They are held in order, so that of two transactions at once only one ends the failures.
         """
         found: dict[DestinationKey, int] = {}
         keys = sorted(set(map(destination_of, deliveries)))
@@ -76,12 +75,12 @@ class DestinationStore:
     def half_open(
         self, keys: Sequence[DestinationKey], *, failures: int, now: datetime
     ) -> Script[int]:
-        """End the wait of destinations, each of which is then given one delivery at a time.
+        """End the wait of destinations, and put them on probation: one delivery at a time.
 
-        Until one of them is answered: with so many failures in a row a destination is on probation.
+        The probation ends with the first answer that shows that the destination works.
 
         Args:
-            failures: From how many failures in a row on a destination gets one at a time.
+            failures: From how many failures in a row on a destination is on probation.
 
         Returns:
             How many of them waited.
@@ -105,7 +104,7 @@ class DestinationStore:
         return waited
 
     def answered(self, delivery: Delivery) -> Script[None]:
-        """Start counting the failures of a delivery's destination anew."""
+        """Reset the count of failures of a delivery's destination."""
         yield Statement(
             "UPDATE pushkit_destinations SET failures = 0"
             " WHERE tenant = $1 AND owner = $2 AND origin = $3",

@@ -1,7 +1,7 @@
 """Idempotency keys, as scripts (see `pushkit.storage.script`): the same key stores nothing twice.
 
-A key is the caller's own, unique within a task. It is remembered as long as the deliveries that it
-made, those of subscriptions that have ended since included.
+The caller chooses the key, unique within a task. It is remembered as long as the deliveries that
+were stored with it, also those of subscriptions that have ended since.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
 from pushkit.record import record
 from pushkit.storage.script import Script, Statement, chunks, padded, rows_of_places
 
-_KIND: Final = "json-1:"  # before it, 64 digits without a prefix: of `repr()`, in its order of keys
+_KIND: Final = "json-1:"  # older digests have no prefix: they are of `repr()`, in its key order
 
 
 def update_digest(update: TaskUpdate) -> str:
-    """Return what is the same for equal updates, whatever the order of their members.
+    """Return a digest that is the same for equal updates, whatever the order of their members.
 
-    Of the update and not of a body: the 0.3 body is the task as it is just then, and another one
-    where the same update is repeated.
+    It is of the update, not of a body: a 0.3 body is the task at that time, and differs when the
+    same update is repeated.
 
     Raises:
-        InvalidUpdateError: It holds something that no JSON says.
+        InvalidUpdateError: The update holds a value that JSON cannot represent.
     """
     try:
-        said = json.dumps(update, default=_plain, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(update, default=_plain, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise InvalidUpdateError("the update holds a value that JSON cannot represent") from exc
-    return _KIND + hashlib.sha256(said.encode("ascii")).hexdigest()
+    return _KIND + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _plain(value: object) -> object:
-    """Return what JSON has no form for as something that it has one for."""
+    """Return a value that JSON cannot represent as one that it can."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(value, bytes):
@@ -56,9 +56,9 @@ def _plain(value: object) -> object:
 class IdempotencyKey:
     """A key, and the update that it stands for."""
 
-    key: str  # the caller's own
-    update_sha256: str  # tells two updates apart: see `update_digest`
-    # Whether nothing can have been stored with it yet, so that nobody need look.
+    key: str
+    update_sha256: str  # see `update_digest`
+    # Whether nothing can have been stored with it yet, so that no query is needed.
     is_new: bool = False
 
     @classmethod
@@ -67,13 +67,13 @@ class IdempotencyKey:
         return cls(key=key, update_sha256=update_digest(update))
 
     def check(self, enqueued: Iterable[Enqueued]) -> None:
-        """Hold that what a key made was made of this update.
+        """Check that the deliveries stored with the key are of this update.
 
         Raises:
             IdempotencyConflictError: The key was used with another update.
         """
         stored = (each.update_sha256 or "" for each in enqueued)
-        # Of a digest of another kind, or none, nothing follows: then the key alone counts.
+        # Digests of another kind cannot be compared: then the key alone counts.
         if any(each.startswith(_KIND) and each != self.update_sha256 for each in stored):
             raise IdempotencyConflictError(
                 f"idempotency key {self.key!r} was used before with another payload:"
@@ -82,7 +82,7 @@ class IdempotencyKey:
 
 
 class TaskKey(NamedTuple):
-    """What an idempotency key is unique within: its task."""
+    """An idempotency key with its task, within which it is unique."""
 
     tenant: str
     task_id: str
@@ -90,25 +90,17 @@ class TaskKey(NamedTuple):
 
 
 class Enqueued(NamedTuple):
-    """A delivery that a key made.
+    """A delivery that was stored with a key."""
 
-    Attributes:
-        id: The delivery id.
-        subscription_id: The subscription.
-        owner: Whose that is.
-        config_id: Its config id.
-        update_sha256: The update that it was made of; None from before that was stored.
-    """
-
-    id: str
+    id: str  # the delivery id
     subscription_id: str
     owner: str
     config_id: str
-    update_sha256: str | None
+    update_sha256: str | None  # the digest of its update; None if an old version stored it
 
 
 def find_enqueued(keys: Sequence[TaskKey]) -> Script[dict[TaskKey, list[Enqueued]]]:
-    """Return the deliveries that some keys made already; a key that made none is left out."""
+    """Return the deliveries that were stored with some keys; keys without any are left out."""
     found: dict[TaskKey, list[Enqueued]] = {}
     for each in chunks(keys):
         filled = padded(each)

@@ -1,4 +1,4 @@
-"""Looking at the outbox: lists, one delivery with its attempts, and numbers; as scripts."""
+"""Reading the outbox for operators, as scripts: lists, one delivery with its attempts, counts."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _FILTERED = ("state", "tenant", "owner", "task_id", "subscription_id", "origin",
 
 @record(frozen=True, slots=True, kw_only=True)
 class DeliveryFilter:
-    """Which deliveries; None is any."""
+    """A filter of deliveries; None is any."""
 
-    state: DeliveryState | None = None  # where it stands
+    state: DeliveryState | None = None  # the state
     tenant: str | None = None  # the tenant; empty is the one without a name
     owner: str | None = None  # the owner; empty likewise
     task_id: str | None = None  # the task
     subscription_id: str | None = None  # the subscription
     origin: str | None = None  # the destination, as `https://host:port`
-    error: str | None = None  # the short code of what went wrong last
+    error: str | None = None  # the short code of the last error
     cancelled_by: CancelledBy | None = None  # who or what cancelled it
-    # Only those that are the next of their subscription: nothing before them is unfinished, and it
-    # is not paused.
+    # Only the next delivery of each subscription: none before it is unfinished, and the
+    # subscription is not paused.
     next_only: bool = False
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
-        """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
+        """Return the conditions in SQL, and their parameters, numbered after `after` others."""
         wanted = {column: getattr(self, column) for column in _FILTERED}
         more = ["head > 0"] if self.next_only else []
         return conditions({**wanted, "last_error": self.error}, *more, after=after)
@@ -69,17 +69,17 @@ class DeliverySummary:
 
 @record(frozen=True, slots=True, kw_only=True)
 class DeliveryReport:
-    """One delivery with everything that is known of it."""
+    """One delivery with its body and attempts."""
 
     delivery: DeliverySummary
-    # Its body; None where it is sealed with a key that is not here.
+    # Its body; None if it is sealed with a key that this process does not have.
     body: bytes | None = field(repr=False)
     attempts: tuple[LoggedAttempt, ...]  # its attempts, first to last
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class OriginStats:
-    """What is unfinished or dead of one destination."""
+    """How many deliveries to one origin are unfinished or dead."""
 
     origin: str
     pending: int
@@ -89,15 +89,15 @@ class OriginStats:
 
 @record(frozen=True, slots=True, kw_only=True)
 class OutboxStats:
-    """The outbox in numbers."""
+    """Counts over the whole outbox."""
 
     states: dict[DeliveryState, int]  # how many deliveries there are in each state
     # Since when the oldest pending delivery waits; None if none does.
     oldest_pending_at: datetime | None
-    origins: tuple[OriginStats, ...]  # by destination, the most pending first
-    # How many deliveries that are pending or dead ended their last attempt so, by code.
+    origins: tuple[OriginStats, ...]  # by origin, the most pending first
+    # How many deliveries are pending or dead after an error, by its code.
     errors: dict[str, int]
-    # How many pending deliveries wait because of something on this side, by its code: a key, a
+    # How many pending deliveries wait because of a fault of the sender, by its code: a key, a
     # secret or a database out of reach, a worker that died.
     local_faults: dict[str, int]
 
@@ -144,7 +144,7 @@ class Inspection:
         )
 
     def states_of(self, subscription_id: str) -> Script[dict[DeliveryState, int]]:
-        """Return how many of the newest deliveries of a subscription are in which state."""
+        """Count the newest deliveries of a subscription by state."""
         rows = yield Statement(
             "SELECT state, COUNT(*) AS found FROM (SELECT state FROM pushkit_deliveries"
             f" WHERE subscription_id = $1 ORDER BY seq DESC LIMIT {WINDOW}) n GROUP BY state",
@@ -161,7 +161,7 @@ class Inspection:
             return None
 
     def stats(self) -> Script[OutboxStats]:
-        """Return the outbox in numbers."""
+        """Return counts over the whole outbox."""
         states = yield Statement(
             "SELECT state, COUNT(*) AS found FROM pushkit_deliveries GROUP BY state"
         )
@@ -198,6 +198,6 @@ def _by_origin(rows: Sequence[Row]) -> list[OriginStats]:
 
 
 def summary_of(row: Row) -> DeliverySummary:
-    """Return the delivery that a row of `SUMMARIES` is."""
+    """Return the delivery in a row of `SUMMARIES`."""
     overhead = SEALING_OVERHEAD if is_sealed(row["body_head"]) else 0
     return read_record(DeliverySummary, row, body_bytes=row["body_bytes"] - overhead)

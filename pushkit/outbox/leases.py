@@ -286,7 +286,7 @@ def _lease(ids: Sequence[str], claim: Claim) -> Script[list[Delivery]]:
 
 
 def _release(lost: Rows, error: str, now: datetime) -> Script[None]:
-    """Return deliveries that nobody settled to `pending`: due at once, then later and later."""
+    """Make lost deliveries pending again: due at once, then after longer and longer waits."""
     alike: dict[int, list[str]] = {}
     for row in lost:
         alike.setdefault(row["fruitless_claims"], []).append(row["id"])

@@ -1,6 +1,6 @@
-"""How the sender's tables came to be, step by step. One that was shipped is never changed.
+"""The migrations of the sender's tables. A released one is never changed.
 
-The newest step takes `SCHEMA` along, which makes all of the tables where there are none.
+The newest one carries `SCHEMA`, which makes all tables in an empty database.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ INSERT INTO pushkit_bodies (id, body) SELECT id, body FROM pushkit_deliveries;
 ALTER TABLE pushkit_deliveries DROP COLUMN body;
 """),
     ),
-    # Beside the body: written once, and read with it.
+    # In the table of bodies: it is written once, and read with the body.
     Migration(
         13,
         statements("""
@@ -239,7 +239,7 @@ ALTER TABLE pushkit_bodies ADD COLUMN traceparent TEXT;
 """),
         may_roll=True,
     ),
-    # Of one error, newest first. What is delivered has none, and is in no such index.
+    # For the deliveries with one error, newest first. Delivered ones are not in the index.
     Migration(
         14,
         statements("""

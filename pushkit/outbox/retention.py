@@ -1,8 +1,7 @@
-"""How long finished deliveries stay, and the erasure of a task, as scripts.
+"""How long finished deliveries are kept, and the erasure of a task, as scripts.
 
-What is to go is looked for by reading, and deleted in small transactions: the writer of a SQLite
-file, and the locks of PostgreSQL, are never held for long. A delivery's body and attempts go
-with it.
+Reads find the deliveries, and small transactions delete them, so that the writer of a SQLite file,
+or locks of PostgreSQL, are never held for long. A delivery's body and attempts are deleted with it.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from pushkit.storage.script import Script, Statement, among, to_micros
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long a worker lets finished deliveries stay; None is for ever.
+    """How long a worker keeps finished deliveries; None is for ever.
 
-    A delivery that is gone cannot be shown or sent again, and its idempotency key is forgotten. A
-    config that is removed and set again counts on from those that are left.
+    A deleted delivery cannot be shown or sent again, and its idempotency key is forgotten. A
+    config that is removed and set again continues the `seq` of the deliveries that are left.
 
     Raises:
-        ConfigError: One of them is negative, or an age longer than a hundred years.
+        ConfigError: A value is negative, or an age longer than a hundred years.
     """
 
     delivered: timedelta | None = timedelta(days=7)  # delivered and cancelled ones
     dead: timedelta | None = timedelta(days=30)  # dead letters
-    per_task: int | None = None  # how many finished ones of a task stay at most, the newest
+    per_task: int | None = None  # how many finished ones of a task are kept at most, the newest
 
     def __post_init__(self) -> None:
         check_age("retain: delivered", self.delivered)
@@ -38,13 +37,13 @@ class Retention:
 
 
 class Purge:
-    """Scripts that look for what is to go, and delete it."""
+    """Scripts that find finished deliveries, and delete them."""
 
     def finished_before(
         self, states: Sequence[DeliveryState], moment: datetime, *, limit: int
     ) -> Script[list[str]]:
         """Return ids of deliveries that finished before a moment, oldest first."""
-        # Three places, the last state repeated: one statement for every choice.
+        # Three parameters, the last state repeated: one statement for every choice.
         first, second, third = (*states, *[states[-1]] * 2)[:3]
         rows = yield Statement(
             "SELECT id FROM pushkit_deliveries WHERE finished_at < $1 AND state IN ($2, $3, $4)"
@@ -56,9 +55,9 @@ class Purge:
     def crowded_tasks(
         self, per_task: int, *, after: tuple[str, str], limit: int
     ) -> Script[list[tuple[str, str, int]]]:
-        """Return tasks with more finished deliveries than may stay, and how many more.
+        """Return tasks with more finished deliveries than are kept, and how many more.
 
-        By tenant and id, those after a task.
+        They are in order of tenant and id, and begin after the task `after`.
         """
         rows = yield Statement(
             "SELECT tenant, task_id, COUNT(*) - $1 AS excess FROM pushkit_deliveries"
@@ -72,7 +71,7 @@ class Purge:
     def finished_of_task(
         self, tenant: str, task_id: str, *, keep: int, limit: int
     ) -> Script[list[str]]:
-        """Return ids of a task's finished deliveries, but for the newest ones."""
+        """Return ids of a task's finished deliveries, except the `keep` newest ones."""
         rows = yield Statement(
             "SELECT id FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
             " AND finished_at IS NOT NULL ORDER BY finished_at DESC, id DESC"
@@ -82,10 +81,7 @@ class Purge:
         return [str(row["id"]) for row in rows]
 
     def delete(self, ids: Sequence[str]) -> Script[int]:
-        """Delete those of these deliveries that are finished; return how many that was.
-
-        One that was redriven in the meantime stays.
-        """
+        """Delete deliveries, and return how many; one that was redriven meanwhile stays."""
         deleted = 0
         for clause, values in among(sorted(ids)):
             rows = yield Statement(

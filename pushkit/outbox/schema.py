@@ -1,7 +1,7 @@
-"""The tables of the sender's database, as they are today.
+"""The tables of the sender's database, in the newest version.
 
-A new database is made by this script. One that is there comes to the same by the steps that it
-lacks (`pushkit.outbox.migrations`). Moments and durations are whole microseconds; yes is 1, no 0.
+This script makes a new database. An older one gets the same tables by the migrations that it lacks
+(`pushkit.outbox.migrations`). Times and durations are whole microseconds; true is 1, false 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CREATE TABLE pushkit_subscriptions (
     task_id TEXT NOT NULL,
     owner TEXT NOT NULL,
     config_id TEXT NOT NULL,
-    version TEXT NOT NULL,             -- of A2A, in which it is told
+    version TEXT NOT NULL,             -- of A2A, for its bodies
     url TEXT NOT NULL,                 -- this, the token and the credentials may be sealed
     origin TEXT NOT NULL,
     token TEXT,
@@ -26,11 +26,11 @@ CREATE TABLE pushkit_subscriptions (
     filter TEXT NOT NULL,
     active INTEGER NOT NULL DEFAULT 1,
     paused INTEGER NOT NULL DEFAULT 0,
-    ended INTEGER NOT NULL DEFAULT 0,  -- its task has come to its end
+    ended INTEGER NOT NULL DEFAULT 0,  -- its task has ended
     failing_since BIGINT,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
-    removed_at BIGINT,                 -- it stays for its dead letters
+    removed_at BIGINT,                 -- withdrawn: it is kept for its dead letters
     disabled_by TEXT,
     disabled_at BIGINT,
     revision INTEGER NOT NULL DEFAULT 0
@@ -40,7 +40,7 @@ CREATE UNIQUE INDEX pushkit_subscriptions_key
 CREATE INDEX pushkit_subscriptions_of_owner  -- over all tenants, which are the client's choice
     ON pushkit_subscriptions (owner) WHERE removed_at IS NULL;
 
-CREATE TABLE pushkit_proved_urls (  -- destinations that proved to be their owner's
+CREATE TABLE pushkit_proved_urls (  -- URLs that proved to be their owner's
     tenant TEXT NOT NULL,
     owner TEXT NOT NULL,
     url_sha256 TEXT NOT NULL,       -- the URL itself may be a secret
@@ -49,7 +49,7 @@ CREATE TABLE pushkit_proved_urls (  -- destinations that proved to be their owne
 );
 CREATE INDEX pushkit_proved_urls_age ON pushkit_proved_urls (proved_at);
 
-CREATE TABLE pushkit_deliveries (  -- what changes with each attempt: narrow rows
+CREATE TABLE pushkit_deliveries (  -- the columns that attempts change: narrow rows
     id TEXT PRIMARY KEY,
     subscription_id TEXT NOT NULL,
     tenant TEXT NOT NULL,
@@ -60,7 +60,7 @@ CREATE TABLE pushkit_deliveries (  -- what changes with each attempt: narrow row
     origin TEXT NOT NULL,
     content_type TEXT NOT NULL,
     idempotency_key TEXT,
-    status TEXT,                   -- what it says of its task's: newer ones may supersede it
+    status TEXT,                   -- StatusMark: whether a newer status may supersede it
     state TEXT NOT NULL DEFAULT 'pending',  -- pushkit.outbox.states
     head INTEGER NOT NULL,         -- 1: the oldest unfinished of its subscription; 2: parked
     attempts INTEGER NOT NULL DEFAULT 0,
@@ -72,11 +72,11 @@ CREATE TABLE pushkit_deliveries (  -- what changes with each attempt: narrow row
     redriven_at BIGINT,
     last_status INTEGER,
     last_error TEXT,
-    update_sha256 TEXT,            -- tells another update under the same idempotency key
-    claims BIGINT NOT NULL DEFAULT 0,             -- fences who settles
-    fruitless_claims INTEGER NOT NULL DEFAULT 0,  -- whose process died
+    update_sha256 TEXT,            -- detects another update under the same idempotency key
+    claims BIGINT NOT NULL DEFAULT 0,             -- fences late results off
+    fruitless_claims INTEGER NOT NULL DEFAULT 0,  -- claims in a row without a request
     cancelled_by TEXT,
-    first_attempt TEXT             -- the first attempt, if it arrived
+    first_attempt TEXT             -- the first attempt, if it delivered
 );
 CREATE UNIQUE INDEX pushkit_deliveries_seq ON pushkit_deliveries (subscription_id, seq);
 CREATE UNIQUE INDEX pushkit_deliveries_key  -- finds a task's deliveries, too
@@ -105,7 +105,7 @@ CREATE TABLE pushkit_bodies (  -- of deliveries: written once
     traceparent TEXT
 );
 
-CREATE TABLE pushkit_attempts (  -- all but the first attempts that arrived
+CREATE TABLE pushkit_attempts (  -- all but the first attempts that delivered
     delivery_id TEXT NOT NULL,
     number INTEGER NOT NULL,
     started_at BIGINT NOT NULL,

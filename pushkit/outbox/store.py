@@ -1,7 +1,7 @@
-"""The deliveries table, as scripts (see `pushkit.storage.script`): what comes in and what is there.
+"""The deliveries table, as scripts (see `pushkit.storage.script`): adding, cancelling, counting.
 
-Workers take deliveries by `pushkit.outbox.leases`. The condition that an index is for is repeated
-where SQLite would not see it.
+Workers claim deliveries by `pushkit.outbox.leases`. The condition of a partial index is repeated
+in the statements that use it: SQLite needs the same text.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class OutboxStore:
             )
 
     def move(self, subscription_id: str, origin: str) -> Script[None]:
-        """Let what is unfinished of a subscription count for its new destination."""
+        """Move the unfinished deliveries of a subscription to its new destination."""
         yield Statement(
-            # Out of the parked ones: those stand under their destination.
+            # No longer parked: deliveries are parked by destination.
             "UPDATE pushkit_deliveries SET origin = $2, head = CASE WHEN head > 0 THEN 1 ELSE 0 END"
             f" WHERE subscription_id = $1 AND origin <> $2 AND {UNFINISHED}",
             (subscription_id, origin),
@@ -48,7 +48,7 @@ class OutboxStore:
     def cancel_subscription(
         self, subscription_id: str, now: datetime, by: CancelledBy
     ) -> Script[int]:
-        """Cancel what is unfinished of a subscription; return how many deliveries that was."""
+        """Cancel the unfinished deliveries of a subscription; return how many."""
         rows = yield Statement(
             WITHDRAWN.where("subscription_id = $1 RETURNING id"),
             (subscription_id, to_micros(now), by.value),
@@ -65,7 +65,7 @@ class OutboxStore:
         return [delivery_of(row) for row in rows]
 
     def has_unfinished(self, subscription_id: str) -> Script[bool]:
-        """Say whether anything of a subscription is pending or in flight."""
+        """Return whether a subscription has a delivery that is pending or in flight."""
         rows = yield Statement(
             f"SELECT 1 FROM pushkit_deliveries WHERE subscription_id = $1 AND {UNFINISHED} LIMIT 1",
             (subscription_id,),
@@ -73,7 +73,7 @@ class OutboxStore:
         return bool(rows)
 
     def oldest(self, ids: Sequence[str]) -> Script[dict[str, int | None]]:
-        """Return the `seq` of the oldest that is unfinished of each subscription, None if none."""
+        """Return the `seq` of each subscription's oldest unfinished delivery, None if none."""
         found: dict[str, int | None] = {}
         for clause, values in among(ids):
             rows = yield Statement(
@@ -104,7 +104,7 @@ class OutboxStore:
         return int(rows[0]["found"])
 
     def supersede(self, subscription_id: str, *, by_new_status: bool, now: datetime) -> Script[int]:
-        """Cancel pending `working` statuses that a newer status has overtaken; return how many.
+        """Cancel pending `working` statuses that a newer status replaces; return how many.
 
         Args:
             by_new_status: Whether a status that is newer than all of them is about to be stored.
@@ -138,7 +138,7 @@ def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
         to_micros(new.notified_at),
         to_micros(new.not_before),
         int(new.head),
-        new.status and str(new.status),  # what is a string and more is slow to bind
+        new.status and str(new.status),  # a subclass of str is slow to bind
         new.idempotency_key,
         new.update_sha256,
         str(new.state),
