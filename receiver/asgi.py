@@ -86,8 +86,8 @@ class ReceiverMiddleware:
             asked = True
             message = await receive()
             if message["type"] == "lifespan.startup":
+                started = True  # and may be cancelled halfway
                 await self._receiver.start()
-                started = True
             return message
 
         async def close_then_send(message: _Message) -> None:
@@ -115,14 +115,14 @@ _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed", "lifespan.st
 async def _live(receiver: Receiver, receive: _Receive, send: _Send) -> None:
     """Run a receiver for a lifespan in which nothing else runs."""
     await receive()  # lifespan.startup
-    try:
-        await receiver.start()
-    except Exception as exc:
-        await send({"type": "lifespan.startup.failed", "message": str(exc)})
-        raise
-    await send({"type": "lifespan.startup.complete"})
-    await receive()  # lifespan.shutdown
-    await receiver.close()
+    async with contextlib.AsyncExitStack() as running:
+        try:
+            await running.enter_async_context(receiver)
+        except Exception as exc:
+            await send({"type": "lifespan.startup.failed", "message": str(exc)})
+            raise
+        await send({"type": "lifespan.startup.complete"})
+        await receive()  # lifespan.shutdown
     await send({"type": "lifespan.shutdown.complete"})
 
 

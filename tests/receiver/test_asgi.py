@@ -234,6 +234,39 @@ async def test_a_receiver_that_cannot_start_tells_its_server_why(world: World) -
     assert sent == [{"type": "lifespan.startup.failed", "message": str(failed.value)}]
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        pytest.param(Receiver.asgi, id="alone"),
+        pytest.param(
+            lambda receiver: ReceiverMiddleware(Starlette(), receiver=receiver), id="middleware"
+        ),
+    ],
+)
+async def test_a_server_that_gives_up_a_start_leaves_no_receiver_open(
+    world: World, host: Host
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(asyncio.Protocol, "127.0.0.1", 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        world.options["replay"] = f"redis://127.0.0.1:{port}"
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "lifespan.startup"}
+
+        async def send(_message: Any) -> None:
+            pass
+
+        async def is_open() -> bool:
+            return world.receiver.is_open
+
+        living = asyncio.create_task(host(world.receiver)({"type": "lifespan"}, receive, send))
+        await eventually(is_open)
+        living.cancel()
+        await asyncio.wait([living])
+    assert not world.receiver.is_open
+
+
 # --- the body ------------------------------------------------------------------------------------
 
 
