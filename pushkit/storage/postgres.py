@@ -621,6 +621,8 @@ def _reason(exc: BaseException) -> str:
     """Return what may be said of a fault: a server's own message; others might hold the DSN."""
     if isinstance(exc, socket.gaierror):
         return f"its name cannot be looked up: {exc.strerror}"
+    if isinstance(exc, asyncpg.InternalClientError):
+        return "the connection broke"
     if not isinstance(exc, asyncpg.PostgresError):
         return type(exc).__name__
     # The message names tables and limits, its detail the row that was refused: with tokens and

@@ -886,6 +886,20 @@ async def test_a_connection_that_breaks_within_a_script_stores_nothing(postgres_
     await database.close()
 
 
+async def test_a_connection_that_is_breaking_off_is_called_so(postgres_dsn: str) -> None:
+    database = things(postgres_dsn)
+    await database.open()
+
+    def meet_it() -> Script[None]:
+        yield from insert("a")
+        raise asyncpg.InternalClientError("got result for unknown protocol state 0")
+
+    with pytest.raises(StorageError) as failed:
+        await database.write(meet_it())
+    assert str(failed.value) == "PostgreSQL refused: the connection broke; nothing was stored"
+    await database.close()
+
+
 async def test_a_commit_that_may_have_happened_is_not_tried_again(postgres_dsn: str) -> None:
     database = things(postgres_dsn)
     await database.open()
