@@ -27,8 +27,8 @@ from receiver.inbox.model import (
     Notification,
     notification_of,
 )
-from receiver.inbox.store import Inbox, Lines, StoredIds, task_lock
-from receiver.inbox.together import Asked, together
+from receiver.inbox.store import Inbox, StoredIds, TaskQueues, task_lock
+from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
 from receiver.replay.memory import ConflictError, Replay, ReplayMemory, Seen
 from receiver.trust import TaskPolicy
@@ -79,17 +79,17 @@ class Candidate:
     sender: str = field(init=False)  # its name
     key: tuple[str, str] = field(init=False)  # sender and delivery id: unique
     task: tuple[str, str] | None = field(init=False)  # sender and task, if it has one
-    line: tuple[str, str, str] | None = field(init=False)  # the same, with the config
+    sequence: tuple[str, str, str] | None = field(init=False)  # the same, with the config
     result: int | Deferred | Refused | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.sender = sender = self.verified.sender.name
         self.key = sender, self.seen.delivery_id
         said = self.verified.notification
-        self.task = self.line = None
+        self.task = self.sequence = None
         if said.task_id is not None:
             self.task = sender, said.task_id
-            self.line = sender, said.task_id, said.config_id or ""
+            self.sequence = sender, said.task_id, said.config_id or ""
 
     @property
     def waits(self) -> bool:
@@ -125,7 +125,7 @@ class Acceptance:
     def submit(self, candidate: Candidate, ended: Ending[int | None]) -> asyncio.Future[int | None]:
         """Store one, in a group with other writes; `ended` is called with the result."""
         self._slots.settle()
-        return self._database.write_together(together, Asked(self.accept, candidate), ended)
+        return self._database.write_together(together, GroupItem(self.accept, candidate), ended)
 
     def cancel(self, candidates: Sequence[Candidate]) -> None:
         """Give back the slots that were reserved for notifications."""
@@ -261,9 +261,9 @@ class Acceptance:
         self, candidates: Sequence[Candidate], now: datetime, taken: float
     ) -> Script[StoredIds]:
         """Store candidates, the heads in slots as far as there are some; return the ids."""
-        lines, lease = Lines(), self._slots.lease(now, taken)
-        yield from lines.read(each.line for each in candidates if each.line is not None)
-        behind = lines.unfinished
+        queues, lease = TaskQueues(), self._slots.lease(now, taken)
+        yield from queues.read(each.sequence for each in candidates if each.sequence is not None)
+        behind = queues.unfinished
         heads: list[Candidate] = []
         for each in candidates:
             if each.task is None or each.task not in behind:
@@ -275,8 +275,8 @@ class Acceptance:
         )
         for each in candidates:
             said, missing, late = each.verified.notification, 0, False
-            if each.line is not None and said.seq is not None:
-                missing, late = lines.next(each.line, said.seq)
+            if each.sequence is not None and said.seq is not None:
+                missing, late = queues.compare(each.sequence, said.seq)
             each.lease = lease if in_hand.get(each) else None
             each.stored = NewNotification(
                 sender=each.sender,
@@ -299,7 +299,7 @@ class Acceptance:
         if len(ids) < len(new) > 1:
             raise _NotAloneError  # one is in the inbox already: another one counted it as its head
         if ids:
-            yield from lines.write(now)
+            yield from queues.write(now)
         else:
             self.cancel(candidates)
         return ids

@@ -172,9 +172,9 @@ class InboxAdmin:
                 )
         if max_done is not None:
             # What is done meanwhile is left to the next time: traffic must not keep this up.
-            enough = await self._database.read(self._purge.crowd(max_done))
+            enough = await self._database.read(self._purge.count_excess(max_done))
             purged += await self._delete_all(
-                InboxStatus.DONE, lambda: self._purge.crowding(max_done, limit=_BATCH), enough
+                InboxStatus.DONE, lambda: self._purge.excess(max_done, limit=_BATCH), enough
             )
         return purged
 

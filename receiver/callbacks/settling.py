@@ -25,7 +25,7 @@ from receiver.callbacks.leases import Leases
 from receiver.callbacks.slots import CallbackSlots
 from receiver.inbox.model import ClaimedNotification
 from receiver.inbox.store import Inbox, task_lock
-from receiver.inbox.together import Asked, together
+from receiver.inbox.together import GroupItem, together
 
 T = TypeVar("T")
 
@@ -134,7 +134,9 @@ class Settler:
 
     def _submit(self, batch: _Batch) -> asyncio.Future[_Followed]:
         # First: what is accepted in the same transaction may then be the next of a task.
-        return self._database.write_together(together, Asked(self._script, batch, is_first=True))
+        return self._database.write_together(
+            together, GroupItem(self._script, batch, is_first=True)
+        )
 
     def _watch(self, batch: _Batch, writing: asyncio.Future[_Followed]) -> None:
         self._writing.add(writing)

@@ -1,1 +1,1 @@
-"""The inbox: what was accepted, and what became of it."""
+"""The inbox: the accepted notifications and their states."""

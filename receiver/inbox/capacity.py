@@ -1,4 +1,4 @@
-"""How much may lie unfinished in the inbox: of one sender, and of all of them together."""
+"""The capacity of the inbox: how many notifications may be unfinished, by sender and in all."""
 
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ from typing import Final
 
 from pushkit.errors import InboundError
 from pushkit.storage.script import Script, Statement
+from receiver.inbox.schema import UNFINISHED
 
-_UNFINISHED = "status IN ('received', 'in_progress')"
 _COUNT_AGE: Final = timedelta(seconds=1)
 _RETRY_AFTER: Final = timedelta(seconds=10)
 
 
 class BacklogFullError(InboundError, code="backlog_full", status=429):
-    """So much of this sender is unfinished that nothing more of it is taken in for now."""
+    """Too many notifications of this sender are unfinished; it is to try again later."""
 
     retry_after = _RETRY_AFTER
 
 
 class InboxFullError(InboundError, code="inbox_full", status=503):
-    """So much is unfinished that nothing more is taken in for now, of anybody."""
+    """Too many notifications are unfinished; every sender is to try again later."""
 
     retry_after = _RETRY_AFTER
 
 
 class Capacity:
-    """Counts what is unfinished, at most once a second, and no further than to the limits.
+    """Counts unfinished notifications, at most once a second, and no further than to the limits.
 
-    Between two counts it knows what this process has taken in. What others take in meanwhile may go
-    over a limit by as much as they take in within a second.
+    Between two counts it adds what this process accepts. Other processes may exceed a limit by as
+    much as they accept within a second.
 
     Args:
-        per_sender: The most of one sender.
-        in_all: The most of all.
+        per_sender: How many notifications of one sender may be unfinished.
+        in_all: How many of all senders.
     """
 
     def __init__(self, *, per_sender: int, in_all: int) -> None:
         self._per_sender = per_sender
         self._in_all = in_all
-        # None stands for all. There are as many senders as are trusted.
+        # By sender, or None for all: when they were counted, and how many are unfinished. It cannot
+        # grow without bound: only trusted senders are counted.
         self._found: dict[str | None, tuple[datetime, int]] = {}
 
     def count(self, senders: Iterable[str], now: datetime) -> Script[None]:
-        """Count what is unfinished of these and of all, where that is due."""
+        """Count the unfinished notifications of these senders and of all, if that is due."""
         for holder in (*senders, None):
             counted_at, _ = self._found.get(holder, (None, 0))
             if counted_at is None or not timedelta(0) <= now - counted_at < _COUNT_AGE:
@@ -52,11 +53,11 @@ class Capacity:
                 self._found[holder] = (now, (yield from _count(holder, most)))
 
     def take(self, sender: str) -> None:
-        """Take up the place of one more notification, once it was counted.
+        """Count one more notification of a sender, after `count`.
 
         Raises:
-            BacklogFullError: There is none for this sender.
-            InboxFullError: There is none for anybody.
+            BacklogFullError: The sender has no capacity left.
+            InboxFullError: The inbox has none left.
         """
         counted_at, used = self._found[sender]
         if used >= self._per_sender:
@@ -78,7 +79,7 @@ def _count(sender: str | None, limit: int) -> Script[int]:
     of_sender, values = ("", ()) if sender is None else (" AND sender = $2", (sender,))
     rows = yield Statement(
         "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_inbox"
-        f" WHERE {_UNFINISHED}{of_sender} LIMIT CAST($1 AS BIGINT)) unfinished",
+        f" WHERE {UNFINISHED}{of_sender} LIMIT CAST($1 AS BIGINT)) unfinished",
         (limit, *values),
     )
     return int(rows[0]["found"])

@@ -1,4 +1,4 @@
-"""What an overview shows of an inbox of any size, as scripts that read no more than so much."""
+"""The figures of an overview of the inbox, as scripts that read a bounded number of rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 from pushkit.record import record
 from pushkit.storage.paging import AtMost, count_at_most, read_record
 from pushkit.storage.script import Script, Statement, from_micros, moment_or_none, to_micros
+from receiver.inbox.schema import UNFINISHED
 
-_UNFINISHED: Final = "status IN ('received', 'in_progress')"
 _MOST_ARRIVALS: Final = 2000
 _MOST_READ: Final = 10_000  # from an index alone
 _MOST_ROWS: Final = 250
@@ -17,20 +17,20 @@ _MOST_ROWS: Final = 250
 
 @record(frozen=True, slots=True, kw_only=True)
 class InboxFigures:
-    """The inbox at one moment."""
+    """The inbox at one moment; the numbers count notifications."""
 
     now: datetime
-    received: AtMost  # what waits for its callbacks
-    in_progress: AtMost  # what is with them
+    received: AtMost  # waiting for their callbacks
+    in_progress: AtMost
     dead: AtMost
-    unmatched: AtMost  # what no callback wanted
-    incomplete: AtMost  # what came late, or behind a gap
-    oldest_unfinished_at: datetime | None  # since when the oldest waits, among the first 10,000
-    # Since when what could be called back is not taken; None if nothing is due.
+    unmatched: AtMost  # that no callback wanted
+    incomplete: AtMost  # that arrived late, or after a gap
+    oldest_unfinished_at: datetime | None  # when the oldest of the first 10,000 was accepted
+    # Since when the oldest one that is due waits for a claim; None if nothing is due.
     due_since: datetime | None
-    # When the newest came and were done, the newest first; within an hour.
+    # When recent ones were accepted, and when they were finished; newest first.
     arrivals: tuple[tuple[datetime, datetime | None], ...]
-    arrivals_since: datetime  # from when on these are all that came
+    arrivals_since: datetime  # the moment after which `arrivals` has all that were accepted
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -38,23 +38,23 @@ class CallbackTrouble:
     """A callback that failed in one way."""
 
     callback: str
-    error: str  # how
-    waiting: int  # how many notifications it is called again for
-    dead: int  # how many are dead letters by it
-    last_at: datetime | None  # when it was called last, and failed
+    error: str  # the type of what it raised, or `timed_out`
+    waiting: int  # how many notifications it will be called with again
+    dead: int  # how many notifications are dead letters because of it
+    last_at: datetime | None  # when it last failed
     newest: int  # the newest of these notifications
 
 
 def inbox_figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
-    """Return the inbox at this moment, and what came within a time."""
-    unfinished = yield from count_at_most(f"pushkit_inbox WHERE {_UNFINISHED}")
+    """Return the inbox at this moment, and what was accepted within a time before it."""
+    unfinished = yield from count_at_most(f"pushkit_inbox WHERE {UNFINISHED}")
     in_progress = yield from count_at_most("pushkit_inbox WHERE status = 'in_progress'")
     dead = yield from count_at_most("pushkit_inbox WHERE status = 'dead'")
     unmatched = yield from count_at_most("pushkit_inbox WHERE unmatched = 1")
     incomplete = yield from count_at_most("pushkit_inbox WHERE missing > 0 OR late = 1")
     oldest = yield Statement(
         "SELECT received_at AS moment FROM pushkit_inbox WHERE id = (SELECT MIN(id) FROM"
-        f" (SELECT id FROM pushkit_inbox WHERE {_UNFINISHED} LIMIT {_MOST_READ}) u)"
+        f" (SELECT id FROM pushkit_inbox WHERE {UNFINISHED} LIMIT {_MOST_READ}) u)"
     )
     due = yield Statement(
         "SELECT MIN(not_before) AS moment FROM (SELECT not_before FROM pushkit_inbox"
@@ -65,9 +65,11 @@ def inbox_figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
         "SELECT received_at, finished_at FROM pushkit_inbox ORDER BY id DESC"
         f" LIMIT {_MOST_ARRIVALS}"
     )
-    came = [(from_micros(row["received_at"]), moment_or_none(row["finished_at"])) for row in newest]
+    found = [
+        (from_micros(row["received_at"]), moment_or_none(row["finished_at"])) for row in newest
+    ]
     since = now - within
-    is_all = len(came) < _MOST_ARRIVALS or came[-1][0] < since
+    is_all = len(found) < _MOST_ARRIVALS or found[-1][0] < since
     return InboxFigures(
         now=now,
         received=AtMost(max(unfinished.number - in_progress.number, 0), unfinished.more),
@@ -77,13 +79,13 @@ def inbox_figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
         incomplete=incomplete,
         oldest_unfinished_at=moment_or_none(oldest[0]["moment"]) if oldest else None,
         due_since=moment_or_none(due[0]["moment"]),
-        arrivals=tuple(each for each in came if each[0] >= since),
-        arrivals_since=since if is_all else came[-1][0],
+        arrivals=tuple(each for each in found if each[0] >= since),
+        arrivals_since=since if is_all else found[-1][0],
     )
 
 
 def callback_troubles() -> Script[list[CallbackTrouble]]:
-    """Return the callbacks that fail, by how: of the newest dead letters, and of what waits."""
+    """Return the callbacks that fail, by error: for the newest dead letters, and for retries."""
     rows = yield Statement(
         "SELECT c.callback, c.last_error AS error, MAX(c.last_at) AS last_at,"
         " MAX(n.id) AS newest, SUM(n.dead) AS dead, COUNT(*) - SUM(n.dead) AS waiting FROM ("

@@ -1,4 +1,4 @@
-"""Looking at the inbox, and bringing dead letters back; as scripts."""
+"""Scripts for operators: reading the inbox, and redriving dead letters."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ from pushkit.storage.paging import (
 )
 from pushkit.storage.script import Script, SqlValue, Statement, among, moment_or_none, to_micros
 from receiver.inbox.model import CallbackState, InboxStatus
+from receiver.inbox.schema import UNFINISHED
 from receiver.inbox.store import callback_state
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class InboxFilter:
-    """Which notifications; None is any."""
+    """Which notifications to return; None stands for any."""
 
-    status: InboxStatus | None = None  # where it stands
+    status: InboxStatus | None = None
     sender: str | None = None  # the name of the trusted sender
-    task_id: str | None = None  # the task
-    unmatched: bool = False  # only what is done because no callback wanted it
+    task_id: str | None = None
+    unmatched: bool = False  # only those that are done because no callback wanted them
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
         """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
         more = ["unmatched = 1"] if self.unmatched else []
-        if self.status is not None:  # spelt out: the indexes are for one status each
+        if self.status is not None:  # not a parameter: each partial index is for one status
             more.append(f"status = '{self.status}'")
         return conditions({"sender": self.sender, "task_id": self.task_id}, *more, after=after)
 
@@ -46,7 +47,7 @@ class InboxFilter:
 class NotificationSummary:
     """A notification without its body; the names are those of `Notification`.
 
-    `attempts` counts how often it was handed out since it was accepted, or redriven.
+    `attempts` counts how often it was claimed since it was accepted, or redriven.
     """
 
     id: int
@@ -72,7 +73,7 @@ class NotificationSummary:
 
 @record(frozen=True, slots=True, kw_only=True)
 class NotificationReport:
-    """One notification with everything that is known of it."""
+    """One notification with its body and its calls."""
 
     notification: NotificationSummary
     body: bytes = field(repr=False)
@@ -81,32 +82,32 @@ class NotificationReport:
 
 @record(frozen=True, slots=True, kw_only=True)
 class SenderStats:
-    """One sender's notifications, of those that are in the inbox still."""
+    """Counts of one sender's notifications, among those that the inbox still has."""
 
     sender: str
     unfinished: int  # received or in progress
     dead: int
-    missing: int  # how many updates never came, by the gaps in `seq`
-    late: int  # how many came after one with a higher `seq`
+    missing: int  # how many updates never arrived, by the gaps in `seq`
+    late: int  # how many arrived after one with a higher `seq`
     unmatched: int  # how many no callback wanted
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class InboxStats:
-    """The inbox in numbers."""
+    """Counts of the notifications in the inbox."""
 
-    statuses: dict[InboxStatus, int]  # how many notifications stand where
-    # Since when the oldest unfinished one waits; None if none does.
+    statuses: dict[InboxStatus, int]  # how many notifications have each status
+    # When the oldest unfinished one was accepted; None if there is none.
     oldest_unfinished_at: datetime | None
-    senders: tuple[SenderStats, ...]  # by name, those of whom there is something to say
+    senders: tuple[SenderStats, ...]  # by name; a sender whose counts are all zero is left out
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """The inbox, as far as it is not done."""
+    """Counts of the notifications that are not done."""
 
     statuses: dict[str, int]  # how many notifications are received, in progress and dead
-    oldest: timedelta  # how long the oldest unfinished one waits; zero if none does
+    oldest: timedelta  # the age of the oldest unfinished one; zero if there is none
 
 
 _SUMMARY = (
@@ -116,7 +117,6 @@ _SUMMARY = (
 )
 _SUMMARIES = f"SELECT {_SUMMARY} FROM pushkit_inbox"
 _NOT_DONE = (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS, InboxStatus.DEAD)
-_UNFINISHED = "status IN ('received', 'in_progress')"
 _FILTERED = "id, sender, task_id, status, unmatched"
 _REDRIVABLE = "(status = 'dead' OR unmatched = 1)"
 
@@ -134,13 +134,13 @@ class Inspection:
     def browse(
         self, wanted: InboxFilter, *, before: int | None, limit: int
     ) -> Script[Page[NotificationSummary]]:
-        """Return a page of notifications, newest first, of any number in the same time."""
+        """Return a page of notifications, newest first; takes as long for an inbox of any size."""
         search = yield from _search(wanted, before)
         read = functools.partial(read_record, NotificationSummary)
         return (yield from find_records(search, _SUMMARIES, read, limit=limit))
 
     def show(self, notification_id: int) -> Script[NotificationReport | None]:
-        """Return one notification with its callbacks; None if there is no such notification."""
+        """Return one notification with its calls; None if there is no such notification."""
         rows = yield Statement(
             f"SELECT {_SUMMARY}, body FROM pushkit_inbox WHERE id = $1", (notification_id,)
         )
@@ -157,7 +157,7 @@ class Inspection:
         )
 
     def redrivable_tasks(self, ids: Sequence[int]) -> Script[list[tuple[str, str]]]:
-        """Return sender and id of the tasks to be held for `redrive`, in order."""
+        """Return the tasks to hold for `redrive`, by sender and id, sorted."""
         found: set[tuple[str, str]] = set()
         for clause, values in among(sorted(ids)):
             rows = yield Statement(
@@ -171,10 +171,10 @@ class Inspection:
     def redrive(
         self, ids: Sequence[int], tasks: Sequence[tuple[str, str]], now: datetime
     ) -> Script[list[int]]:
-        """Let dead letters, and what no callback wanted, be handed out again; return those.
+        """Redrive dead letters, and notifications that no callback wanted; return their ids.
 
         Attempts and age begin anew. A callback that had the notification does not get it again.
-        Whoever runs this holds the tasks, which `redrivable_tasks` found.
+        The caller holds the tasks, which `redrivable_tasks` returned.
         """
         redriven: list[int] = []
         for clause, values in among(sorted(ids), after=1):
@@ -191,48 +191,46 @@ class Inspection:
         return sorted(redriven)
 
     def _mark_oldest(self, sender: str, task_id: str) -> Script[None]:
-        """Offer the oldest of a task; what is in progress keeps the mark until it is settled."""
-        # Also of what is in progress: a head that is being claimed, or given back because its lease
-        # has ended, is waited for here, and then stays what it is until this transaction ends.
+        """Make the oldest of a task its head, unless one is in progress: that stays the head."""
+        # This also updates one in progress, to lock it: a concurrent claim, or the end of a lease,
+        # has then committed, and the status cannot change until this transaction ends.
         yield Statement(
             "UPDATE pushkit_inbox SET head = 0 WHERE sender = $1 AND task_id = $2"
-            f" AND {_UNFINISHED} AND head = 1",
+            f" AND {UNFINISHED} AND head = 1",
             (sender, task_id),
         )
         yield Statement(
             "UPDATE pushkit_inbox SET head = 1 WHERE id = (SELECT id FROM pushkit_inbox"
-            f" WHERE sender = $1 AND task_id = $2 AND {_UNFINISHED}"
+            f" WHERE sender = $1 AND task_id = $2 AND {UNFINISHED}"
             " ORDER BY CASE WHEN status = 'in_progress' THEN 0 ELSE 1 END, id LIMIT 1)",
             (sender, task_id),
         )
 
     def backlog(self, now: datetime) -> Script[Backlog]:
-        """Return what is not done, by the indexes that are for it."""
-        statuses, since = yield from self._standing(*_NOT_DONE)
-        waits = timedelta(0) if since is None else max(now - since, timedelta(0))
-        return Backlog(
-            statuses={str(each): found for each, found in statuses.items()}, oldest=waits
-        )
+        """Count what is not done, from partial indexes alone."""
+        statuses, since = yield from self._counts(*_NOT_DONE)
+        age = timedelta(0) if since is None else max(now - since, timedelta(0))
+        return Backlog(statuses={str(each): found for each, found in statuses.items()}, oldest=age)
 
     def stats(self) -> Script[InboxStats]:
-        """Return the inbox in numbers."""
-        statuses, since = yield from self._standing(*InboxStatus)
+        """Count all notifications, by status and by sender."""
+        statuses, since = yield from self._counts(*InboxStatus)
         senders = yield from self._senders()
         return InboxStats(statuses=statuses, oldest_unfinished_at=since, senders=senders)
 
-    def _standing(
+    def _counts(
         self, *statuses: InboxStatus
     ) -> Script[tuple[dict[InboxStatus, int], datetime | None]]:
-        """Return how many stand where, and since when the oldest unfinished one waits."""
+        """Return how many have each status, and when the oldest unfinished one was accepted."""
         found: dict[InboxStatus, int] = {}
-        unfinished = yield from count(f"pushkit_inbox WHERE {_UNFINISHED}")
+        unfinished = yield from count(f"pushkit_inbox WHERE {UNFINISHED}")
         for each in statuses:  # one by one: each has an index of its own, without the bodies
             found[each] = unfinished
             if each is not InboxStatus.RECEIVED:
                 found[each] = yield from count(f"pushkit_inbox WHERE status = '{each}'")
         found[InboxStatus.RECEIVED] -= found[InboxStatus.IN_PROGRESS]
         oldest = yield Statement(
-            f"SELECT MIN(received_at) AS moment FROM pushkit_inbox WHERE {_UNFINISHED}"
+            f"SELECT MIN(received_at) AS moment FROM pushkit_inbox WHERE {UNFINISHED}"
         )
         return found, moment_or_none(oldest[0]["moment"])
 
@@ -240,7 +238,7 @@ class Inspection:
         names = ("unfinished", "dead", "missing", "late", "unmatched")
         counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(names, 0))
         for name, what, condition in (
-            ("unfinished", "COUNT(*)", _UNFINISHED),
+            ("unfinished", "COUNT(*)", UNFINISHED),
             ("dead", "COUNT(*)", "status = 'dead'"),
             ("missing", f"CAST(SUM({_COUNTED}) AS BIGINT)", "missing > 0 OR late = 1"),
             ("late", "CAST(SUM(late) AS BIGINT)", "missing > 0 OR late = 1"),
@@ -256,9 +254,9 @@ class Inspection:
 
 
 def _search(wanted: InboxFilter, before: int | None) -> Script[Search]:
-    """Return what a page looks through, newest first, and what is left to be filtered.
+    """Return the rows that a page reads, newest first, and the filters that remain for them.
 
-    Each begins with the index that has few others.
+    The rows come from the most selective index.
     """
     rows, where = "pushkit_inbox", "id < $1"
     named: tuple[SqlValue, ...] = (before or 2**62,)
@@ -270,10 +268,10 @@ def _search(wanted: InboxFilter, before: int | None) -> Script[Search]:
     elif wanted.status is InboxStatus.DEAD:
         where, wanted = f"status = 'dead' AND {where}", replace(wanted, status=None)
     elif wanted.status in (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS):
-        rows = yield from narrowed(rows, _UNFINISHED, _FILTERED)
+        rows = yield from narrowed(rows, UNFINISHED, _FILTERED)
     looked_at = f"FROM {rows} WHERE {where}"
     return Search(looked_at=looked_at, named=named, columns=_FILTERED, wanted=wanted)
 
 
-# A `seq` has 63 bits, and a sender that jumps about in them must not make the sum overflow.
+# A `seq` has 63 bits: a sender that skips most of them must not make the sum overflow.
 _COUNTED: Final = "CASE WHEN missing < 1000000000 THEN missing ELSE 1000000000 END"

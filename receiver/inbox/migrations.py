@@ -1,6 +1,6 @@
-"""How the receiver's tables came to be, step by step. One that was shipped is never changed.
+"""The migrations of the receiver's tables. A migration that was released is never changed.
 
-The newest step takes `SCHEMA` along, which makes all of the tables where there are none.
+The newest one also carries `SCHEMA`, which makes all tables in a new database.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ CREATE TABLE pushkit_sequences (
 );
 """),
     ),
-    # A token's credentials; what replaced what (`expectation`); and the rows that bind a static
-    # token, which are kept: were one forgotten, the token would be free for another task.
+    # A token's credentials; the expectation that tokens which replace each other share; and the
+    # rows that bind a static token, which are kept: without one, another task could bind the token.
     Migration(
         4,
         statements("""
@@ -98,7 +98,7 @@ CREATE INDEX pushkit_expected_expectation
 """),
         may_roll=True,
     ),
-    # Every callback with a state of its own, and what admins and purges look for.
+    # A state for every callback, and indexes for admins and purges.
     Migration(
         5,
         statements("""
@@ -115,9 +115,9 @@ INSERT INTO pushkit_callbacks (notification_id, callback, done, attempts)
     SELECT notification_id, callback, 1, 1 FROM pushkit_callbacks_done;
 DROP TABLE pushkit_callbacks_done;
 ALTER TABLE pushkit_inbox ADD COLUMN redriven_at BIGINT;
--- Of each task's unfinished notifications one is the head; what has no task is its own.
--- A process of the version before, still running, knows no heads: what it accepts is one,
--- as it would be stranded otherwise.
+-- One of each task's unfinished notifications is the head; one without a task is always a head.
+-- A process of the previous version that still runs knows no heads: what it accepts is a head by
+-- default, as it would never be claimed otherwise.
 ALTER TABLE pushkit_inbox ADD COLUMN head INTEGER NOT NULL DEFAULT 1;
 UPDATE pushkit_inbox SET head = 0 WHERE status NOT IN ('received', 'in_progress')
     OR EXISTS (SELECT 1 FROM pushkit_inbox e WHERE e.sender = pushkit_inbox.sender
@@ -131,7 +131,7 @@ CREATE INDEX pushkit_inbox_buried ON pushkit_inbox (finished_at) WHERE status = 
 CREATE INDEX pushkit_inbox_gaps
     ON pushkit_inbox (sender, missing, late) WHERE missing > 0 OR late = 1;
 ALTER TABLE pushkit_sequences ADD COLUMN updated_at BIGINT NOT NULL DEFAULT 0;
--- What is known of a sequence's age, or else the age of the newest id that was accepted.
+-- When a sequence last grew, or else when the newest id was accepted.
 UPDATE pushkit_sequences SET updated_at = COALESCE(
     (SELECT MAX(i.received_at) FROM pushkit_inbox i
     WHERE i.sender = pushkit_sequences.sender AND i.task_id = pushkit_sequences.task_id),
@@ -142,20 +142,20 @@ CREATE INDEX pushkit_sequences_age ON pushkit_sequences (updated_at);
     Migration(
         6,
         statements("""
--- What is expected no longer goes by age.
+-- Expectations that have ended are deleted by age.
 CREATE INDEX pushkit_expected_ended
     ON pushkit_expected ((COALESCE(withdrawn_at, expires_at))) WHERE static = 0;
 -- Done, because no callback wanted it: it may be redriven.
 ALTER TABLE pushkit_inbox ADD COLUMN unmatched INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX pushkit_inbox_unmatched ON pushkit_inbox (sender, id) WHERE unmatched = 1;
--- Each sender's own: what is due of one is found beside the backlog of another.
+-- By sender: what is due of one is found without reading the backlog of another.
 DROP INDEX pushkit_inbox_heads;
 CREATE INDEX pushkit_inbox_heads
     ON pushkit_inbox (sender, not_before) WHERE head = 1 AND status = 'received';
 """),
         may_roll=True,
     ),
-    Migration(7, (), may_roll=True),  # from here on it is noted who may write
+    Migration(7, (), may_roll=True),  # since then, the database records which versions may write
     Migration(
         8,
         statements("""
@@ -163,7 +163,7 @@ ALTER TABLE pushkit_inbox ADD COLUMN traceparent TEXT;
 """),
         may_roll=True,
     ),
-    # What operators page through, newest first, however much there is of it: before, by sender.
+    # Indexes for operators' pages of any size, newest first, instead of by sender.
     Migration(
         9,
         statements("""

@@ -1,4 +1,4 @@
-"""What the inbox hands out: notifications, where they stand, and who had them."""
+"""The data of the inbox: notifications, their states, leases and calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class InboxStatus(StrEnum):
-    """Where a notification stands."""
+    """The state of a notification."""
 
     RECEIVED = "received"
     IN_PROGRESS = "in_progress"
@@ -25,7 +25,7 @@ class InboxStatus(StrEnum):
 
 @record(frozen=True, slots=True, kw_only=True)
 class _Accepted:
-    """What is known of every notification that is accepted; see `Notification`."""
+    """The members of every accepted notification; see `Notification`."""
 
     sender: str
     kid: str
@@ -46,25 +46,24 @@ class Notification(_Accepted):
     """One accepted notification, as a callback gets it.
 
     Attributes:
-        id: Its place in the inbox; grows.
-        idempotency_key: The same whenever this notification is handed out: a process that dies
-            inside a callback must run it again.
+        id: Its id in the inbox; grows in the order of acceptance.
+        idempotency_key: The same in every call with this notification: after a process died in a
+            callback, it is called again.
         sender: The name of the trusted sender.
         kid: The key that signed it; empty if its sender does not sign.
-        delivery_id: The sender's id of it: `jti`, the same on every retry.
+        delivery_id: The sender's id for it: `jti`, the same on every retry.
         update: What happened, version-free.
         task_id: The task, from the body or the signature.
         config_id: The subscription's config id, if the sender states one.
         seq: 1, 2, 3… per subscription and task, if the sender states one.
-        missing: How many updates before this one never came (dead, cancelled or superseded).
-        late: An update with a higher `seq` was accepted before this one.
+        missing: How many updates before this one never arrived (dead, cancelled or superseded).
+        late: Whether an update with a higher `seq` was accepted before this one.
         issued_at: When this attempt was signed; when it was accepted, if its sender does not sign.
         received_at: When it was accepted.
         body: The raw bytes that were signed.
-        data: Of its data parts that name a schema, whether they fit it; nothing where the sender's
-            card is not known. What does not fit is handed out all the same: to refuse it is the
-            client's own affair.
-        traceparent: The trace that it belongs to, if it came in one.
+        data: Whether its data parts that name a schema fit it; empty unless the sender's card is
+            known. Callbacks also get data that does not fit: the client decides what to do with it.
+        traceparent: The trace that it belongs to, if it arrived in one.
     """
 
     id: int
@@ -74,55 +73,55 @@ class Notification(_Accepted):
 
     @property
     def kind(self) -> UpdateKind:
-        """What kind of update it is."""
+        """The kind of its update."""
         return self.update.kind
 
     @property
     def state(self) -> TaskState | None:
-        """The task's state, where the update has one."""
+        """The task's state, if the update has one."""
         return self.update.state
 
     def decode(self) -> Notification:
-        """Return it as it is: it is decoded."""
+        """Return the notification itself, as `StoredNotification` has the method, too."""
         return self
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class StoredNotification(_Accepted):
-    """A notification as it lies in the inbox."""
+    """A notification as the inbox stores it, its body not decoded."""
 
     id: int
 
     def decode(self) -> Notification:
-        """Return it with its body read. Not in the thread that writes: a body may be large.
+        """Decode the body. Call it outside of the thread that writes: a body may be large.
 
         Raises:
-            InboundError: The body is none that this code reads: other code accepted it.
+            InboundError: This version cannot decode the body: another one accepted it.
         """
         return notification_of(self, self.id, decode_update(self.body))
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Who has a notification in hand, and until when without being heard of."""
+    """A worker's right to call back a notification, until it ends or is renewed."""
 
     worker: str
-    until: datetime  # until when, by the database's clock
-    taken: float  # when it was taken, by the clock of this process that nobody sets
+    until: datetime  # by the database's clock
+    taken: float  # when it began, by this process's monotonic clock
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class NewNotification(_Accepted):
-    """A notification that is to be stored."""
+    """A notification to store."""
 
-    head: bool  # whether nothing that is unfinished of its task is before it
-    lease: Lease | None = None  # who has it in hand from the start; None if it waits for a claim
+    head: bool  # whether its task has no unfinished notification before it
+    lease: Lease | None = None  # the lease that it is stored with; None if it waits for a claim
 
 
 def notification_of(
     accepted: NewNotification | StoredNotification, notification_id: int, update: TaskUpdate
 ) -> Notification:
-    """Return what was accepted as it is called back."""
+    """Return an accepted notification as callbacks get it."""
     return Notification(
         id=notification_id,
         idempotency_key=f"{accepted.sender}:{accepted.delivery_id}",
@@ -144,30 +143,30 @@ def notification_of(
 
 @record(frozen=True, slots=True, kw_only=True)
 class CallbackState:
-    """What one callback did with one notification."""
+    """The calls of one callback with one notification."""
 
     callback: str
-    done: bool  # whether it had the notification: it does not get it again
-    attempts: int  # how often it was called, as far as it came to an end
-    last_error: str | None  # the type of what it raised last; None once it is done
-    last_at: datetime | None  # when it ended last
+    done: bool  # whether a call succeeded: the callback does not get the notification again
+    attempts: int  # how many calls ended
+    last_error: str | None  # the type of what the last call raised; None once it is done
+    last_at: datetime | None  # when the last call ended
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class ClaimedNotification:
-    """A notification under a lease, and what was done of it before."""
+    """A notification under a lease, with its calls so far."""
 
-    # The notification, decoded already if it was handed over as it was stored.
+    # The notification, decoded already if it has been held since it was stored.
     stored: StoredNotification | Notification
-    attempts: int  # how often it was handed out, this time included; a redrive begins anew
+    attempts: int  # how often it was claimed, this time included; a redrive begins anew
     since: datetime  # when it was accepted, or redriven
-    # Whether the attempt before this one came to no end: its process died, or was out of reach
-    # until its lease ended.
+    # Whether the previous attempt did not end: its process died, or was suspended or out of reach
+    # of the database until the lease ended.
     broken_off: bool
-    callbacks: Mapping[str, CallbackState]  # what its callbacks did so far, by name
-    leased_at: float  # when its lease was taken, by the clock of this process that nobody sets
+    callbacks: Mapping[str, CallbackState]  # its calls so far, by callback
+    leased_at: float  # when its lease began, by this process's monotonic clock
 
     def had_by(self, callback: str) -> bool:
-        """Say whether a callback had it already."""
+        """Return whether a callback has had it already."""
         found = self.callbacks.get(callback)
         return found is not None and found.done

@@ -1,7 +1,7 @@
-"""How long things stay in the inbox, as scripts.
+"""How long notifications stay in the inbox, and the scripts that delete them.
 
-What is to go is looked for by reading, and deleted in small transactions, small in rows and in
-bytes: the writer of a SQLite file, and the locks of PostgreSQL, are never held for long.
+Rows to delete are found by reading, and deleted in transactions that are small in rows and in
+bytes: neither the writer of a SQLite file nor the locks of PostgreSQL are held for long.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from pushkit.errors import ConfigError
 from pushkit.storage.script import Row, Script, Statement, among, to_micros
 from receiver.inbox.model import InboxStatus
 
-# To free a long body, SQLite walks through all of it.
+# To free a long body, SQLite reads all of it.
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 _SEQUENCES_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxRetention:
-    """How long a receiver keeps what is over; None is for ever.
+    """How long a receiver keeps what is finished; None is for ever.
 
-    A notification that is gone cannot be shown, redriven or waited for any more.
+    A notification that was deleted cannot be shown, redriven or waited for any more.
 
     Attributes:
         done: Notifications that every callback has had.
         dead: Dead letters.
-        max_done: How many of the done ones stay at most, the newest.
-        ids: The memory of accepted ids, apart from the inbox. Shorter than the sender's last
-            retry (90 h for pushkit), and an update may be called back twice.
-        sequences: The last `seq` of a task without news: after that, its next one seems to follow
-            a gap.
-        expected: How long a task is expected, where `expect()` does not say. What has ended is
-            forgotten with the ids.
+        max_done: How many of the done ones are kept at most, the newest.
+        ids: The memory of accepted ids, apart from the inbox. If it is shorter than the sender's
+            last retry (90 h for pushkit), an update may be called back twice.
+        sequences: The last `seq` of a task since its last notification; after that, the next one
+            seems to follow a gap.
+        expected: How long a task is expected if `expect()` does not say. Expectations that have
+            ended are deleted with the ids.
     """
 
     done: timedelta | None = timedelta(days=7)
@@ -56,12 +56,12 @@ class InboxRetention:
 
 
 class Purge:
-    """Scripts that look for what is to go, and delete it."""
+    """Scripts that find what is no longer kept, and delete it."""
 
     def finished_before(
         self, status: InboxStatus, moment: datetime, *, limit: int
     ) -> Script[list[int]]:
-        """Return ids of what was done, or died, before a moment: oldest first, a bounded lot."""
+        """Return a bounded batch of ids that were done or dead before a moment, oldest first."""
         rows = yield Statement(
             "SELECT id, LENGTH(body) AS size FROM pushkit_inbox"
             f" WHERE status = '{status.value}' AND finished_at < $1"
@@ -70,15 +70,15 @@ class Purge:
         )
         return list(_up_to(_BYTES_AT_ONCE, rows))
 
-    def crowd(self, max_done: int) -> Script[int]:
-        """Return how many more are done than may stay; below 0 if there is room."""
+    def count_excess(self, max_done: int) -> Script[int]:
+        """Return how many more are done than are kept; below 0 if fewer are."""
         rows = yield Statement(
             "SELECT COUNT(*) - $1 AS excess FROM pushkit_inbox WHERE status = 'done'", (max_done,)
         )
         return int(rows[0]["excess"])
 
-    def crowding(self, max_done: int, *, limit: int) -> Script[list[int]]:
-        """Return ids of what is done, but for the newest so many; a bounded lot."""
+    def excess(self, max_done: int, *, limit: int) -> Script[list[int]]:
+        """Return a bounded batch of ids that are done, except for the newest `max_done`."""
         rows = yield Statement(
             "SELECT id, LENGTH(body) AS size FROM pushkit_inbox WHERE status = 'done'"
             " ORDER BY finished_at DESC, id DESC"
@@ -88,7 +88,7 @@ class Purge:
         return list(_up_to(_BYTES_AT_ONCE, rows))
 
     def delete(self, ids: Sequence[int], status: InboxStatus) -> Script[int]:
-        """Delete those that still stand there, with what their callbacks did; return how many."""
+        """Delete those that still have this status, with their calls; return how many."""
         deleted = 0
         for clause, values in among(sorted(ids)):
             rows = yield Statement(
@@ -105,7 +105,7 @@ class Purge:
         return deleted
 
     def forget_sequences(self, before: datetime) -> Script[int]:
-        """Forget the last `seq` of tasks without news; return how many, a bounded lot."""
+        """Delete a bounded batch of sequences that did not grow since a moment; return how many."""
         rows = yield Statement(
             "DELETE FROM pushkit_sequences WHERE (sender, task_id, config_id) IN"
             " (SELECT sender, task_id, config_id FROM pushkit_sequences WHERE updated_at < $1"
@@ -116,11 +116,11 @@ class Purge:
         return len(rows)
 
 
-def _up_to(most: int, rows: Iterable[Row]) -> Iterable[int]:
-    """Yield ids until their sizes come to so much; the first one in any case."""
+def _up_to(max_bytes: int, rows: Iterable[Row]) -> Iterable[int]:
+    """Yield ids until their sizes exceed a sum; the first one in any case."""
     total = 0
     for row in rows:
         total += row["size"]
-        if total > most and total != row["size"]:
+        if total > max_bytes and total != row["size"]:
             return
         yield int(row["id"])

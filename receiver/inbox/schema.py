@@ -1,15 +1,20 @@
-"""The tables of the receiver's database, as they are today.
+"""The tables of the receiver's database, in their newest version.
 
-A new database is made by this script. One that is there comes to the same by the steps that it
-lacks (`receiver.inbox.migrations`). Moments are whole microseconds; yes is 1, no 0.
+A new database is made by this script; an older one is migrated to the same tables
+(`receiver.inbox.migrations`). Moments are whole microseconds; yes is 1, no 0.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from pushkit.storage.migrations import statements
 
+UNFINISHED: Final = "status IN ('received', 'in_progress')"
+"""The condition of the partial index `pushkit_inbox_unfinished`, as queries must repeat it."""
+
 SCHEMA = statements("""
-CREATE TABLE pushkit_replay (  -- ids that were accepted
+CREATE TABLE pushkit_replay (  -- accepted ids
     sender TEXT NOT NULL,
     delivery_id TEXT NOT NULL,
     body_sha256 TEXT NOT NULL,
@@ -18,7 +23,7 @@ CREATE TABLE pushkit_replay (  -- ids that were accepted
 );
 CREATE INDEX pushkit_replay_age ON pushkit_replay (accepted_at);
 
-CREATE TABLE pushkit_expected (  -- tokens and credentials that were handed out, and their tasks
+CREATE TABLE pushkit_expected (  -- tokens and credentials given to agents, and their tasks
     sender TEXT NOT NULL,
     token_sha256 TEXT,
     task_id TEXT,
@@ -26,7 +31,7 @@ CREATE TABLE pushkit_expected (  -- tokens and credentials that were handed out,
     expires_at BIGINT,
     withdrawn_at BIGINT,
     credentials_sha256 TEXT,
-    expectation TEXT,  -- its id: what replaces a token takes it over
+    expectation TEXT,  -- the id of the expectation: a token that replaces another inherits it
     static INTEGER NOT NULL DEFAULT 0  -- binds a token of the configuration: kept for ever
 );
 CREATE UNIQUE INDEX pushkit_expected_token
@@ -39,15 +44,15 @@ CREATE INDEX pushkit_expected_task ON pushkit_expected (sender, task_id);
 CREATE INDEX pushkit_expected_ended
     ON pushkit_expected ((COALESCE(withdrawn_at, expires_at))) WHERE static = 0;
 
-CREATE TABLE pushkit_inbox (  -- notifications that were accepted
+CREATE TABLE pushkit_inbox (  -- accepted notifications
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     sender TEXT NOT NULL,
     delivery_id TEXT NOT NULL,
     task_id TEXT,
     config_id TEXT,
     seq BIGINT,
-    missing BIGINT NOT NULL,  -- how many numbers before it had not come
-    late INTEGER NOT NULL,    -- a higher number had come before it
+    missing BIGINT NOT NULL,  -- how many numbers before it had not arrived
+    late INTEGER NOT NULL,    -- a higher number had arrived before it
     kid TEXT NOT NULL,
     issued_at BIGINT NOT NULL,
     received_at BIGINT NOT NULL,
@@ -78,7 +83,7 @@ CREATE INDEX pushkit_inbox_unmatched ON pushkit_inbox (id, sender) WHERE unmatch
 CREATE INDEX pushkit_inbox_gaps
     ON pushkit_inbox (sender, missing, late) WHERE missing > 0 OR late = 1;
 
-CREATE TABLE pushkit_callbacks (  -- what became of each that was called
+CREATE TABLE pushkit_callbacks (  -- the outcome of each callback that was called
     notification_id BIGINT NOT NULL,
     callback TEXT NOT NULL,
     done INTEGER NOT NULL,

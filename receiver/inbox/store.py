@@ -2,24 +2,24 @@
 
 | script | from | to | besides |
 |---|---|---|---|
-| `store` | nothing | received | it is the head, if nothing of its task is before it |
-| `store`, where a place is free | nothing | in progress | it is the head; the lease begins |
+| `store` | nothing | received | the head, if nothing of its task is before it |
+| `store` with a lease | nothing | in progress | the head; the lease begins |
 | `claim`, `follow` | received | in progress | the lease begins; one attempt more |
 | `settle_done`: all had it, or none wants it | in progress | done | the next is the head |
 | `settle`: a callback failed | in progress | received | waits as the schedule says |
 | `settle`: given up | in progress | dead | the next is the head |
-| `put_off`: passed over, or often broken off | in progress | received | no attempt; waits |
+| `put_off`: share used up, or often broken off | in progress | received | no attempt; waits |
 | `give_back`: its worker ends | in progress | received | no attempt |
 | `take_over`, `claim`: worker dead, lease over | in progress | received | |
 | `redrive`, of `inspection` | dead; done, unwanted | received | attempts, age begin anew |
 
 Nothing else writes `status`.
 
-Order is kept by `head`: of each task's unfinished notifications only the oldest is the head, and
-only heads are claimed. A claim therefore looks at an index of heads that are due, sender by
-sender, whatever the backlog behind them. Whoever stores, settles or redrives holds the task
-(`task_lock`, for `Database.exclusively`): the mark is never lost in between, and ids grow in the
-order of commits.
+The unfinished notifications of a task are a queue, in the order of their ids. Only its oldest is
+the head, and only heads are claimed: a claim reads an index of heads that are due, sender by
+sender, however long the queues are. A transaction that stores, settles or redrives holds the task
+(`task_lock`, for `Database.exclusively`): the mark is never lost, and ids grow in the order of
+commits.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from receiver.inbox.model import (
     Notification,
     StoredNotification,
 )
+from receiver.inbox.schema import UNFINISHED
 
 _LEASE_EXPIRED = "lease_expired"
 _WORKER_DIED = "worker_died"
 _PUT_OFF = "put_off"
-_UNFINISHED = "status IN ('received', 'in_progress')"
 
-# Materialized: PostgreSQL must not lock a second handful for the same update.
+# Materialized: PostgreSQL would otherwise evaluate it again, and lock more rows for one update.
 _CLAIM = (
     "WITH due AS MATERIALIZED (SELECT i.id FROM pushkit_inbox i"
     " WHERE i.sender = $5 AND i.head = 1 AND i.status = 'received' AND i.not_before <= $1"
@@ -72,7 +72,7 @@ _CLAIM = (
     " attempts = attempts + 1 WHERE id IN (SELECT id FROM due) RETURNING *"
 )
 
-# One step in the index for each sender, however much there is of each.
+# One step in the index for each sender, however many notifications it has.
 _HEADS = "head = 1 AND status = 'received'"
 _SENDERS = (
     "WITH RECURSIVE senders (sender) AS ("
@@ -86,15 +86,15 @@ _SENDERS = (
 )
 
 StoredIds: TypeAlias = dict[tuple[str, str], int]
-"""The ids of what was stored, by sender and delivery id."""
+"""The ids of stored notifications, by sender and delivery id."""
 
 Divide: TypeAlias = Callable[[Sequence[str], int, Mapping[str, int]], Sequence[tuple[str, int]]]
-"""Says which of the senders that are due may take how many of the free places, besides what each
-was given just now."""
+"""Returns how many notifications to claim of each sender, given the senders with something due, how
+many may be claimed in all, and how many were already claimed of each."""
 
 
 def task_lock(sender: str, task_id: str) -> str:
-    """Return the name to hold for changing which notification of a task is the head."""
+    """Return the name of the lock under which the head of a task changes."""
     return f"task {sender} {task_id}"
 
 
@@ -104,7 +104,7 @@ class Inbox:
     # --- receiving -----------------------------------------------------------------------------
 
     def store(self, notifications: Sequence[NewNotification]) -> Script[StoredIds]:
-        """Store notifications; return their ids, of those that the inbox has not already."""
+        """Store notifications that the inbox does not have already; return their ids."""
         ids: StoredIds = {}
         for each in filled(notifications):
             rows = yield Statement(
@@ -119,31 +119,31 @@ class Inbox:
         return ids
 
     def has(self, sender: str, delivery_id: str, body: bytes) -> Script[bool]:
-        """Say whether the inbox has a delivery with exactly this body."""
+        """Return whether the inbox has a delivery with exactly this body."""
         rows = yield Statement(
             "SELECT 1 FROM pushkit_inbox WHERE sender = $1 AND delivery_id = $2 AND body = $3",
             (sender, delivery_id, body),
         )
         return bool(rows)
 
-    # --- handing out ---------------------------------------------------------------------------
+    # --- claiming ------------------------------------------------------------------------------
 
     def claim(
         self,
-        worker: str,  # who takes them
+        worker: str,
         *,
-        limit: int,  # how many
-        now: datetime,  # leases that ended before are void
+        limit: int,
+        now: datetime,  # leases that ended by then are void
         until: datetime,  # when the new leases end
-        # What this worker has in hand: a clock that leapt, or a machine that slept, must not have
-        # it take them a second time.
+        # The ids that this worker holds: it must not claim them a second time after its clock was
+        # set, or the machine was suspended.
         held: Sequence[int] = (),
-        spare_others: bool = False,  # whether others keep leases that ended
-        divide: Divide | None = None,  # shares them among senders; by default as evenly as may be
-        # When `now` was asked for, by the clock of this process that nobody sets.
+        spare_others: bool = False,  # whether other workers keep leases that ended
+        divide: Divide | None = None,  # by default, senders get equal shares
+        # When `now` was read, by this process's monotonic clock.
         taken: float | None = None,
     ) -> Script[list[ClaimedNotification]]:
-        """Take up to `limit` notifications that are due; of each task only the oldest."""
+        """Claim up to `limit` notifications that are due; only the head of each task."""
         moment = to_micros(now)
         leased_at = time.perf_counter() if taken is None else taken
         leased = yield Statement(
@@ -163,12 +163,12 @@ class Inbox:
                     " WHERE status = 'in_progress' AND lease_until <= $1 FOR UPDATE SKIP LOCKED)",
                     (moment,),
                 )
-        rows = yield from self._take(worker, limit, moment, to_micros(until), divide or _evenly)
+        rows = yield from self._claim(worker, limit, moment, to_micros(until), divide or _evenly)
         callbacks = (yield from self._callbacks_of(worker)) if rows else {}
         claimed = [_claimed(row, callbacks.get(row["id"], {}), leased_at) for row in rows]
         return sorted(claimed, key=lambda each: each.stored.id)
 
-    def _take(
+    def _claim(
         self, worker: str, limit: int, now: int, until: int, divide: Divide
     ) -> Script[list[Row]]:
         senders = yield Statement(_SENDERS)
@@ -180,14 +180,15 @@ class Inbox:
                 found = yield Statement(_CLAIM, (now, worker, until, number, sender))
                 taken[sender] += len(found)
                 rows += found
-                if len(found) < number:  # there is no more of this one: the rest is the others'
+                if len(found) < number:  # there are no more of this sender: others get the rest
                     due.remove(sender)
         return rows
 
     def after_setback(self, now: datetime) -> Script[None]:
-        """Let what no schedule put off wait no longer, where the clock was set back since it came.
+        """Make notifications due that no schedule put off, after the clock was set back.
 
-        What is stored or redriven waits until the moment at which it was.
+        A notification is due from the moment when it was stored or redriven, which may then be in
+        the future.
         """
         moment = to_micros(now)
         due = (
@@ -207,10 +208,8 @@ class Inbox:
     def next_due(self, *, but: Collection[str] = ()) -> Script[datetime | None]:
         """Return when the next claim may find something; None if nothing is unfinished.
 
-        A notification behind an unfinished one of its task is not due before that one is settled.
-
         Args:
-            but: Senders that would be given nothing.
+            but: Senders of which the claim would take nothing.
         """
         senders = yield Statement(_SENDERS)
         leased = yield Statement(
@@ -221,7 +220,7 @@ class Inbox:
         return moment_or_none(min(moments, default=None))
 
     def keep_leases(self, ids: Sequence[int], worker: str, until: datetime) -> Script[set[int]]:
-        """Extend leases; return the ids of those that are still this worker's."""
+        """Renew leases; return the ids that this worker still holds."""
         kept: set[int] = set()
         for clause, values in among(sorted(ids), after=2):
             rows = yield Statement(
@@ -235,7 +234,7 @@ class Inbox:
     def keep_claim(
         self, claimed: ClaimedNotification, worker: str, until: datetime
     ) -> Script[bool]:
-        """Extend the lease of one; return whether it is still this attempt's of this worker."""
+        """Renew one lease; return whether this attempt of this worker still has it."""
         rows = yield Statement(
             "UPDATE pushkit_inbox SET lease_until = $1 WHERE id = $2 AND lease_worker = $3"
             " AND status = 'in_progress' AND attempts = $4 RETURNING id",
@@ -246,9 +245,9 @@ class Inbox:
     def record_calls(
         self, calls: Sequence[tuple[int, str, str | None]], *, now: datetime
     ) -> Script[None]:
-        """Remember how callbacks ended: notification, callback, error; each pair once.
+        """Record calls: notification, callback and error, at most one for each pair.
 
-        One that is done does not get the notification again.
+        A callback that is done stays done.
         """
         for each in slices(calls):
             yield Statement(
@@ -278,10 +277,7 @@ class Inbox:
         retry_at: datetime | None = None,
         error: str | None = None,
     ) -> Script[bool]:
-        """Write down what became of a notification; False if it is no longer this worker's.
-
-        The number of the attempt tells two attempts of one worker apart.
-        """
+        """Settle a notification; return False if this attempt of this worker no longer holds it."""
         finished = status in (InboxStatus.DONE, InboxStatus.DEAD)
         rows = yield Statement(
             "UPDATE pushkit_inbox SET status = $3, not_before = COALESCE($4, not_before),"
@@ -300,7 +296,7 @@ class Inbox:
             ),
         )
         if rows:
-            yield from self._pass_head_on(claimed.stored, status)
+            yield from self._mark_head(claimed.stored, status)
         return bool(rows)
 
     def settle_done(
@@ -311,7 +307,7 @@ class Inbox:
         now: datetime,
         unmatched: bool = False,
     ) -> Script[set[int]]:
-        """Write down that every callback had these; return the ids of those still this worker's.
+        """Settle notifications that every callback has had; return the ids still held.
 
         Args:
             unmatched: Whether no callback wants them.
@@ -335,7 +331,7 @@ class Inbox:
     def oldest_unfinished(
         self, tasks: Sequence[tuple[str, str]]
     ) -> Script[dict[int, tuple[str, str]]]:
-        """Return the id of what comes next of each task, if anything does, with the task."""
+        """Return, by id, the oldest unfinished notification of each task that has one."""
         found: dict[int, tuple[str, str]] = {}
         for each in chunks(tasks):
             rows = yield Statement(
@@ -353,14 +349,14 @@ class Inbox:
         return found
 
     def make_heads(self, ids: Sequence[int]) -> Script[None]:
-        """Offer these, each the oldest unfinished of its task, to the next claim."""
+        """Make notifications, each the oldest unfinished of its task, heads."""
         for clause, values in among(sorted(ids)):
             yield Statement(f"UPDATE pushkit_inbox SET head = 1 WHERE id {clause}", values)
 
     def follow(
         self, ids: Sequence[int], lease: Lease, *, now: datetime
     ) -> Script[list[ClaimedNotification]]:
-        """Take these, each the oldest unfinished of its task, as a claim would: if they are due."""
+        """Claim notifications, each the oldest unfinished of its task, if they are due."""
         rows: list[Row] = []
         for clause, values in among(sorted(ids), after=3):
             rows += yield Statement(
@@ -385,14 +381,14 @@ class Inbox:
     # --- workers that end ----------------------------------------------------------------------
 
     def working(self) -> Script[list[str]]:
-        """Return the names of the workers that have notifications in hand."""
+        """Return the names of the workers that hold notifications."""
         rows = yield Statement(
             "SELECT DISTINCT lease_worker FROM pushkit_inbox WHERE status = 'in_progress'"
         )
         return [str(row["lease_worker"]) for row in rows]
 
     def take_over(self, worker: str) -> Script[None]:
-        """Give a dead worker's notifications back, before their leases end."""
+        """Give back a dead worker's notifications, before their leases end."""
         yield Statement(
             "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
             f" last_error = '{_WORKER_DIED}' WHERE status = 'in_progress' AND lease_worker = $1",
@@ -400,11 +396,11 @@ class Inbox:
         )
 
     def give_back(self, worker: str, *, but: Collection[int] = ()) -> Script[None]:
-        """Give back what a worker that ends in good order leaves: that was no attempt.
+        """Give back what a worker holds when it stops: that was no attempt.
 
         Args:
-            worker: Who ends.
-            but: What it cannot let go of: that comes back with its lease.
+            worker: The worker that stops.
+            but: Ids whose calls are still running: they keep their leases.
         """
         rows = yield Statement(
             "SELECT id FROM pushkit_inbox WHERE status = 'in_progress' AND lease_worker = $1",
@@ -419,7 +415,7 @@ class Inbox:
             )
 
     def put_off(self, claimed: ClaimedNotification, worker: str, until: datetime) -> Script[None]:
-        """Hand a notification out later, and do not count that it was claimed now."""
+        """Put a notification off, and do not count this attempt."""
         yield Statement(
             "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL, lease_until = NULL,"
             f" attempts = attempts - 1, not_before = $4, last_error = '{_PUT_OFF}'"
@@ -427,12 +423,12 @@ class Inbox:
             (claimed.stored.id, worker, claimed.attempts, to_micros(until)),
         )
 
-    # --- looking -------------------------------------------------------------------------------
+    # --- waiting for a task --------------------------------------------------------------------
 
     def of_task(
         self, task_id: str, *, after: int = 0, sender: str | None = None, limit: int = 100
     ) -> Script[list[StoredNotification]]:
-        """Return a task's notifications in the order of acceptance, those after an id."""
+        """Return a task's notifications after an id, in the order of acceptance."""
         rows = yield Statement(
             "SELECT * FROM pushkit_inbox WHERE task_id = $1 AND id > $2"
             " AND (sender = $3 OR CAST($3 AS TEXT) IS NULL) ORDER BY id"
@@ -442,7 +438,7 @@ class Inbox:
         return [_stored(row) for row in rows]
 
     def with_news(self, seen: Mapping[tuple[str, str], int]) -> Script[list[tuple[str, str]]]:
-        """Return those tasks, by sender and id, of which there is something after the id seen."""
+        """Return the tasks, by sender and id, that have a notification after the id seen."""
         found: list[tuple[str, str]] = []
         for each in chunks([(*key, after) for key, after in seen.items()]):
             rows = yield Statement(
@@ -455,14 +451,14 @@ class Inbox:
             found += [(row["sender"], row["task_id"]) for row in rows]
         return found
 
-    def _pass_head_on(
+    def _mark_head(
         self, settled: StoredNotification | Notification, status: InboxStatus
     ) -> Script[None]:
-        """Offer the oldest that is unfinished of its task; the same one, unless it is done."""
+        """Mark the head of a task after one of its notifications was settled or is retried."""
         if settled.task_id is not None:
             yield Statement(
                 "UPDATE pushkit_inbox SET head = 1 WHERE id = (SELECT id FROM pushkit_inbox"
-                f" WHERE sender = $1 AND task_id = $2 AND {_UNFINISHED} ORDER BY id LIMIT 1)",
+                f" WHERE sender = $1 AND task_id = $2 AND {UNFINISHED} ORDER BY id LIMIT 1)",
                 (settled.sender, settled.task_id),
             )
         elif status is InboxStatus.RECEIVED:
@@ -480,11 +476,11 @@ class Inbox:
         return found
 
 
-class Lines:
-    """What stands before new notifications of tasks: read for many, and written at once.
+class TaskQueues:
+    """The queues that new notifications join: whether each is empty, and the last `seq`.
 
     Attributes:
-        unfinished: Tasks, by sender and id, of which something is unfinished.
+        unfinished: The tasks, by sender and id, whose queues are not empty.
     """
 
     def __init__(self) -> None:
@@ -493,7 +489,7 @@ class Lines:
         self._changed: set[tuple[str, str, str]] = set()
 
     def read(self, keys: Iterable[tuple[str, str, str]]) -> Script[None]:
-        """Read of each sender, task and config whether something waits, and the last `seq`."""
+        """Read the queue of each task, and the last `seq` of each sender, task and config."""
         for each in chunks(list(dict.fromkeys(keys))):
             asked = padded(each)
             rows = yield Statement(
@@ -510,8 +506,8 @@ class Lines:
                 if waits:
                     self.unfinished.add((sender, task_id))
 
-    def next(self, key: tuple[str, str, str], seq: int) -> tuple[int, bool]:
-        """Compare a `seq` with the last one: how many are missing before it, and is it late."""
+    def compare(self, key: tuple[str, str, str], seq: int) -> tuple[int, bool]:
+        """Return how many updates are missing before a `seq`, and whether it is late."""
         last = self._last[key]
         if seq <= last:
             return 0, True
@@ -520,7 +516,7 @@ class Lines:
         return seq - last - 1, False
 
     def write(self, now: datetime) -> Script[None]:
-        """Write those that grew."""
+        """Write the `seq` numbers that grew."""
         for each in slices(sorted(self._changed)):
             yield Statement(
                 "INSERT INTO pushkit_sequences (sender, task_id, config_id, last_seq, updated_at)"
@@ -533,13 +529,13 @@ class Lines:
 
 def _columns(new: NewNotification) -> tuple[SqlValue, ...]:
     received, lease = to_micros(new.received_at), new.lease
-    standing: tuple[SqlValue, ...] = ("received", 0, None, None)
+    state: tuple[SqlValue, ...] = ("received", 0, None, None)
     if lease is not None:
-        standing = ("in_progress", 1, lease.worker, to_micros(lease.until))
+        state = ("in_progress", 1, lease.worker, to_micros(lease.until))
     return (
         *(new.sender, new.delivery_id, new.task_id, new.config_id, new.seq, new.missing),
         *(int(new.late), new.kid, to_micros(new.issued_at), received, received, new.body),
-        *(int(new.head), *standing, new.traceparent),
+        *(int(new.head), *state, new.traceparent),
     )
 
 
@@ -559,7 +555,7 @@ def _evenly(due: Sequence[str], free: int, taken: Mapping[str, int]) -> Sequence
 
 
 def callback_state(row: Row) -> CallbackState:
-    """Return a row of `pushkit_callbacks`."""
+    """Return a row of `pushkit_callbacks` as a `CallbackState`."""
     return CallbackState(
         callback=row["callback"],
         done=bool(row["done"]),

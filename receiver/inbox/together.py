@@ -1,7 +1,7 @@
-"""One group of all that a process writes of notifications: one transaction stores and settles.
+"""One group of several: a process stores and settles notifications in one transaction.
 
-In transactions of their own, what is accepted and what is settled of one task would have to wait
-for each other.
+In transactions of their own, the notifications of one task that are stored and those that are
+settled would wait for each other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pushkit.storage.script import Group, Script
 
 
-class Asked(NamedTuple):
+class GroupItem(NamedTuple):
     """An item of one of the groups that share a transaction."""
 
     group: Group[Any, Any]
@@ -20,14 +20,14 @@ class Asked(NamedTuple):
     is_first: bool = False  # whether this group comes before the others
 
 
-def together(asked: Sequence[Asked], /, *, wait: bool) -> Script[list[Any]]:
-    """Make one script of several groups'."""
+def together(items: Sequence[GroupItem], /, *, wait: bool) -> Script[list[Any]]:
+    """Run the scripts of several groups one after another, each with all of its items."""
     by_group: dict[Group[Any, Any], list[int]] = {}
-    for number, each in enumerate(asked):
+    for number, each in enumerate(items):
         by_group.setdefault(each.group, []).append(number)
-    results: list[Any] = [None] * len(asked)
-    for group, numbers in sorted(by_group.items(), key=lambda one: not asked[one[1][0]].is_first):
-        found = yield from group([asked[number].item for number in numbers], wait=wait)
+    results: list[Any] = [None] * len(items)
+    for group, numbers in sorted(by_group.items(), key=lambda one: not items[one[1][0]].is_first):
+        found = yield from group([items[number].item for number in numbers], wait=wait)
         for number, result in zip(numbers, found, strict=True):
             results[number] = result
     return results

@@ -7,7 +7,7 @@ from datetime import datetime
 from pushkit.errors import InboundError
 from pushkit.storage.script import Script
 from receiver.inbox.model import Lease, NewNotification
-from receiver.inbox.store import Inbox, Lines
+from receiver.inbox.store import Inbox, TaskQueues
 from receiver.replay.memory import Replay, ReplayMemory, Seen
 
 
@@ -25,12 +25,12 @@ def store(
     lease: Lease | None = None,
 ) -> Script[int | None]:
     """Store one notification, and return its id; None if the inbox has the delivery already."""
-    lines, missing, late = Lines(), 0, False
+    queues, missing, late = TaskQueues(), 0, False
     if task_id is not None:
         key = (sender, task_id, config_id or "")
-        yield from lines.read([key])
+        yield from queues.read([key])
         if seq is not None:
-            missing, late = lines.next(key, seq)
+            missing, late = queues.compare(key, seq)
     new = NewNotification(
         sender=sender,
         delivery_id=delivery_id,
@@ -43,12 +43,12 @@ def store(
         late=late,
         body=body,
         received_at=now,
-        head=not lines.unfinished,
+        head=not queues.unfinished,
         lease=lease,
     )
     ids = yield from Inbox().store([new])
     if ids:
-        yield from lines.write(now)
+        yield from queues.write(now)
     return ids.get((sender, delivery_id))
 
 

@@ -181,9 +181,9 @@ def test_what_is_crowded_out_is_the_oldest_of_the_done(shelf: Shelf) -> None:
     ids = [shelf.finish(number) for number in range(4)]  # all at one moment
     shelf.finish(9, InboxStatus.DEAD)
 
-    assert sorted(shelf.run(shelf.purge.crowding(3, limit=10))) == ids[:1]
-    assert sorted(shelf.run(shelf.purge.crowding(0, limit=10))) == ids
-    assert shelf.run(shelf.purge.crowding(4, limit=10)) == []
+    assert sorted(shelf.run(shelf.purge.excess(3, limit=10))) == ids[:1]
+    assert sorted(shelf.run(shelf.purge.excess(0, limit=10))) == ids
+    assert shelf.run(shelf.purge.excess(4, limit=10)) == []
 
 
 def test_a_lot_is_bounded_in_bytes_and_never_empty(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pushkit.storage.script import DEFERRED, Deferred, Script, Statement
-from receiver.inbox.together import Asked, together
+from receiver.inbox.together import GroupItem, together
 
 
 def accepting(names: Sequence[str], /, *, wait: bool) -> Script[list[str]]:
@@ -20,13 +20,13 @@ def settling(names: Sequence[str], /, *, wait: bool) -> Script[list[str | Deferr
     return [DEFERRED if name == "held" else f"{name} settled" for name in names]
 
 
-def test_of_what_is_asked_for_at_once_settling_comes_first() -> None:
+def test_settling_comes_first_in_a_shared_transaction() -> None:
     script = together(
         [
-            Asked(accepting, "a"),
-            Asked(settling, "b", is_first=True),
-            Asked(accepting, "c"),
-            Asked(settling, "held", is_first=True),
+            GroupItem(accepting, "a"),
+            GroupItem(settling, "b", is_first=True),
+            GroupItem(accepting, "c"),
+            GroupItem(settling, "held", is_first=True),
         ],
         wait=False,
     )
