@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from pushkit.alerts.alerts import AlertOptions as AlertOptions
     from pushkit.delivery.breaker import BreakerPolicy as BreakerPolicy
-    from pushkit.delivery.notify_result import (
+    from pushkit.delivery.reporting import (
         NotifiedDelivery as NotifiedDelivery,
         NotifyResult as NotifyResult,
         RefusedRecipient as RefusedRecipient,
@@ -78,7 +78,7 @@ else:
             ),
             "pushkit.alerts.alerts": "AlertOptions",
             "pushkit.delivery.breaker": "BreakerPolicy",
-            "pushkit.delivery.notify_result": "NotifiedDelivery NotifyResult RefusedRecipient",
+            "pushkit.delivery.reporting": "NotifiedDelivery NotifyResult RefusedRecipient",
             "pushkit.delivery.options": "SenderOptions",
             "pushkit.delivery.sender": "PushSender",
             "pushkit.delivery.signatures": "Signing",

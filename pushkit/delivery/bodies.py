@@ -1,8 +1,8 @@
-"""The bodies of an update: each encoded once, likely ones ahead of time.
+"""The bodies of an update: each is encoded once, likely ones before the transaction begins.
 
-Encoding inside the transaction would hold up every other caller's, so the versions that the task's
-last update was wanted in are encoded before the transaction begins: none for a task that nobody
-watches. A version that nobody turns out to want is not an error, even if it cannot be written.
+Encoding inside the transaction would delay every other caller's. So an update is encoded in advance
+in the versions that the task's previous update was wanted in. An error of a version that no
+recipient turns out to want is ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Recipient
 
 SnapshotProvider: TypeAlias = Callable[[str], Awaitable[Task | None]]
-"""Returns the whole task as an owner sees it; None if that owner has no such task."""
+"""Returns the whole task as a given owner sees it; None if that owner has no such task."""
 
 _log: Final = logging.getLogger("pushkit.delivery")
 
@@ -40,14 +40,14 @@ _MAX_REMEMBERED: Final = 10_000  # tasks
 
 
 class BodyEncoder:
-    """Encodes updates, and remembers which versions each task is watched in."""
+    """Encodes updates, and remembers in which versions each task's updates are wanted."""
 
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
-        self._lately: dict[tuple[str, str], Set[WireVersion]] = {}
+        self._wanted: dict[tuple[str, str], Set[WireVersion]] = {}
         self._repeated = RepeatedLog(_log)
 
-    def begin(
+    def prepare(
         self,
         update: AnyUpdate,
         snapshot: Task | SnapshotProvider | None,
@@ -55,34 +55,32 @@ class BodyEncoder:
         now: datetime,
         tenant: str = "",
     ) -> Bodies:
-        """Return an update's bodies, those that its task was watched in encoded already."""
-        bodies = Bodies(self, update, snapshot, now=now, tenant=tenant)
-        bodies.likely = self._lately.get((tenant, update.task_id or ""), frozenset())
-        bodies.prepare(bodies.likely)
-        return bodies
+        """Return an update's bodies; the likely ones are encoded already."""
+        likely = self._wanted.get((tenant, update.task_id or ""), frozenset())
+        return Bodies(self, update, snapshot, likely, now=now, tenant=tenant)
 
-    def note(self, task: tuple[str, str], versions: set[WireVersion]) -> None:
-        """Remember what an update of a task turned out to be wanted in."""
+    def remember(self, task: tuple[str, str], versions: set[WireVersion]) -> None:
+        """Remember in which versions a task's last update was wanted."""
         if not versions:
-            self._lately.pop(task, None)
+            self._wanted.pop(task, None)
             return
-        if len(self._lately) >= _MAX_REMEMBERED:
-            self._lately.clear()
-        self._lately[task] = versions
+        if len(self._wanted) >= _MAX_REMEMBERED:
+            self._wanted.clear()
+        self._wanted[task] = versions
 
     def encode(
         self, update: AnyUpdate, version: WireVersion, snapshot: Task | None, *, now: datetime
     ) -> bytes:
         """Return one body.
 
-        Of a task that cannot be sent whole, for it is too large, nests too deeply or has a message
-        without id, clients of 0.3 get the status alone, at its end without its message if that is
-        at fault: they have the rest by `tasks/get`, and would not hear of the end otherwise.
+        If a task cannot be sent whole (it is too large, nests too deeply, or has a message without
+        an id), 0.3 clients get only its status; at its end, if need be, without the status's
+        message. They can fetch the rest by `tasks/get`, and would not learn of the end otherwise.
 
         Raises:
             InvalidUpdateError: The update cannot be written in this version.
-            SnapshotRequiredError: The version sends whole tasks, and there is none.
-            PayloadTooLargeError: It is over the limit.
+            SnapshotRequiredError: The version sends whole tasks, and no snapshot is given.
+            PayloadTooLargeError: The body is longer than `max_body_bytes`.
         """
         try:
             return self._bounded(push_body(update, version, snapshot, now=now), version)
@@ -93,22 +91,23 @@ class BodyEncoder:
             self._repeated.say(
                 ("alone", exc.code),
                 logging.WARNING,
-                "task %r: clients of A2A 0.3 get its status alone: %s",
+                "task %r: clients of A2A 0.3 get only its status: %s",
                 update.task_id,
                 exc,
             )
             return body
 
     def _status_alone(self, update: AnyUpdate) -> bytes | None:
-        """Return as much of a status as can be sent; None of what says none."""
-        said = _said_status(update)
-        if said is None:
+        """Return a body of only the update's status; None if it has none, or it cannot be sent."""
+        update_of_status = _status_update(update)
+        if update_of_status is None:
             return None
-        statuses = [said.status]
-        if said.status.state.terminal:
-            statuses.append(replace(said.status, message=None, extra={}))
+        status = update_of_status.status
+        statuses = [status]
+        if status.state.terminal:
+            statuses.append(replace(status, message=None, extra={}))
         for each in statuses:
-            alone = replace(said, status=each, metadata={}, extra={})
+            alone = replace(update_of_status, status=each, metadata={}, extra={})
             with contextlib.suppress(InvalidUpdateError, PayloadTooLargeError):
                 return self._bounded(push_body(alone, WireVersion.V0_3), WireVersion.V0_3)
         return None
@@ -119,17 +118,19 @@ class BodyEncoder:
                 f"the {version.value} body would be {len(body)} bytes,"
                 f" expected at most {self._max_body_bytes}: send large artifacts by URL"
             )
-        if is_too_deep(body):  # our receiver would refuse it, and not it alone
+        if is_too_deep(body):  # pushkit's receiver would refuse it, and others would, too
             raise InvalidUpdateError(f"nested deeper than {MAX_DEPTH} levels")
         return body
 
-    async def ask(self, provider: SnapshotProvider, owner: str, update: AnyUpdate) -> Task | None:
+    async def fetch_snapshot(
+        self, provider: SnapshotProvider, owner: str, update: AnyUpdate
+    ) -> Task | None:
         """Return an owner's snapshot; None if there is none, or the provider fails."""
         try:
             snapshot = await provider(owner)
             if snapshot is not None:
                 check_type("snapshot", snapshot, Task)
-        except Exception as exc:  # noqa: BLE001  # the agent's own code, for one owner of many
+        except Exception as exc:  # noqa: BLE001  # the agent's code; other owners are not affected
             self._repeated.say(
                 ("snapshot", type(exc)),
                 logging.ERROR,
@@ -142,13 +143,13 @@ class BodyEncoder:
         return snapshot
 
 
-def _said_status(update: AnyUpdate) -> StatusUpdate | None:
-    """Return the status that an update says; None if it says none."""
-    said = update
+def _status_update(update: AnyUpdate) -> StatusUpdate | None:
+    """Return the status of an update; None if it has none."""
+    neutral = update
     if isinstance(update, NativeUpdate):
         try:
-            said = update.neutral
-        except InvalidUpdateError:  # it holds what is no JSON
+            neutral = update.neutral
+        except InvalidUpdateError:  # it has a value that JSON cannot express
             if update.state is None:
                 return None
             return StatusUpdate(
@@ -156,46 +157,46 @@ def _said_status(update: AnyUpdate) -> StatusUpdate | None:
                 context_id=update.context_id,
                 status=TaskStatus(state=update.state),
             )
-    if isinstance(said, TaskSnapshot):
-        task = said.task
+    if isinstance(neutral, TaskSnapshot):
+        task = neutral.task
         return StatusUpdate(
-            task_id=task.id, context_id=task.context_id, status=task.status, origin=said.origin
+            task_id=task.id, context_id=task.context_id, status=task.status, origin=neutral.origin
         )
-    return said if isinstance(said, StatusUpdate) else None
+    return neutral if isinstance(neutral, StatusUpdate) else None
 
 
 class Bodies:
     """The bodies of one update.
 
-    A provider of snapshots is asked for the owners whose version needs one, and those are known
-    only inside the transaction, where nothing can be awaited: it returns what it lacks (`unasked`),
-    has written nothing, and is run again after `ask`.
+    Which owners need a snapshot is known only inside the transaction, where nothing can be awaited.
+    There `missing_snapshots` returns them, nothing is written, and the transaction runs again after
+    `fetch_snapshots`.
 
     Attributes:
-        by_owner: The versions whose bodies differ by owner: a provider is to be asked for each.
-        likely: The versions that the task's last update was wanted in.
+        by_owner: The versions whose bodies differ by owner, because a provider returns snapshots.
     """
 
     __slots__ = (
-        "_asked",
+        "_encoded",
         "_encoder",
-        "_made",
+        "_likely",
         "_now",
         "_snapshot",
+        "_snapshots",
         "_tenant",
         "_update",
         "by_owner",
-        "likely",
     )
 
     def __init__(
         self,
         encoder: BodyEncoder,
         update: AnyUpdate,
-        # The whole task, for versions that send it; or who knows it, owner by owner.
+        # The whole task, for versions that send it; or its provider, by owner.
         snapshot: Task | SnapshotProvider | None,
+        likely: Set[WireVersion],  # the versions that the task's last update was wanted in
         *,
-        now: datetime,  # the time of it, for versions whose bodies need one
+        now: datetime,  # the update's time, for versions whose bodies state one
         tenant: str,
     ) -> None:
         self._encoder = encoder
@@ -204,62 +205,60 @@ class Bodies:
         self.by_owner: Collection[WireVersion] = ()
         if callable(snapshot):
             self.by_owner = SNAPSHOT_VERSIONS[update.kind]
-        self.likely: Set[WireVersion] = frozenset()
-        self._asked: dict[str, Task | None] = {}
+        self._snapshots: dict[str, Task | None] = {}  # by owner
         self._now = now
         self._tenant = tenant
-        # By version; of those that differ by owner, by version and owner.
-        self._made: dict[WireVersion | tuple[WireVersion, str], bytes | PushkitError] = {}
+        # By version, or by version and owner; an error is raised once a recipient wants the body.
+        self._encoded: dict[WireVersion | tuple[WireVersion, str], bytes | PushkitError] = {}
+        self._likely = likely
+        for version in likely:
+            if version not in self.by_owner:
+                self._encode(version, "")
 
-    def unasked(self, recipients: Iterable[Recipient]) -> set[tuple[WireVersion, str]]:
-        """Return the versions and owners of recipients whose snapshot was not asked for yet."""
+    def missing_snapshots(self, recipients: Iterable[Recipient]) -> set[tuple[WireVersion, str]]:
+        """Return the versions and owners of recipients whose snapshots are still to be fetched."""
         return {
             (each.version, each.owner)
             for each in recipients
-            if each.version in self.by_owner and each.owner not in self._asked
+            if each.version in self.by_owner and each.owner not in self._snapshots
         }
 
-    async def ask(self, unasked: Iterable[tuple[WireVersion, str]]) -> None:
-        """Ask for the snapshots of some owners, and encode them.
+    async def fetch_snapshots(self, missing: Iterable[tuple[WireVersion, str]]) -> None:
+        """Fetch the snapshots of some owners, and encode them.
 
-        Where the provider raises, the owner has no snapshot: nobody else is concerned.
+        If the provider raises for an owner, that owner has no snapshot; others are not affected.
         """
-        for version, owner in unasked:
-            if owner not in self._asked and callable(self._snapshot):
-                self._asked[owner] = await self._encoder.ask(self._snapshot, owner, self._update)
-            self._make(version, owner)
+        fetch = self._encoder.fetch_snapshot
+        for version, owner in missing:
+            if owner not in self._snapshots and callable(self._snapshot):
+                self._snapshots[owner] = await fetch(self._snapshot, owner, self._update)
+            self._encode(version, owner)
 
-    def prepare(self, versions: Iterable[WireVersion]) -> None:
-        """Encode bodies that may be wanted; an error is kept for whoever does want one."""
-        for version in versions:
-            if version not in self.by_owner:
-                self._make(version, "")
-
-    def _make(self, version: WireVersion, owner: str) -> bytes | PushkitError:
+    def _encode(self, version: WireVersion, owner: str) -> bytes | PushkitError:
         key: WireVersion | tuple[WireVersion, str] = version
         snapshot = self._snapshot
         if version in self.by_owner:
-            key, snapshot = (version, owner), self._asked[owner]
-        made: bytes | PushkitError
+            key, snapshot = (version, owner), self._snapshots[owner]
+        encoded: bytes | PushkitError
         try:
             whole = None if callable(snapshot) else snapshot
-            made = self._encoder.encode(self._update, version, whole, now=self._now)
+            encoded = self._encoder.encode(self._update, version, whole, now=self._now)
         except PushkitError as exc:
-            made = exc
-        self._made[key] = made
-        return made
+            encoded = exc
+        self._encoded[key] = encoded
+        return encoded
 
-    def note(self, versions: set[WireVersion]) -> None:
-        """Remember in which versions it was wanted, for the task's updates that come."""
-        if versions != self.likely:
-            self._encoder.note((self._tenant, self._update.task_id or ""), versions)
+    def remember(self, versions: set[WireVersion]) -> None:
+        """Remember the versions that were wanted, for the task's next update."""
+        if versions != self._likely:
+            self._encoder.remember((self._tenant, self._update.task_id or ""), versions)
 
     def of(self, recipient: Recipient) -> bytes:
         """Return the body of a recipient. Raises as `BodyEncoder.encode`."""
         version, owner = recipient.version, recipient.owner
-        made = self._made.get((version, owner) if version in self.by_owner else version)
-        if made is None:
-            made = self._make(version, owner)
-        if isinstance(made, PushkitError):
-            raise made
-        return made
+        encoded = self._encoded.get((version, owner) if version in self.by_owner else version)
+        if encoded is None:
+            encoded = self._encode(version, owner)
+        if isinstance(encoded, PushkitError):
+            raise encoded
+        return encoded

@@ -1,4 +1,4 @@
-"""What keeps one owner, or all of them together, from flooding somebody with this sender."""
+"""Limits on what one owner, or all owners together, may send and store through this sender."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LONGEST_WAIT: Final = timedelta(seconds=10)
 
 
 def check_pace(per_second: float | None, concurrency_per_host: int) -> None:
-    """Hold that nobody waits long: whoever waits holds one of the places for attempts.
+    """Check that no attempt waits long for its turn: it holds a slot meanwhile.
 
     Raises:
-        ConfigError: The rate is too low for so many attempts at once.
+        ConfigError: The rate is too low for that number of concurrent attempts.
     """
     if per_second is None:
         return
@@ -37,21 +37,21 @@ def check_pace(per_second: float | None, concurrency_per_host: int) -> None:
 
 
 class Pace:
-    """So many requests a second to one origin, over all owners; of this process.
+    """Limits the requests a second of this process to one origin, over all owners.
 
-    What the operator named in `allow` is no third party, and not slowed down.
+    Origins that the operator named in `allow` are not third parties, and have no limit.
     """
 
     def __init__(
         self,
         policy: DestinationPolicy,
-        # The rate; as much as a second's worth may come at once. None for any.
+        # The rate; a burst of one second's requests is allowed. None for no limit.
         per_second: float | None,
         *,
         at_once: int = 16,  # how many may wait for their turn at one origin
-        clock: Callable[[], float] = time.monotonic,  # seconds that only go forward
+        clock: Callable[[], float] = time.monotonic,  # seconds, never going back
     ) -> None:
-        # What is named does not change: the few origins in use come again at every attempt.
+        # Cached: the policy does not change, and the same few origins recur at every attempt.
         self._is_named = functools.lru_cache(maxsize=_MAX_REMEMBERED)(
             functools.partial(_is_named, policy)
         )
@@ -61,11 +61,11 @@ class Pace:
         self._due: dict[str, float] = {}
 
     def take(self, origin: str) -> float:
-        """Take the next turn; return in how many seconds it is."""
+        """Take the next turn; return how many seconds away it is."""
         if self._interval is None or self._is_named(origin):
             return 0
         now = self._clock()
-        # The moment until which everything before it was spread at the rate (GCRA).
+        # GCRA: when this request would be due if all before it were spread evenly at the rate.
         due = max(self._due.get(origin, now), now)
         if len(self._due) >= _MAX_REMEMBERED:
             self._due = {each: until for each, until in self._due.items() if until > now}
@@ -81,14 +81,14 @@ def _is_named(policy: DestinationPolicy, origin: str) -> bool:
 
 
 class Quota(Generic[_Holder]):
-    """A quota for each of many holders (or for one: None); usage is counted at most once a second.
+    """The quotas of many holders (or of one: None); usage is counted at most once a second.
 
-    Between two counts it knows what this process added; what others add meanwhile may take somebody
-    over the limit by as much as they add in a second.
+    Between two counts, only this process's additions are known: a holder may exceed its limit by
+    what other processes add within a second.
 
     Args:
-        limit: The most that each may have.
-        count: Counts what one has, up to a limit.
+        limit: The most that each holder may have.
+        count: Counts what a holder has, up to a limit.
     """
 
     def __init__(self, limit: int, count: Callable[[_Holder, int], Script[int]]) -> None:
@@ -96,8 +96,8 @@ class Quota(Generic[_Holder]):
         self._count = count
         self._used: dict[_Holder, tuple[datetime, int]] = {}
 
-    def of(self, holder: _Holder, now: datetime) -> Script[int]:
-        """Return how many more fit; 0 or less if none does."""
+    def left(self, holder: _Holder, now: datetime) -> Script[int]:
+        """Return how many more a holder may add; 0 or less if none."""
         counted_at, used = self._used.get(holder, (None, 0))
         if counted_at is None or not timedelta(0) <= now - counted_at < _COUNT_AGE:
             used = yield from self._count(holder, self.limit)
@@ -106,8 +106,8 @@ class Quota(Generic[_Holder]):
             self._used[holder] = (now, used)
         return self.limit - used
 
-    def added(self, holder: _Holder, number: int) -> None:
-        """Note what this process added, once it is stored."""
+    def add(self, holder: _Holder, number: int) -> None:
+        """Count what this process added."""
         if holder in self._used:
             counted_at, used = self._used[holder]
             self._used[holder] = (counted_at, used + number)

@@ -19,7 +19,7 @@ from pushkit.a2a import (
     WireVersion,
     push_body,
 )
-from pushkit.delivery.lines import Lines
+from pushkit.delivery.queues import Queues
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.model import new_delivery_id
@@ -136,12 +136,12 @@ class Registered:
             recipient = Recipient.of(subscription)
             update = _test_update(recipient.task_id, recipient.version, snapshot)
             body = push_body(update, recipient.version, now=now)
-            lines = Lines(self.outbox, self.subscriptions)
-            yield from lines.open([recipient])
-            [line] = lines.of_task(recipient.tenant, recipient.task_id)
+            queues = Queues(self.outbox, self.subscriptions)
+            yield from queues.open([recipient])
+            [queue] = queues.of_task(recipient.tenant, recipient.task_id)
             ids.append(new_delivery_id(now))
-            lines.add(line, ids[-1], self.vault.seal_body(ids[-1], body), now=now)
-            yield from lines.write(now)
+            queues.add(queue, ids[-1], self.vault.seal_body(ids[-1], body), now=now)
+            yield from queues.write(now)
         yield from self.database.wake()
         return Found(found, ids)
 

@@ -82,10 +82,10 @@ class Registrar:
                 f"task {key.task_id!r} has {len(found)} push configs of this owner already,"
                 f" expected at most {self.max_configs_per_task}: delete one first"
             )
-        if (yield from self.quota.of(key.owner, now)) <= 0:
+        if (yield from self.quota.left(key.owner, now)) <= 0:
             raise TooManySubscriptionsError(
                 f"owner {key.owner!r} has {self.quota.limit} subscriptions, which is the most"
                 " (max_subscriptions_per_owner): remove some first"
             )
-        self.quota.added(key.owner, 1)
+        self.quota.add(key.owner, 1)
         return None

@@ -1,4 +1,4 @@
-"""Who hears of what `notify()` and `subscribe()` came to: the log, listeners, and counters."""
+"""The results of `notify()` and `subscribe()`, and their reports: log lines, events, counters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Final
 
 from pushkit.a2a import AnyUpdate
-from pushkit.delivery.notify_result import NotifyResult
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import (
     Enqueued,
@@ -18,23 +17,90 @@ from pushkit.events.sender import (
     SubscriptionChanged,
 )
 from pushkit.logs import RepeatedLog
+from pushkit.record import field, record
 from pushkit.subscriptions.model import Subscription
 
 _log: Final = logging.getLogger("pushkit.delivery")
 
 
+@record(frozen=True, slots=True, kw_only=True)
+class NotifiedDelivery:
+    """A delivery of an update.
+
+    Attributes:
+        id: The delivery id.
+        owner: The owner of its subscription.
+        config_id: The config id of its subscription.
+        subscription_id: The id of its subscription.
+    """
+
+    id: str
+    owner: str
+    config_id: str
+    subscription_id: str
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class RefusedRecipient:
+    """A subscription for which an update was not stored.
+
+    Attributes:
+        owner: The owner of the subscription.
+        config_id: Its config id.
+        subscription_id: Its id.
+        origin: Its destination.
+        code: The reason, for programs: the `code` of an error, for example `backlog_full`.
+        message: The reason, for people.
+    """
+
+    owner: str
+    config_id: str
+    subscription_id: str
+    origin: str
+    code: str
+    message: str
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class NotifyResult:
+    """The result of `PushSender.notify`, recipient by recipient.
+
+    Attributes:
+        deliveries: The deliveries that were stored, one per subscription, by the subscription's
+            id; after a repetition with an idempotency key, those that were stored the first time.
+        refused: The subscriptions that want the update, but for which it was not stored.
+        unwanted: How many subscriptions to the task do not want it, because of their filters.
+        at: When it was stored, by the database's clock.
+    """
+
+    deliveries: tuple[NotifiedDelivery, ...] = ()
+    refused: tuple[RefusedRecipient, ...] = ()
+    unwanted: int = 0
+    at: datetime = field(compare=False)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the deliveries."""
+        return [delivery.id for delivery in self.deliveries]
+
+    @property
+    def for_nobody(self) -> bool:
+        """Whether there was no recipient: no subscription, or none that wants the update."""
+        return not self.deliveries and not self.refused
+
+
 @dataclass(slots=True, kw_only=True)
 class NotifyCounts:
-    """What `notify()` did in this process; it only counts up."""
+    """Counts of what `notify()` did in this process; they only go up."""
 
-    updates: int = 0  # updates that were taken, whatever became of them
-    deliveries: int = 0  # deliveries that they became; of a repeated update, once more
+    updates: int = 0  # updates that were accepted, with or without recipients
+    deliveries: int = 0  # deliveries of them; a repeated update counts again
     refused: int = 0  # recipients for which an update was not stored
     for_nobody: int = 0  # updates without a recipient
 
 
 class Reports:
-    """Reports what updates and registrations came to."""
+    """Reports the results of `notify()` and `subscribe()`."""
 
     def __init__(self, events: Listeners) -> None:
         self.counts: NotifyCounts = NotifyCounts()
@@ -42,7 +108,7 @@ class Reports:
         self._repeated = RepeatedLog(_log)
 
     def report_replaced(self, before: Subscription, now: Subscription) -> None:
-        """Warn of a subscription that took the place of another one."""
+        """Log a warning if a registration changed an existing subscription."""
         differences = {
             "URL": before.config.url != now.config.url,
             "version": before.version is not now.version,
@@ -54,7 +120,7 @@ class Reports:
                 ("replaced", now.key.owner),
                 logging.WARNING,
                 "task %r: owner %r registered config %r again with another %s, which replaced it:"
-                " for both, give each an id of its own; without one it is the task's",
+                " to keep both, give each its own id (the default id is the task's)",
                 now.key.task_id,
                 now.key.owner,
                 now.key.config_id,
@@ -62,7 +128,7 @@ class Reports:
             )
 
     def report(self, update: AnyUpdate, tenant: str, result: NotifyResult) -> None:
-        """Report one update."""
+        """Report the result of one `notify()`."""
         task_id = update.task_id or ""
         counts = self.counts
         counts.updates += 1
@@ -71,7 +137,7 @@ class Reports:
         if not result.deliveries and result.for_nobody:
             counts.for_nobody += 1
             _log.debug(
-                "task %r: %s for nobody: %d subscriptions do not want it",
+                "task %r: %s has no recipient: %d subscriptions do not want it",
                 task_id,
                 update.kind.value,
                 result.unwanted,
@@ -118,7 +184,7 @@ class Reports:
 def report_changed(
     events: Listeners, change: SubscriptionChange, changed: Sequence[Subscription], at: datetime
 ) -> int:
-    """Report what was done with subscriptions; return how many they are."""
+    """Emit an event for each changed subscription; return how many there are."""
     if events.wants(SubscriptionChanged.usual_level):
         for each in changed:
             events.emit(

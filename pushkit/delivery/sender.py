@@ -28,12 +28,11 @@ from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
 from pushkit.delivery.database import open_outbox
 from pushkit.delivery.enqueue import Enqueuer, Notice
 from pushkit.delivery.limits import Pace, Quota
-from pushkit.delivery.notify_result import NotifyResult
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.registered import Choice, Registered
 from pushkit.delivery.registrar import Registrar
-from pushkit.delivery.reporting import NotifyCounts, Reports, report_changed
+from pushkit.delivery.reporting import NotifyCounts, NotifyResult, Reports, report_changed
 from pushkit.delivery.route import Routes
 from pushkit.delivery.side_effects import SideEffects
 from pushkit.delivery.signatures import warn_of_no_audience
@@ -714,7 +713,7 @@ class PushSender:
             await self.start()
         notice = Notice(
             update=update,
-            bodies=self._bodies.begin(update, snapshot, now=self._clock(), tenant=tenant),
+            bodies=self._bodies.prepare(update, snapshot, now=self._clock(), tenant=tenant),
             tenant=tenant,
             task_id=update.task_id,
             idempotency_key=idempotency_key,

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from pushkit.delivery.route import Routes
 from pushkit.delivery.side_effects import SideEffects, is_all_well
-from pushkit.delivery.slots import Claimed, DeliverySlots, find_subscriptions
+from pushkit.delivery.slots import Claimed, DeliverySlots, read_subscriptions
 from pushkit.events.sender import DeliveryEvent
 from pushkit.outbox.attempts import AttemptLog, is_folded
 from pushkit.outbox.destinations import DestinationKey, DestinationStore, destination_of
@@ -180,7 +180,7 @@ class Settler:
             to = self.routes.known(line, current[line].revision) if line in current else None
             routed.setdefault(line, []).append(Claimed(each, to, since))
         claimed = itertools.chain.from_iterable(routed.values())
-        yield from find_subscriptions([each for each in claimed if each.to is None])
+        yield from read_subscriptions([each for each in claimed if each.to is None])
         return routed
 
 

@@ -1,4 +1,4 @@
-"""The slots of a worker: who holds them, and who may have one the moment he is stored."""
+"""A worker's slots: which deliveries hold one, and which may take one as they are stored."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ _Key = TypeVar("_Key")
 
 @record(frozen=False, slots=True)
 class Claimed:
-    """A delivery in a slot, and what became of it there."""
+    """A claimed delivery, and the result of its attempt."""
 
     delivery: Delivery  # as it was claimed
-    # Its subscription, or the route of that; None if there is none any more.
+    # Its subscription, or the subscription's route; None if the subscription was removed.
     to: StoredSubscription | Route | None
-    since: float  # when it was taken, by `time.perf_counter`: before its lease began to run
-    refusals: int = 0  # how often its destination was refused by our own policy
+    since: float  # when it was claimed, by `time.perf_counter`: before its lease began
+    refusals: int = 0  # how often this sender's own policy refused its destination
     chain: Chain | None = None  # the chain that it joins, if it has no slot of its own
-    result: Result = NOT_BEGUN  # what its attempt came to, by this worker's clock
+    result: Result = NOT_BEGUN  # the result of its attempt, by this worker's clock
 
     @property
     def url(self) -> str | None:
-        """Where it goes; None if there is no subscription any more."""
+        """The webhook's URL; None if the subscription was removed."""
         return None if self.to is None else self.to.subscription.config.url
 
 
-def find_subscriptions(claimed: Sequence[Claimed]) -> Script[None]:
-    """Read the subscriptions of some deliveries, whose routes are not remembered."""
+def read_subscriptions(claimed: Sequence[Claimed]) -> Script[None]:
+    """Read the subscriptions of deliveries whose routes are not remembered."""
     ids = [each.delivery.subscription_id for each in claimed]
     found = yield from SubscriptionStore().by_ids(ids)
     for each in claimed:
         each.to = found.get(each.delivery.subscription_id)
 
 
-Place: TypeAlias = Chain | DestinationKey
-"""Where a delivery that is being stored may begin: behind a chain, or in a slot of its own."""
+Reservation: TypeAlias = Chain | DestinationKey
+"""What a delivery that is being stored reserved: a place in a chain, or a slot of its own."""
 
 
 class DeliverySlots(Slots):
-    """Slots, and what is under way in them.
+    """The slots of deliveries.
 
-    Claims share them out among all that is due (`pushkit.outbox.shares`). Where nobody waits for a
-    slot, a delivery takes one the moment it is stored, by the same rules, and the next of a line
-    follows the one before it: neither is looked for by a claim.
+    Claims share them out among all due deliveries (`pushkit.outbox.shares`). While nothing waits
+    for a slot, a delivery takes one as it is stored, by the same rules, and the next delivery of a
+    queue takes over the slot of the one before it. Neither needs a claim.
 
     Args:
-        number: How many attempts at once.
-        per_origin: How many of them at one origin, over all owners.
+        number: How many attempts run at once.
+        per_origin: How many of them to one origin, over all owners.
 
     Attributes:
-        reserved: How many only owners get that hold none.
-        chains: What is under way in them, by subscription.
-        use: For how long owners had slots of late.
+        reserved: How many slots are left to owners that hold none.
+        chains: The chain in each slot, by subscription.
+        use: How long each owner held slots recently.
     """
 
     def __init__(self, number: int, *, per_origin: int) -> None:
@@ -83,7 +83,7 @@ class DeliverySlots(Slots):
         self._counting = threading.Lock()
 
     def note(self, claimed: ClaimResult) -> None:
-        """Note what a claim took, in slots that are taken already, and what it saw."""
+        """Count the slots of claimed deliveries, which are taken already, and keep the result."""
         with self._counting:
             self._last = claimed
             self._some_wait |= claimed.some_wait
@@ -91,7 +91,7 @@ class DeliverySlots(Slots):
                 self._begin(destination_of(delivery))
 
     def reserve(self, destination: DestinationKey) -> bool:
-        """Take a slot for a delivery that is being stored, if it may have one at once."""
+        """Take a slot for a delivery that is being stored; return False if it must wait."""
         if not self.is_open or self._some_wait:
             return False
         tenant, owner, origin = destination
@@ -119,9 +119,9 @@ class DeliverySlots(Slots):
             return dict(self._by_destination)
 
     def may_follow(self, destination: DestinationKey) -> bool:
-        """Say whether the next of a line may have the slot of the one that is settled.
+        """Return whether the next delivery of a queue may take over the slot of the one before it.
 
-        Not where something else waits for that slot: lines take turns.
+        It may not if another queue waits for that slot: queues take turns.
         """
         tenant, owner, origin = destination
         return (
@@ -131,8 +131,8 @@ class DeliverySlots(Slots):
             and origin not in self._last.full_origins
         )
 
-    def end(self, destination: DestinationKey, since: float | None = None) -> bool:
-        """Count something no longer; say whether it was in the way of something.
+    def ended(self, destination: DestinationKey, since: float | None = None) -> bool:
+        """Stop counting a delivery; return whether another one may have waited for its slot.
 
         Args:
             since: When its slot was taken, by `time.perf_counter`; None if it never began.
@@ -149,19 +149,14 @@ class DeliverySlots(Slots):
             self._some_wait or bool(self._last.waiting_owners) or origin in self._last.full_origins
         )
 
-    def give_up(self, claimed: Iterable[Claimed]) -> None:
-        """Free the places of what was not stored after all."""
+    def cancel(self, claimed: Iterable[Claimed]) -> None:
+        """Free the slots, and the places in chains, of deliveries whose transaction failed."""
         for each in claimed:
             if each.chain is None:
-                self.cancel([destination_of(each.delivery)])
+                self.ended(destination_of(each.delivery))
+                self.give_back(1)
             else:
                 each.chain.break_off()
-
-    def cancel(self, destinations: Iterable[DestinationKey]) -> None:
-        """Free the slots of what was not stored after all."""
-        for destination in destinations:
-            self.end(destination)
-            self.give_back(1)
 
 
 def _count_down(counter: Counter[_Key], key: _Key) -> None:

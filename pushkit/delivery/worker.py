@@ -15,7 +15,7 @@ from pushkit.delivery.breaker import REFUSED
 from pushkit.delivery.chain import Chain
 from pushkit.delivery.settle import Settler
 from pushkit.delivery.side_effects import SideEffects
-from pushkit.delivery.slots import Claimed, DeliverySlots, Place
+from pushkit.delivery.slots import Claimed, DeliverySlots, Reservation
 from pushkit.delivery.telling import tell_settled
 from pushkit.errors import StorageError
 from pushkit.events.listeners import Listeners
@@ -67,7 +67,7 @@ class Worker:
         self._subscriptions = SubscriptionStore()
         self._clock = clock
         self.slots: DeliverySlots = DeliverySlots(concurrency, per_origin=concurrency_per_origin)
-        self._promise: tuple[datetime, Claim] | None = None
+        self._stored: tuple[datetime, Claim] | None = None
         self._claimed_at: datetime | None = None
         self._is_running = self._is_retired = False
         self.pump: Pump[Claimed] = Pump(
@@ -77,7 +77,7 @@ class Worker:
             until_due=self._until_due,
             slots=self.slots,
             longest_pause=poll_interval,
-            ended=lambda claimed: self.slots.end(destination_of(claimed.delivery), claimed.since),
+            ended=lambda claimed: self.slots.ended(destination_of(claimed.delivery), claimed.since),
         )
 
     @functools.cached_property
@@ -119,18 +119,19 @@ class Worker:
 
     def reserve(
         self, recipient: Recipient, seq: int, size: int, now: datetime, *, is_next: bool
-    ) -> Place | None:
-        """Take a place for a delivery that is being stored: in its line's chain, or a slot.
+    ) -> Reservation | None:
+        """Reserve a place in its queue's chain, or a slot, for a delivery that is being stored.
 
         Args:
-            recipient: Whose line it is, which is not paused.
-            seq: Its number there.
-            size: How long its body is.
-            now: The present.
-            is_next: Whether nothing is before it.
+            recipient: Its subscription, which is not paused.
+            seq: Its number in the subscription.
+            size: The length of its body in bytes.
+            now: The current time.
+            is_next: Whether its queue is empty.
 
         Returns:
-            The place, in which it is stored under `lease_of(now)`; None if it waits for a claim.
+            The reservation: the delivery is stored in flight, with `claim_at(now)`. None if it must
+            wait for a claim.
         """
         is_on_probation = recipient.failures >= self._side_effects.breaker.failures
         if is_on_probation or recipient.waits_until > to_micros(now):
@@ -142,16 +143,16 @@ class Worker:
         destination = recipient.destination
         return destination if is_next and self.slots.reserve(destination) else None
 
-    def lease_of(self, now: datetime) -> Claim:
-        """Return the claim under which is stored what has a place."""
-        if self._promise is None or self._promise[0] is not now:  # of a transaction all share it
-            self._promise = now, Claim(self.name, now + self._lease)
-        return self._promise[1]
+    def claim_at(self, now: datetime) -> Claim:
+        """Return the claim of deliveries that are stored with a reservation."""
+        if self._stored is None or self._stored[0] is not now:  # one for each transaction
+            self._stored = now, Claim(self.name, now + self._lease)
+        return self._stored[1]
 
     def begin(self, claimed: Claimed) -> None:
-        """Start on a delivery that was stored in a place.
+        """Begin the attempt of a delivery that was stored with a reservation.
 
-        After the end of this worker it stays under its lease, which nobody renews.
+        After the worker was retired, the delivery is left in flight until its lease ends.
         """
         if claimed.chain is not None:
             claimed.chain.join(claimed)
@@ -166,7 +167,7 @@ class Worker:
         try:
             return await self._database.write(self._claim_script(claimed))
         except BaseException:
-            self.slots.cancel(destination_of(each.delivery) for each in claimed)
+            self.slots.cancel(claimed)
             raise
 
     def _say_alive(self) -> None:

@@ -169,7 +169,7 @@ CUTS = (
         "reserved place",
         "The end of a task has a place, however full it is.",
         _ENQUEUE,
-        ("if notice.is_last and not line.ended:", "if False:"),
+        ("if notice.is_last and not queue.ended:", "if False:"),
     ),
     # --- order ----------------------------------------------------------------------------------
     _cut(
@@ -184,7 +184,7 @@ CUTS = (
     _cut(
         "order",
         "An update waits for the one before it, of its subscription.",
-        "pushkit.delivery.lines",
+        "pushkit.delivery.queues",
         (
             "return self.oldest is None and not self.recipient.paused",
             "return not self.recipient.paused",
@@ -248,7 +248,7 @@ CUTS = (
     _cut(
         "pause",
         "Nothing of a paused subscription is sent.",
-        "pushkit.delivery.lines",
+        "pushkit.delivery.queues",
         ("return self.oldest is None and not self.recipient.paused", "return self.oldest is None"),
     ),
     # --- attempts -------------------------------------------------------------------------------
@@ -382,8 +382,8 @@ CUTS = (
         "The same key stores nothing twice.",
         _ENQUEUE,
         (
-            "made = [] if sought is None else self._enqueued.setdefault(sought, [])",
-            "made = []",
+            "earlier = [] if key is None else self._enqueued.setdefault(key, [])",
+            "earlier = []",
         ),
     ),
     _cut(

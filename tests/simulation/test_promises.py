@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pushkit import NotifyResult
-from pushkit.delivery.notify_result import RefusedRecipient
+from pushkit.delivery.reporting import RefusedRecipient
 from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.storage.migrations import migrate
 from pushkit.storage.sqlite import run_script

@@ -46,7 +46,7 @@ _ATTEMPTS = (
 
 def notice_of(sender: PushSender, update: TaskUpdate, key: str | None = None) -> Notice:
     """Return an update as it is stored."""
-    bodies = sender._bodies.begin(update, None, now=sender._clock())
+    bodies = sender._bodies.prepare(update, None, now=sender._clock())
     known = None if key is None else IdempotencyKey.of(key, update)
     return Notice(
         update=update, bodies=bodies, tenant="", task_id=update.task_id or "", idempotency_key=known

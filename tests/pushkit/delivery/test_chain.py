@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,11 +16,10 @@ from aiohttp import web
 
 from pushkit import PushSender, RetryPolicy, StatusUpdate, wait_schedule
 from pushkit.delivery.chain import Chain
-from pushkit.delivery.slots import Claimed
-from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.deadlines import Deadlines
 from tests.eventually import eventually
+from tests.pushkit.delivery.claimed import claimed_delivery
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Senders
@@ -364,7 +362,7 @@ async def test_of_a_line_one_settlement_ends_before_another_begins(
 
 async def test_what_follows_is_sent_after_its_caller_has_gone_on() -> None:
     happened: list[str] = []
-    first, second = (Claimed(delivery(seq), None, time.perf_counter()) for seq in (1, 2))
+    first, second = map(claimed_delivery, (1, 2))
     chain = Chain(
         first,
         longest_wait=timedelta(minutes=1),
@@ -384,21 +382,3 @@ async def test_what_follows_is_sent_after_its_caller_has_gone_on() -> None:
     asyncio.get_running_loop().call_soon(happened.append, "its caller is told")
     await sending
     assert happened == ["its caller is told", "sent"]
-
-
-def delivery(seq: int) -> Delivery:
-    now = datetime.now(UTC)
-    return Delivery(
-        id=f"dlv_{seq}",
-        subscription_id="sub_1",
-        tenant="",
-        owner="",
-        task_id="task-1",
-        config_id="1",
-        seq=seq,
-        origin="https://client.example.com:443",
-        content_type="application/json",
-        body=b"{}",
-        notified_at=now,
-        not_before=now,
-    )

@@ -17,6 +17,7 @@ from pushkit import DeliveryState, PushSender, StatusUpdate
 from pushkit.delivery.slots import DeliverySlots
 from pushkit.outbox.leases import ClaimResult
 from tests.eventually import eventually
+from tests.pushkit.delivery.claimed import claimed_delivery
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Senders, Webhook
@@ -86,7 +87,7 @@ class TestReserving:
     def test_a_slot_that_was_not_used_is_free_again(self) -> None:
         slots = open_slots(8, per_origin=1)
         assert slots.reserve(destination())
-        slots.cancel([destination()])
+        slots.cancel([claimed_delivery()])
         assert slots.free == 8
         assert slots.reserve(destination())
 
@@ -121,10 +122,10 @@ class TestFollowing:
         for origin in origins:
             assert slots.reserve(destination(origin=origin))
         slots.note(ClaimResult(some_wait=False, full_origins=frozenset({origins[0]})))
-        assert slots.end(destination(origin=origins[0]))
-        assert not slots.end(destination(origin=origins[1]))
+        assert slots.ended(destination(origin=origins[0]))
+        assert not slots.ended(destination(origin=origins[1]))
         slots.note(ClaimResult(some_wait=False, waiting_owners=frozenset({("", "bob")})))
-        assert slots.end(destination(origin=origins[2]))
+        assert slots.ended(destination(origin=origins[2]))
 
 
 @dataclass

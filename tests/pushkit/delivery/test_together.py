@@ -25,7 +25,7 @@ from pushkit import (
     TaskUpdate,
     TextPart,
 )
-from pushkit.delivery.enqueue import Notice, Unasked
+from pushkit.delivery.enqueue import Notice, SnapshotsMissing
 from pushkit.errors import IdempotencyConflictError, PushkitError
 from pushkit.storage.script import Group, Script
 from tests.long_runs import examples
@@ -121,14 +121,14 @@ def steps(chance: random.Random) -> list[Step]:
     return found
 
 
-def told(stored: NotifyResult | Unasked) -> Told:
+def told(stored: NotifyResult | SnapshotsMissing) -> Told:
     assert isinstance(stored, NotifyResult)
     return len(stored.deliveries), tuple(sorted(each.code for each in stored.refused))
 
 
 async def store(sender: PushSender, notices: Sequence[Notice]) -> list[Told | type]:
     """Store updates by one script, or each alone where that fails; return what each came to."""
-    enqueue: Group[Notice, NotifyResult | Unasked] = sender._enqueuer.enqueue
+    enqueue: Group[Notice, NotifyResult | SnapshotsMissing] = sender._enqueuer.enqueue
     try:
         found = await together(sender._database, enqueue, notices)
         return [type(each) if isinstance(each, PushkitError) else told(each) for each in found]
@@ -237,7 +237,7 @@ async def test_who_is_refused_makes_nobody_run_again(
         notice_of(sender, status(task_id="task-2")),
         notice_of(sender, status(task_id="task-1")),
     ]
-    enqueue: Group[Notice, NotifyResult | Unasked] = sender._enqueuer.enqueue
+    enqueue: Group[Notice, NotifyResult | SnapshotsMissing] = sender._enqueuer.enqueue
     found = await together(sender._database, enqueue, notices)
     assert [type(each) if isinstance(each, PushkitError) else told(each) for each in found] == [
         STORED,

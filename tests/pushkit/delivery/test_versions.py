@@ -146,7 +146,7 @@ async def test_of_a_task_that_cannot_be_written_a_client_of_0_3_hears_the_status
     said = json.loads(delivery.body)
     assert said.keys() == {"kind", "id", "contextId", "status"}
     assert said["status"]["state"] == "completed"
-    assert "status alone: history.0.messageId: expected" in caplog.text
+    assert "only its status: history.0.messageId: expected" in caplog.text
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -191,7 +191,7 @@ async def test_of_an_end_whose_message_cannot_be_sent_a_client_of_0_3_hears_with
     update = decode_update(delivery.body)
     assert isinstance(update, TaskSnapshot)
     assert (update.state, update.task.status.message) == ("completed", None)
-    assert "clients of A2A 0.3 get its status alone: " in caplog.text
+    assert "clients of A2A 0.3 get only its status: " in caplog.text
     assert reason in caplog.text
 
 

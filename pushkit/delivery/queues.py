@@ -1,4 +1,4 @@
-"""What waits for each of some recipients, while updates are added: written in few statements."""
+"""The queues of subscriptions, while updates are added: rows are written in few statements."""
 
 from __future__ import annotations
 
@@ -16,62 +16,66 @@ from pushkit.storage.script import Script
 from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
 
-_HEAVY: Final = 2**20  # bytes
+_MAX_UNWRITTEN: Final = 2**20  # bytes
 
 
 @dataclass(slots=True, eq=False)
-class Line:
-    """What waits for one recipient."""
+class Queue:
+    """The unfinished deliveries of one subscription, in `seq` order."""
 
-    recipient: Recipient  # whose row is held
-    last_seq: int  # the `seq` of the newest
-    oldest: int | None  # the `seq` of the oldest that is unfinished; None if nothing is
-    # Whether the task has ended, and with that whether its reserved place may be taken.
+    recipient: Recipient  # the subscription, whose row is locked
+    last_seq: int  # the `seq` of the newest delivery, finished or not
+    oldest: int | None  # the `seq` of the head; None if the queue is empty
+    # Whether the task has ended, and its reserved delivery is stored.
     ended: bool
 
     @property
     def is_free(self) -> bool:
-        """Whether what is added now is the next to go."""
+        """Whether a delivery that is added now becomes the head."""
         return self.oldest is None and not self.recipient.paused
 
     @property
     def length(self) -> int:
-        """How many are unfinished at most: of those behind the oldest, some may be finished."""
+        """An upper bound of the number of deliveries: some behind the head may be finished."""
         return 0 if self.oldest is None else self.last_seq - self.oldest + 1
 
 
-class Lines:
-    """The lines of some recipients, whose rows are held until the transaction ends.
+class Queues:
+    """The queues of some subscriptions, whose rows are locked until the transaction ends.
 
-    What is added is written by `write`: before anybody looks at what is stored, when it becomes
-    heavy, and at the end.
+    `write` writes the added deliveries: before stored deliveries are read, when `is_full`, and at
+    the end.
+
+    Attributes:
+        is_full: Whether the deliveries held in memory should be written now, for their size.
     """
 
     def __init__(self, outbox: OutboxStore, subscriptions: SubscriptionStore) -> None:
+        self.is_full: bool = False
         self._outbox = outbox
         self._subscriptions = subscriptions
-        self._of_task: dict[tuple[str, str], list[Line]] = {}
+        self._of_task: dict[tuple[str, str], list[Queue]] = {}
         self._new: list[NewDelivery] = []
         self._bytes = 0
         self._ended: list[str] = []
         self._withdrawn: list[str] = []
 
     def open(self, recipients: Sequence[Recipient]) -> Script[None]:
-        """Look at what waits for some recipients."""
+        """Read the heads of some subscriptions."""
         oldest = yield from self._outbox.oldest([recipient.id for recipient in recipients])
         for recipient in recipients:
-            line = Line(recipient, recipient.last_seq, oldest[recipient.id], recipient.ended)
-            self._of_task.setdefault((recipient.tenant, recipient.task_id), []).append(line)
+            queue = Queue(recipient, recipient.last_seq, oldest[recipient.id], recipient.ended)
+            self._of_task.setdefault((recipient.tenant, recipient.task_id), []).append(queue)
 
-    def of_task(self, tenant: str, task_id: str) -> Sequence[Line]:
-        """Return the lines of a task, in the order of their recipients."""
+    def of_task(self, tenant: str, task_id: str) -> Sequence[Queue]:
+        """Return the queues of a task, in the order of their recipients."""
         return self._of_task.get((tenant, task_id), ())
 
     def add(
         self,
-        line: Line,
+        queue: Queue,
         delivery_id: str,
-        body: bytes,  # as its row holds it
+        body: bytes,  # as its row stores it
         *,
         now: datetime,
         status: StatusMark | None = None,
@@ -79,13 +83,14 @@ class Lines:
         claim: Claim | None = None,
         traceparent: str | None = None,
     ) -> NewDelivery:
-        """Put a delivery at the end of a line, in flight already if there is a claim."""
-        recipient = line.recipient
-        head, is_claimed = line.is_free, claim is not None
-        line.last_seq += 1
-        if line.oldest is None:
-            line.oldest = line.last_seq
+        """Add a delivery at the end of a queue: in flight if there is a claim, else pending."""
+        recipient = queue.recipient
+        head, is_claimed = queue.is_free, claim is not None
+        queue.last_seq += 1
+        if queue.oldest is None:
+            queue.oldest = queue.last_seq
         self._bytes += len(body)
+        self.is_full = self._bytes >= _MAX_UNWRITTEN
         new = NewDelivery(
             id=delivery_id,
             subscription_id=recipient.id,
@@ -93,13 +98,13 @@ class Lines:
             owner=recipient.owner,
             task_id=recipient.task_id,
             config_id=recipient.config_id,
-            seq=line.last_seq,
+            seq=queue.last_seq,
             origin=recipient.origin,
             content_type=recipient.version.content_type,
             body=body,
             state=DeliveryState.IN_FLIGHT if is_claimed else DeliveryState.PENDING,
             claims=int(is_claimed),
-            # Behind another one it may come to nothing by no fault of its own.
+            # A delivery behind another may never be attempted: that claim is not fruitless.
             fruitless_claims=int(is_claimed and head),
             notified_at=now,
             not_before=now,
@@ -113,31 +118,26 @@ class Lines:
         self._new.append(new)
         return new
 
-    def end(self, tenant: str, task_id: str) -> None:
-        """Note that a task has ended: its recipients go once nothing of them is unfinished."""
-        lines = self._of_task.pop((tenant, task_id), [])
-        self._ended += [line.recipient.id for line in lines]
-        self._withdrawn += [line.recipient.id for line in lines if line.oldest is None]
-        staying = [line for line in lines if line.oldest is not None]
-        for line in staying:
-            line.ended = True
-        if staying:
-            self._of_task[tenant, task_id] = staying
+    def end_task(self, tenant: str, task_id: str) -> None:
+        """Note that a task has ended: subscriptions are withdrawn once their queues are empty."""
+        queues = self._of_task.pop((tenant, task_id), [])
+        self._ended += [queue.recipient.id for queue in queues]
+        self._withdrawn += [queue.recipient.id for queue in queues if queue.oldest is None]
+        remaining = [queue for queue in queues if queue.oldest is not None]
+        for queue in remaining:
+            queue.ended = True
+        if remaining:
+            self._of_task[tenant, task_id] = remaining
 
-    @property
-    def is_heavy(self) -> bool:
-        """Whether so much was added that it should be written now: it is held in memory."""
-        return self._bytes >= _HEAVY
-
-    def look_again(self, line: Line) -> Script[None]:
-        """Find the oldest of a line anew, after some of it were dropped."""
-        oldest = yield from self._outbox.oldest([line.recipient.id])
-        line.oldest = oldest[line.recipient.id]
+    def refresh(self, queue: Queue) -> Script[None]:
+        """Read the head of a queue again, after some of its deliveries were superseded."""
+        oldest = yield from self._outbox.oldest([queue.recipient.id])
+        queue.oldest = oldest[queue.recipient.id]
 
     def write(self, now: datetime) -> Script[None]:
-        """Write what was added and noted."""
+        """Write the deliveries that were added, and the ends of tasks."""
         if self._new:
-            new, self._new, self._bytes = self._new, [], 0
+            new, self._new, self._bytes, self.is_full = self._new, [], 0, False
             yield from self._outbox.add(new)
             taken = Counter([each.subscription_id for each in new])
             yield from self._subscriptions.take_seqs(taken)
