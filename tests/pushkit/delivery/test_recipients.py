@@ -164,7 +164,9 @@ async def test_an_update_for_nobody_is_seen_in_the_result_the_counter_and_the_de
     assert (unwanted.for_nobody, unwanted.unwanted) == (True, 1)
     assert not (await sender.notify(ARTIFACT)).for_nobody
     assert sender.counts.for_nobody == 2
-    assert [each.getMessage() for each in caplog.records if "no recipient" in each.getMessage()] == [
+    assert [
+        each.getMessage() for each in caplog.records if "no recipient" in each.getMessage()
+    ] == [
         f"task 'task-1': status-update has no recipient: {n} subscriptions do not want it"
         for n in (0, 1)
     ]
