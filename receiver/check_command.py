@@ -13,7 +13,7 @@ import click
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError, PushkitError
-from pushkit.net.posting import closing
+from pushkit.net.transport import closing
 from pushkit.signing.scheme import Scheme
 from pushkit.storage.location import masked
 from pushkit.terminal.command import painted

@@ -13,8 +13,7 @@ import click
 from pushkit.cards import CardTrust, load_card_trust
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
-from pushkit.net.posting import closing
-from pushkit.net.transport import Transport
+from pushkit.net.transport import Transport, closing
 from pushkit.terminal.options import FILE, PATH, allow_option
 from pushkit.terminal.output import example
 from receiver.pinning import PinnedCard, pin_card

@@ -26,8 +26,8 @@ from pushkit.errors import (
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.net.addresses import address_is_public
+from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
 from pushkit.signing.scheme import Scheme
 from pushkit.url import Url, audience_of, masked_url

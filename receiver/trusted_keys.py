@@ -16,8 +16,7 @@ from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
-from pushkit.net.posting import closing
-from pushkit.net.transport import Transport
+from pushkit.net.transport import Transport, closing
 from pushkit.signing.scheme import Scheme
 from receiver.selection import (
     Entry,

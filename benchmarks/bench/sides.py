@@ -405,8 +405,7 @@ async def bare_commits(load: Load) -> Cost:
 async def bare_posts(load: Load) -> Cost:
     """The transport alone: what one POST costs."""
     from pushkit.net.destination import DestinationPolicy
-    from pushkit.net.posting import ConnectionOptions
-    from pushkit.net.transport import Transport
+    from pushkit.net.transport import ConnectionOptions, Transport
 
     options = ConnectionOptions(most_per_host=load.concurrency)
     client = Transport(DestinationPolicy(["127.0.0.1:*"]), options)

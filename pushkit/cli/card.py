@@ -43,8 +43,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
-from pushkit.net.posting import closing
-from pushkit.net.transport import Transport
+from pushkit.net.transport import Transport, closing
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import PATH, allow_option, choice_option
 from pushkit.terminal.output import example

@@ -19,8 +19,8 @@ from pushkit.a2a import Authentication
 from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationPolicy, DestinationRules
+from pushkit.net.dialling import EgressProxy
 from pushkit.net.oauth import ClientAuthentication, OAuthClient
-from pushkit.net.proxy import EgressProxy
 from pushkit.net.tls import ClientCertificate
 from pushkit.terminal.toml_mistakes import mistakes_of
 from pushkit.terminal.toml_places import Location, line_of, name_of

@@ -12,8 +12,7 @@ import click
 from pushkit.captured import fields_to_send, read_request
 from pushkit.errors import PushkitError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import closing
-from pushkit.net.transport import Transport
+from pushkit.net.transport import Transport, closing
 from pushkit.terminal.options import FILE, seconds_option
 from pushkit.terminal.output import example, harmless
 from pushkit.webhook import WebhookRequest

@@ -23,9 +23,9 @@ from pushkit.delivery.route import Routes
 from pushkit.delivery.signatures import Signing, signed_headers
 from pushkit.errors import InvalidUpdateError, MalformedJsonError
 from pushkit.keys.ring import KeyRing
+from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import Answer, closing
-from pushkit.net.transport import Transport
+from pushkit.net.transport import Transport, closing
 from pushkit.outbox.model import Delivery, new_delivery_id
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.secrets.vault import Vault

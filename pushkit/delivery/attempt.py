@@ -35,7 +35,7 @@ from pushkit.events.sender import SigningKeyChanged
 from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
-from pushkit.net.posting import Answer
+from pushkit.net.connection import Answer
 from pushkit.net.transport import Transport
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import Outcome

@@ -1,1 +1,1 @@
-"""The network: which destinations are allowed, and how they are reached."""
+"""Outgoing HTTP: which destinations are allowed, and how requests reach them."""

@@ -1,7 +1,7 @@
-"""Which addresses lie in the public internet: our own table, and which are this machine's own.
+"""Which addresses are public, which an intranet may open, and which are this machine's own.
 
-`ipaddress.is_global` is not used: what it says of multicast, 6to4 relays, NAT64 and a cloud's wire
-server is wrong for this purpose, and differs between the patch versions of Python.
+`ipaddress.is_global` is not used: its answers for multicast, 6to4 relays, NAT64 and a cloud's wire
+server are wrong for this purpose, and differ between patch versions of Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _networks(*texts: str) -> tuple[Network, ...]:
 
 
 # fmt: off
-# RFC 6890 and the IANA IPv4 special-purpose registry, and what else strangers have no business at.
+# RFC 6890, the IANA IPv4 special-purpose registry, and other networks closed to strangers.
 _IPV4_REFUSED: Final = _networks(
     "0.0.0.0/8",  # this network; 0.0.0.0 is loopback on Linux
     "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8",
@@ -37,8 +37,8 @@ _IPV4_REFUSED: Final = _networks(
 )
 # fmt: on
 
-# Only this is routed (IANA IPv6 address space). It leaves out every form that embeds an IPv4
-# address below it: mapped ::ffff:0:0/96, compatible ::/96, translated ::ffff:0:0:0/96, NAT64
+# Only this is routed (IANA IPv6 address space). It excludes the forms that embed an IPv4 address in
+# other ranges: mapped ::ffff:0:0/96, compatible ::/96, translated ::ffff:0:0:0/96, NAT64
 # 64:ff9b::/96 and 64:ff9b:1::/48.
 _IPV6_ROUTED: Final = ipaddress.IPv6Network("2000::/3")
 _IPV6_REFUSED: Final = _networks(
@@ -48,22 +48,22 @@ _IPV6_REFUSED: Final = _networks(
     "2620:4f:8000::/48",
     "3fff::/20",
 )
-# What an intranet may open: RFC 1918 and RFC 4193.
+# The networks that an intranet may open: RFC 1918 and RFC 4193.
 _PRIVATE: Final = _networks("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
-# But never where clouds answer their own machines: metadata with credentials in it. Scaleway's,
+# Within them, never those that serve a cloud's machines metadata with credentials: Scaleway's,
 # Oracle's, Amazon's and Google's.
 _CLOUDS_OWN: Final = _networks("fd00:42::/32", "fd00:c1::/32", "fd00:ec2::/32", "fd20:ce::/32")
 # RFC 5214 §6.1: the interface identifier of ISATAP, under any prefix, before an IPv4 address.
 _ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
 
-# What this process or machine lacks, if it has no socket to ask with; it says nothing of addresses.
-OWN_LACKS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# A process or machine without a free socket fails with these, whatever the address.
+EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def parse_address(text: str) -> Address | None:
-    """Return the address that a text is the canonical spelling of, or None.
+    """Return the address that a text spells canonically, or None.
 
-    A zone (`%eth0`) makes it an address of this machine's own links: None.
+    An address with a zone (`%eth0`) is of this machine's own links: None.
     """
     try:
         return None if "%" in text else ipaddress.ip_address(text)
@@ -72,7 +72,7 @@ def parse_address(text: str) -> Address | None:
 
 
 def address_is_public(text: str) -> bool:
-    """Say whether an address lies in the public internet."""
+    """Return whether an address is public."""
     address = parse_address(text)
     if address is None:
         return False
@@ -84,14 +84,14 @@ def address_is_public(text: str) -> bool:
 
 
 def address_is_private(address: Address) -> bool:
-    """Say whether an address lies in a range that an intranet may open."""
+    """Return whether an address lies in a range that an intranet may open."""
     if any(address in network for network in _CLOUDS_OWN):
         return False
     return any(address in network for network in _PRIVATE) and not _is_isatap(address)
 
 
 def network_is_private(network: Network) -> bool:
-    """Say whether a network lies within one of the ranges that an intranet may open."""
+    """Return whether a network lies within one of the ranges that an intranet may open."""
     first, last = network.network_address, network.broadcast_address
     return any(first in private and last in private for private in _PRIVATE)
 
@@ -101,14 +101,14 @@ def _is_isatap(address: Address) -> bool:
 
 
 def address_is_own(text: str) -> bool:
-    """Say whether an address is one of this machine's.
+    """Return whether an address is one of this machine's.
 
-    A socket can be bound to an own address and to no other. The kernel is asked each time, so that
-    an address which came a second ago counts, and no list of interfaces has to be read, which a
-    hardened service may not do. Nothing is sent.
+    A socket can be bound to the machine's own addresses only. The kernel is asked each time, so
+    that an address which was added a second ago counts, and no list of interfaces has to be read,
+    which a hardened service may not do. Nothing is sent.
 
     Raises:
-        OSError: This process has no socket left to ask with.
+        OSError: This process has no socket left.
     """
     address = parse_address(text)
     if address is None:
@@ -122,16 +122,16 @@ def _can_be_bound(family: socket.AddressFamily, address: str) -> bool:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))
     except OSError as exc:
-        if exc.errno in OWN_LACKS:  # and passes
+        if exc.errno in EXHAUSTED:
             raise
-        # Anything but a plain no counts as a yes, which refuses the address.
+        # Any other error counts as bound: the address is refused.
         return exc.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
     return True
 
 
 @cache
 def _any_can_be_bound(family: socket.AddressFamily) -> bool:
-    """Say whether this machine binds to addresses that it does not have: then none can be told."""
+    """Return whether this machine binds to foreign addresses, too: then the test says nothing."""
     foreign = "203.0.113.1" if family is socket.AF_INET else "2001:db8::1"
     if not _can_be_bound(family, foreign):
         return False

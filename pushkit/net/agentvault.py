@@ -1,7 +1,7 @@
-"""How AgentVault authenticates (profile 0.2, §Authentication): `authSchemes` of an agent's card.
+"""Credentials by the `authSchemes` of an AgentVault card (profile 0.2, §Authentication).
 
-They say how that agent, or its webhook, wants to be called. What its notifications look like is in
-`pushkit.a2a.agentvault`.
+The schemes say how callers of the agent, or of its webhook, authenticate. The format of AgentVault
+notifications is in `pushkit.a2a.agentvault`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class AuthScheme:
     """One way to authenticate."""
 
     scheme: str  # `none`, `apiKey`, `bearer` or `oauth2`
-    token_url: str | None = None  # of `oauth2`: where client credentials become an access token
+    token_url: str | None = None  # of `oauth2`: the token endpoint
     scopes: tuple[str, ...] = ()  # of `oauth2`
-    service_identifier: str | None = None  # under which name the caller keeps its secret
+    service_identifier: str | None = None  # the name under which the caller keeps its secret
 
 
 _AUTH_SCHEME = Table(
@@ -43,7 +43,7 @@ _CARD = Table(dict, Member("auth_schemes", "authSchemes", many(_AUTH_SCHEME)), e
 
 
 def parse_auth_schemes(card: Mapping[str, JsonValue]) -> list[AuthScheme]:
-    """Read the `authSchemes` of an AgentVault card that are known, in the card's order.
+    """Read the known `authSchemes` of an AgentVault card, in the card's order.
 
     Raises:
         InvalidPushConfigError: A member is of a wrong type, or `oauth2` has no `tokenUrl`.
@@ -67,16 +67,16 @@ def agentvault_credentials(
     client_id: str | None = None,
     client_secret: str | None = None,
 ) -> DestinationCredentials | None:
-    """Return the credentials for the first of a card's schemes that what is given satisfies.
+    """Return credentials for the first of a card's schemes that the arguments satisfy.
 
-    That is an `api_key` for `apiKey`, sent as `X-Api-Key`, a `token` for `bearer`, `client_id` and
-    `client_secret` for `oauth2`, and nothing for `none`, which gives None. They are for a
-    destination (`origin`), and with an `owner` for that one's subscriptions alone.
+    The scheme `apiKey` needs an `api_key`, sent as `X-Api-Key`; `bearer` a `token`; `oauth2`
+    `client_id` and `client_secret`; `none` needs nothing, and the result is None. The credentials
+    are for one destination (`origin`), and with an `owner` for that owner's subscriptions alone.
 
-    Believe no card that is not verified: `tokenUrl` is where the client's secret is sent.
+    Verify the card first: the client's secret is sent to its `tokenUrl`.
 
     Raises:
-        ConfigError: None of the schemes is satisfied, or one is malformed.
+        ConfigError: The arguments satisfy none of the schemes, or one is malformed.
     """
     static, oauth = None, None
     schemes = parse_auth_schemes(card)
@@ -93,13 +93,13 @@ def agentvault_credentials(
                 client_id=client_id,
                 client_secret=client_secret,
                 scope=" ".join(each.scopes),
-                authentication=ClientAuthentication.POST,  # as the profile has it
+                authentication=ClientAuthentication.POST,  # as the profile says
             )
             break
     else:
-        asked = ", ".join(each.scheme for each in schemes) or "nothing that is known"
+        listed = ", ".join(each.scheme for each in schemes) or "no known scheme"
         raise ConfigError(
-            f"authSchemes: the card asks for {asked}: expected an api_key for apiKey, a token for"
+            f"authSchemes: the card asks for {listed}: expected an api_key for apiKey, a token for"
             " bearer, or client_id and client_secret for oauth2"
         )
     return DestinationCredentials(

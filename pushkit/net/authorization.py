@@ -1,7 +1,7 @@
-"""Who this sender is to a destination (wire profile §2).
+"""How this sender authenticates itself to a destination (wire profile §2).
 
-Two kinds of credentials: those that a client handed in with its subscription, and those that the
-operator configured for a destination. A client's own win where both fill the same header.
+A client hands in credentials with its subscription, and the operator configures credentials for a
+destination. If both fill the same header, the client's are sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def credential_header(authentication: Authentication | None) -> tuple[str, str] 
     """Return the header field that carries static credentials, or None.
 
     `Authorization` is exactly `{scheme} {credentials}` (A2A 1.0 §4.3.3); an API key travels in
-    `X-Api-Key`. A scheme without credentials gives nothing to send.
+    `X-Api-Key`. A scheme without credentials has no header.
     """
     if authentication is None or not authentication.scheme or not authentication.credentials:
         return None
@@ -40,22 +40,22 @@ def credential_header(authentication: Authentication | None) -> tuple[str, str] 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationCredentials:
-    """What the operator configured for one destination.
+    """The operator's credentials for one destination.
 
-    Whoever may register a URL at the origin gets the operator's credentials sent there: where
-    strangers share an origin, name the owner.
+    They are sent to every URL that a client registers at the origin: if strangers share the origin,
+    name the owner.
 
     Raises:
         ConfigError: Static credentials and OAuth fill the same header.
     """
 
     origin: str  # `https://client.example.com`, with its port if that is not 443
-    owner: str | None = None  # for this owner's subscriptions alone; None for everybody's
+    owner: str | None = None  # only for this owner's subscriptions; None for all
     tenant: str = ""  # the owner's
     authentication: Authentication | None = None  # static, of any scheme: Bearer, Basic, ApiKey, …
-    oauth: OAuthClient | None = None  # of an authorization server; its tokens are sent as Bearer
-    client_certificate: ClientCertificate | None = None  # what is shown in the TLS handshake
-    ca_file: Path | None = None  # roots in PEM that are trusted there, in place of all others
+    oauth: OAuthClient | None = None  # fetches tokens, which are sent as Bearer
+    client_certificate: ClientCertificate | None = None  # for mutual TLS
+    ca_file: Path | None = None  # roots in PEM that are trusted there, instead of all others
 
     def __post_init__(self) -> None:
         header = credential_header(self.authentication)
@@ -67,20 +67,18 @@ class DestinationCredentials:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What the operator's credentials come to for one subscription."""
+    """The operator's credentials, ready for the requests of one subscription."""
 
-    # The TLS context of the destination; None for the transport's own.
-    tls: ssl.SSLContext | None = None
-    # The header field of static credentials.
-    static: tuple[str, str] | None = field(default=None, repr=False)
-    tokens: OAuthTokens | None = None  # where the tokens of `Authorization: Bearer` come from
+    tls: ssl.SSLContext | None = None  # None for the transport's own context
+    static: tuple[str, str] | None = field(default=None, repr=False)  # a header field
+    tokens: OAuthTokens | None = None  # fetches the tokens for `Authorization: Bearer`
 
 
 class Credentials:
-    """What the operator configured, one for each destination and owner.
+    """The operator's credentials for all destinations and owners.
 
     Raises:
-        ConfigError: An origin is not one, comes twice, or a file cannot be used.
+        ConfigError: An origin is malformed or repeated, or a file cannot be used.
     """
 
     def __init__(
@@ -97,7 +95,7 @@ class Credentials:
             if key in self._by_key:
                 raise ConfigError(f"credentials: {each.origin} comes twice for the same owner")
             tokens = None
-            if each.oauth is not None:  # a wrong URL is reported now, not at the first delivery
+            if each.oauth is not None:  # report a wrong URL now, not at the first delivery
                 transport.policy.check(each.oauth.token_url)
                 known = self._tokens.get(each.oauth)
                 tokens = known or OAuthTokens(each.oauth, transport, clock)
@@ -115,9 +113,10 @@ class Credentials:
         *,
         clients: tuple[str, str] | None = None,
     ) -> Access:
-        """Return what the operator adds for an owner's (tenant and name) subscription, if anything.
+        """Return the operator's credentials for a subscription of an owner (tenant and name).
 
-        `clients` is the header field that the client's own credentials fill: it is theirs.
+        `clients` is the header field of the client's own credentials, which the operator's do not
+        replace.
         """
         origin = destination.origin
         found = self._by_key.get((origin, owner)) or self._by_key.get((origin, None))
@@ -131,7 +130,7 @@ class Credentials:
         )
 
     async def close(self) -> None:
-        """End fetches that are under way."""
+        """Cancel the fetches in progress."""
         await asyncio.gather(*(tokens.close() for tokens in self._tokens.values()))
 
 

@@ -1,4 +1,4 @@
-"""Which URLs and addresses may be posted to (wire profile §6). Pure: no name is resolved here."""
+"""The policy on URLs and addresses that may be reached (wire profile §6). It resolves no names."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from pushkit.url import Url, host_and_port, masked_url, normalise_host
 _log = logging.getLogger(__name__)
 
 _PORT = re.compile(r"[0-9]{1,5}")
-_NO_HOST = re.compile(r"[\s/@*?#]")  # of a URL, or of a pattern
+_NO_HOST = re.compile(r"[\s/@*?#]")  # characters of a URL or a pattern
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _ENDS_IN_NUMBER = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$")
 
-# RFC 6761 and its successors, and the names that container networks and clouds answer to.
+# RFC 6761 and its successors, and names of container networks and clouds.
 # fmt: off
 _SPECIAL_SUFFIXES = (
     "localhost", "local", "localdomain", "internal", "intranet", "lan", "home", "corp",
@@ -40,17 +40,17 @@ _SPECIAL_SUFFIXES = (
 
 
 class Decision(StrEnum):
-    """What becomes of a URL, or of an address that its name leads to, and why for people."""
+    """The decision on a URL or on an address of its name, with the reason of a refusal."""
 
-    reason: str  # why it is refused; empty if it is not
+    reason: str  # for people; empty if not refused
 
     def __new__(cls, code: str, reason: str = "") -> Self:
-        """Return the member of a code, with its reason."""
+        """Make the member for a code, with its reason."""
         member = str.__new__(cls, code)
         member._value_, member.reason = code, reason
         return member
 
-    # It may be reached.
+    # Allowed.
     PUBLIC = "public"
     INTRANET = "intranet"
     NAMED = "named"
@@ -61,7 +61,7 @@ class Decision(StrEnum):
     LITERAL_ADDRESS = "literal_address", "a literal address, expected a host name"
     NOT_A_NAME = "not_a_name", "not a host name"
     SPECIAL_NAME = "special_name", "a local or special-use name, expected a public one"
-    OTHER_DOMAIN = "other_domain", "not among the domains that this sender posts to"
+    OTHER_DOMAIN = "other_domain", "not among the domains that are allowed"
     # The address is refused.
     NOT_PUBLIC = "not_public", "the address is not public"
     OTHER_NETWORK = "other_network", "the address is outside of the networks that are allowed"
@@ -70,18 +70,18 @@ class Decision(StrEnum):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether it may not be reached."""
+        """Whether the URL or address may not be reached."""
         return bool(self.reason)
 
 
 class Judged(NamedTuple):
-    """A decision, and what it is about."""
+    """A decision and its subject."""
 
-    decision: Decision  # what became of it
-    # The name in the URL; None if there was no URL, or where a socket dials an address.
+    decision: Decision
+    # The name in the URL; None if the URL is malformed, or a socket is about to dial an address.
     host: str | None = None
     port: int | None = None  # the port in the URL, or the one that is dialled
-    address: str | None = None  # the address that was judged; None if it was the URL
+    address: str | None = None  # the address that was judged; None if the URL was
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -89,39 +89,38 @@ class Destination:
     """A URL that passed the policy."""
 
     url: Url
-    allowed_by_name: bool = False  # the operator named this host: its addresses are not checked
+    allowed_by_name: bool = False  # the operator named the host: its addresses are not judged
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port: what counts as one destination."""
+        """Scheme, host and port."""
         return self.url.origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationRules:
-    """Where may be posted to, beside the built-in rules.
+    """The operator's rules beside the built-in ones.
 
-    `domains`, `ports`, `networks` and `refused_networks` narrow down, and hold for what
-    `allow_domains` and `allow_networks` open, too.
+    `domains`, `ports`, `networks` and `refused_networks` restrict; they also apply to the names and
+    networks that `allow_domains` and `allow_networks` open.
     """
 
-    # Only these names: `client.example.com`, or `*.example.com` for every name below it, itself not
-    # among them. Empty: any public name.
+    # Only these names: `client.example.com`, or `*.example.com` for every name below it, but not
+    # for itself. Empty: any public name.
     domains: Sequence[str] = ()
     ports: Sequence[int] = (443, 8443)  # only these ports
     # Only addresses in these networks, as `198.51.100.0/24`; empty: any public one.
     networks: Sequence[str] = ()
     # No address in these: your own public ranges, a NAT64 prefix of your own.
     refused_networks: Sequence[str] = ()
-    # Local and special-use names of an intranet that may be posted to: `corp.example` for itself
-    # and every name below it.
+    # Local and special-use names of an intranet to allow: `corp.example` for itself and every name
+    # below it.
     allow_domains: Sequence[str] = ()
-    # Private networks of an intranet, as `10.1.0.0/16`, within RFC 1918 and fc00::/7. Whoever may
-    # register a URL can have notifications sent there, as a name of theirs may lead anywhere:
-    # narrow down `domains` beside it.
+    # Private networks of an intranet to allow, as `10.1.0.0/16`, within RFC 1918 and fc00::/7. A
+    # client's own name can resolve to any address in them, so restrict `domains`, too.
     allow_networks: Sequence[str] = ()
-    # Hears of every decision on a URL, on an address that its name leads to, and on one that is
-    # about to be dialled. It must not block; what it raises is logged.
+    # Called with every decision on a URL, on an address of its name, and on an address that is
+    # about to be dialled. It must not block; exceptions are logged.
     on_decision: Callable[[Judged], None] | None = None
 
 
@@ -130,12 +129,12 @@ class DestinationPolicy:
 
     Args:
         allow: Hosts that the operator names for development and tests, as `host:port` or `host:*`,
-            for example `["127.0.0.1:*", "[::1]:8080", "localhost:*"]`. For these alone the rules
-            on scheme, port, literal addresses and special names are lifted, and `rules` too.
-        rules: What else is the operator's to say.
+            for example `["127.0.0.1:*", "[::1]:8080", "localhost:*"]`. The rules on scheme, port,
+            literal addresses and special names do not apply to them, nor do `rules`.
+        rules: The operator's further rules.
 
     Raises:
-        ConfigError: An entry is not what it should be.
+        ConfigError: An entry is malformed.
     """
 
     def __init__(
@@ -153,15 +152,15 @@ class DestinationPolicy:
             _parse_network("refused_networks", each) for each in rules.refused_networks
         )
         self._on_decision = rules.on_decision
-        # What is decided on a URL does not change: the few in use come again at every attempt.
+        # A decision on a URL does not change, and the few in use are judged at every attempt.
         self._decide = functools.lru_cache(maxsize=4096)(self.judge_url)
 
     @classmethod
     def naming(cls, *urls: str) -> Self:
-        """Return a policy that lets these URLs' hosts and ports be reached by name, and no others.
+        """Return a policy whose `allow` names the hosts and ports of these URLs.
 
         Raises:
-            ConfigError: One is no absolute http or https URL.
+            ConfigError: One is not an absolute http or https URL.
         """
         try:
             parsed = [Url.parse(url) for url in urls]
@@ -177,16 +176,16 @@ class DestinationPolicy:
         """Return the destination that a URL names.
 
         Raises:
-            DestinationRefusedError: Says which rule the URL breaks; the URL itself may hold
-                secrets in its query and is not repeated.
+            DestinationRefusedError: The URL breaks a rule, which the message names. It does not
+                quote the URL, whose query may hold secrets.
         """
         try:
             url = Url.parse(text)
         except InvalidUrlError as exc:
-            self.tell(Judged(decision=Decision.NOT_A_URL))
+            self.report(Judged(decision=Decision.NOT_A_URL))
             raise DestinationRefusedError(str(exc), decision=Decision.NOT_A_URL) from exc
         decision = self._decide(url)
-        self.tell(Judged(decision=decision, host=url.host, port=url.port))
+        self.report(Judged(decision=decision, host=url.host, port=url.port))
         if decision.is_refusal:
             advice = {
                 Decision.PORT: f", expected {' or '.join(map(str, self._ports))}",
@@ -198,7 +197,7 @@ class DestinationPolicy:
         return Destination(url=url, allowed_by_name=decision is Decision.NAMED)
 
     def judge_url(self, url: Url) -> Decision:
-        """Decide on a URL alone: where its name leads to is another question."""
+        """Decide on a URL without its addresses."""
         if self.names(url):
             return Decision.NAMED
         if url.scheme != "https":
@@ -226,16 +225,16 @@ class DestinationPolicy:
         return decision
 
     def names(self, url: Url) -> bool:
-        """Say whether the operator named the host of a URL in `allow`."""
+        """Return whether the operator named the host of a URL in `allow`."""
         return (url.host, url.port) in self._named or (url.host, None) in self._named
 
-    def tell(self, judged: Judged) -> None:
-        """Tell who wants to hear of decisions."""
+    def report(self, judged: Judged) -> None:
+        """Call the operator's `on_decision` with a decision."""
         if self._on_decision is None:
             return
         try:
             self._on_decision(judged)
-        except Exception:  # noqa: BLE001  # the decision stands, whoever hears of it
+        except Exception:  # noqa: BLE001  # the decision is valid all the same
             _log.exception("on_decision failed")
 
     def _judge_host(self, host: str) -> Decision:
@@ -261,7 +260,7 @@ class DestinationPolicy:
 
 
 def _is_within(host: str, domain: str) -> bool:
-    # The dot stands: `*.example.com` is not the suffix of `evilexample.com`.
+    # The dot counts: `*.example.com` does not match `evilexample.com`.
     return host.endswith(domain[1:]) if domain.startswith("*.") else host == domain
 
 
@@ -283,11 +282,11 @@ def _parse_allow(entry: str) -> tuple[str, int | None]:
 def _parse_intranet_domain(entry: str) -> str:
     domain = entry.lower().removesuffix(".")
     is_name = len(domain) <= 253 and all(map(_LABEL.fullmatch, domain.split(".")))
-    # RFC 6761 §6.3: names below localhost are this machine, which nothing opens.
+    # RFC 6761 §6.3: names below localhost are this machine, which no rule may open.
     if not is_name or _ENDS_IN_NUMBER.search(domain) or _is_below(domain, ("localhost",)):
         raise ConfigError(
-            f"allow_domains: {entry!r}: expected a name such as corp.example, which stands for"
-            " every name below it, too"
+            f"allow_domains: {entry!r}: expected a name such as corp.example, which includes every"
+            " name below it"
         )
     return domain
 

@@ -1,124 +1,168 @@
-"""Dialling a lane: the name looked up, its addresses judged, TLS, and the egress proxy if any.
+"""Dialling a connection: look the name up, judge its addresses, connect, and start TLS.
 
-Every address is judged by the guard: all of a name's at once, and the one that a socket is about
-to dial once more. What the operator named is dialled as it is.
+The guard judges all addresses of a name, and once more the one that a socket is about to dial.
+Hosts that the operator named in `allow` are dialled unguarded, and without the egress proxy.
+
+Behind an egress proxy (RFC 9110 §9.3.6, CONNECT) no socket goes to the destination. So the name is
+looked up and judged before, and the proxy is asked for the judged address, never for the name,
+which it would look up once more. Server name and certificate stay the destination's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, Self
+from urllib.parse import unquote
 
 import aiohappyeyeballs
 from aiohappyeyeballs import AddrInfoType, SocketFactoryType
 
+from pushkit.errors import ConfigError, InvalidUrlError
 from pushkit.net.addresses import parse_address
-from pushkit.net.failures import (
-    ClosedEarlyError,
-    ProxyFailedError,
-    ProxyRefusedError,
-)
+from pushkit.net.connection import Connection
+from pushkit.net.failures import ClosedEarlyError, ProxyFailedError, ProxyRefusedError
 from pushkit.net.guard import Guard, Names, dialling_socket
-from pushkit.net.lane import Lane
-from pushkit.net.lanes import Way
-from pushkit.net.proxy import EgressProxy
-from pushkit.url import host_and_port
+from pushkit.net.pool import Endpoint
+from pushkit.url import Url, host_and_port, parse_host_and_port
 
 _NEXT_ADDRESS_AFTER: Final = 0.25
 _TLS_SHUTDOWN_SECONDS: Final = 1
 _PROXY_REACHED_WITHIN: Final = timedelta(seconds=5)
-# By the proxy, where there is another address: one that swallows everything takes the whole attempt
-# otherwise, and each attempt.
+# Through the proxy, if the name has another address: otherwise one that drops all packets would
+# take the whole time of every attempt.
 _ADDRESS_REACHED_WITHIN: Final = timedelta(seconds=5)
 _MAX_PROXY_HEAD_BYTES: Final = 16 * 1024
 _PROXY_HEAD: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
+_PROXY_EXPECTED: Final = "expected http://[user:password@]host:port"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressProxy:
+    """A proxy that the operator configured."""
+
+    host: str  # name or address
+    port: int
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # its credentials, if any
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Read `http://[user:password@]host:port`.
+
+        Raises:
+            ConfigError: The URL has another form. The message does not quote it: it may hold a
+                password.
+        """
+        scheme, _, rest = url.partition("://")
+        user, _, place = rest.rpartition("@")
+        try:
+            found = Url.parse(f"{scheme}://{place}")
+        except InvalidUrlError as exc:
+            raise ConfigError(f"proxy: {_PROXY_EXPECTED}") from exc
+        has_port = parse_host_and_port(place.removesuffix("/")) is not None
+        if found.scheme != "http" or found.target != "/" or not has_port or not user.isascii():
+            raise ConfigError(f"proxy: {_PROXY_EXPECTED}")
+        if not user:
+            return cls(host=found.host, port=found.port)
+        name, _, password = user.partition(":")  # RFC 7617 §2: the first colon ends the user name
+        pair = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode("ascii")
+        headers = {"Proxy-Authorization": f"Basic {pair}"}
+        return cls(host=found.host, port=found.port, headers=headers)
 
 
 class Dialler:
-    """Dials lanes, through the egress proxy if there is one.
-
-    What the operator named is dialled unguarded, and without the proxy.
-    """
+    """Dials connections, through the egress proxy if there is one."""
 
     def __init__(self, guard: Guard, names: Names, proxy: EgressProxy | None) -> None:
         self._guard = guard
         self._names = names
         self._proxy = proxy
 
-    async def dial(self, way: Way, lane: Lane) -> None:
-        """Connect a lane.
+    async def dial(self, endpoint: Endpoint, connection: Connection) -> None:
+        """Connect a new connection to its endpoint.
 
         Raises:
-            OSError: No address could be reached, or none may be; TLS failed.
-            ProxyRefusedError: The proxy reached none of them.
+            OSError: No address could be reached, an address is refused, or TLS failed.
+            ProxyRefusedError: The proxy reached none of the addresses.
             ProxyFailedError: The proxy was not reached, wants credentials, or is none.
         """
-        is_name = parse_address(way.host) is None
-        addresses = await self._names.look_up(way.host) if is_name else [way.host]
-        if way.allowed_by_name:
-            await _open(lane, await _connected(addresses, way.port, dialling_socket), way)
+        is_name = parse_address(endpoint.host) is None
+        addresses = await self._names.look_up(endpoint.host) if is_name else [endpoint.host]
+        if endpoint.allowed_by_name:
+            sock = await _connect(addresses, endpoint.port, dialling_socket)
+            await _attach(connection, sock, endpoint)
             return
-        if is_name or self._proxy is not None:  # else the socket alone has a say
-            # All, not any: a name with a public and a private address is an attack that needs two
+        if is_name or self._proxy is not None:  # a literal address is judged at its socket
+            # All must pass: a name with a public and a private address is an attack in two
             # attempts.
             for address in addresses:
-                self._guard.check(address, way.port, way.host)
+                self._guard.check(address, endpoint.port, endpoint.host)
         if self._proxy is None:
-            sock = await _connected(addresses, way.port, self._guard.open_socket)
-            await _open(lane, sock, way)
+            sock = await _connect(addresses, endpoint.port, self._guard.open_socket)
+            await _attach(connection, sock, endpoint)
             return
         failed: Exception = OSError(None, "the name has no address")
         for number, address in enumerate(addresses, 1):
             within = _ADDRESS_REACHED_WITHIN if number < len(addresses) else None
             try:
-                await self._tunnel(self._proxy, lane, way, address, within)
+                await self._tunnel(self._proxy, connection, endpoint, address, within)
             except ProxyRefusedError as exc:
-                failed = exc  # nothing has been sent to the destination yet
+                failed = exc  # the destination has received nothing yet
                 continue
             return
         raise failed
 
     async def _tunnel(
-        self, proxy: EgressProxy, lane: Lane, way: Way, address: str, within: timedelta | None
+        self,
+        proxy: EgressProxy,
+        connection: Connection,
+        endpoint: Endpoint,
+        address: str,
+        within: timedelta | None,
     ) -> None:
-        """Have the proxy connect to an address that was checked (RFC 9110 §9.3.6), in time."""
+        """Let the proxy connect to an address that was judged (RFC 9110 §9.3.6), in time."""
         try:
             is_name = parse_address(proxy.host) is None
             async with asyncio.timeout(_PROXY_REACHED_WITHIN.total_seconds()):
                 addresses = await self._names.look_up(proxy.host) if is_name else [proxy.host]
-                sock = await _connected(addresses, proxy.port, dialling_socket)
-        except OSError as exc:  # a time-out, too
+                sock = await _connect(addresses, proxy.port, dialling_socket)
+        except OSError as exc:  # TimeoutError is one
             raise ProxyFailedError(f"the proxy: {exc.strerror or 'not reached'}") from exc
         loop = asyncio.get_running_loop()
-        asking = _ProxyAnswer(loop.create_future())
-        transport, _ = await loop.create_connection(lambda: asking, sock=sock)
-        authority = host_and_port(address, way.port)
+        answer = _ProxyAnswer(loop.create_future())
+        transport, _ = await loop.create_connection(lambda: answer, sock=sock)
+        authority = host_and_port(address, endpoint.port)
         lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
         lines += [f"{name}: {value}" for name, value in proxy.headers.items()]
         try:
             transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
-            await _accepted(asking, within)
-            transport = await _secured(transport, lane, way)
+            try:
+                async with asyncio.timeout(None if within is None else within.total_seconds()):
+                    await answer.accepted
+            except TimeoutError as exc:
+                raise ProxyRefusedError("the proxy did not reach the address in time") from exc
+            transport = await _start_tls(transport, connection, endpoint)
         except BaseException:
             transport.abort()
             raise
-        lane.address = authority
-        lane.connection_made(transport)
+        connection.address = authority
+        connection.connection_made(transport)
 
 
 class _ProxyAnswer(asyncio.Protocol):
-    """Waits for the head of the proxy's answer; the destination speaks only once it is asked."""
+    """Reads the head of the proxy's answer. The destination sends nothing before its request."""
 
     def __init__(self, accepted: asyncio.Future[None]) -> None:
         self.accepted = accepted
         self._head = bytearray()
 
     def data_received(self, data: bytes) -> None:
-        """Read the head."""
+        """Collect the head, and judge it once it is complete."""
         self._head += data
         if self.accepted.done():
             return
@@ -134,50 +178,44 @@ class _ProxyAnswer(asyncio.Protocol):
             refused = ProxyRefusedError(f"the proxy answered {int(match[1])}")
             self.accepted.set_exception(refused)
         elif end + 4 != len(self._head):
-            self.accepted.set_exception(ProxyFailedError("the proxy spoke for the destination"))
+            self.accepted.set_exception(ProxyFailedError("the proxy sent bytes after its answer"))
         else:
             self.accepted.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the interface
-        """Say that there is no answer."""
+        """Fail if the answer was not complete."""
         if not self.accepted.done():
             closed = ProxyFailedError("the proxy closed the connection without an answer")
             self.accepted.set_exception(closed)
 
 
-async def _accepted(asking: _ProxyAnswer, within: timedelta | None) -> None:
-    try:
-        async with asyncio.timeout(None if within is None else within.total_seconds()):
-            await asking.accepted
-    except TimeoutError as exc:
-        raise ProxyRefusedError("the proxy did not reach the address in time") from exc
-
-
-async def _secured(transport: asyncio.Transport, lane: Lane, way: Way) -> asyncio.Transport:
-    if way.tls is None:
-        transport.set_protocol(lane)
+async def _start_tls(
+    transport: asyncio.Transport, connection: Connection, endpoint: Endpoint
+) -> asyncio.Transport:
+    if endpoint.tls is None:
+        transport.set_protocol(connection)
         return transport
     try:
         secured = await asyncio.get_running_loop().start_tls(
             transport,
-            lane,
-            way.tls,
-            server_hostname=way.host,
+            connection,
+            endpoint.tls,
+            server_hostname=endpoint.host,
             ssl_shutdown_timeout=_TLS_SHUTDOWN_SECONDS,
         )
     except OSError as exc:
-        exc.__traceback__ = None  # as in `_open`
+        exc.__traceback__ = None  # as in `_attach`
         raise
     if secured is None:
         raise ClosedEarlyError("closed in the TLS handshake")
     return secured
 
 
-async def _connected(
+async def _connect(
     addresses: Sequence[str], port: int, factory: SocketFactoryType
 ) -> socket.socket:
     return await aiohappyeyeballs.start_connection(
-        [_info(address, port) for address in addresses],
+        [_address_info(address, port) for address in addresses],
         happy_eyeballs_delay=_NEXT_ADDRESS_AFTER,
         interleave=1,
         loop=asyncio.get_running_loop(),
@@ -185,24 +223,24 @@ async def _connected(
     )
 
 
-async def _open(lane: Lane, sock: socket.socket, way: Way) -> None:
-    tls = None if way.tls is None else _TLS_SHUTDOWN_SECONDS
+async def _attach(connection: Connection, sock: socket.socket, endpoint: Endpoint) -> None:
+    """Hand a connected socket to a connection, after the TLS handshake if there is one."""
     try:
-        lane.address = host_and_port(*sock.getpeername()[:2])
+        connection.address = host_and_port(*sock.getpeername()[:2])
         await asyncio.get_running_loop().create_connection(
-            lambda: lane,
+            lambda: connection,
             sock=sock,
-            ssl=way.tls,
-            server_hostname=way.host if way.tls else None,
-            ssl_shutdown_timeout=tls,
+            ssl=endpoint.tls,
+            server_hostname=endpoint.host if endpoint.tls else None,
+            ssl_shutdown_timeout=_TLS_SHUTDOWN_SECONDS if endpoint.tls else None,
         )
     except BaseException as exc:
         sock.close()
-        exc.__traceback__ = None  # its frames hold the buffers of a TLS handshake, and it them
+        exc.__traceback__ = None  # breaks a cycle that holds the handshake's buffers
         raise
 
 
-def _info(address: str, port: int) -> AddrInfoType:
+def _address_info(address: str, port: int) -> AddrInfoType:
     if ":" in address:
         return (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port, 0, 0))
     return (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port))

@@ -1,4 +1,4 @@
-"""What a request breaks by, and the one error that its caller hears of it."""
+"""How a request fails, and the one error type that its caller gets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pushkit.errors import (
     TlsError,
     TransportError,
 )
-from pushkit.net.addresses import OWN_LACKS
+from pushkit.net.addresses import EXHAUSTED
 from pushkit.net.destination import Destination
 from pushkit.net.timing import Probe
 
 
 class BrokenAnswerError(Exception):
-    """What came back is not an HTTP answer, or has no end; the text quotes none of it."""
+    """The bytes received are no HTTP answer within the limits; the text quotes none of them."""
 
 
 class ClosedEarlyError(ConnectionError):
@@ -38,20 +38,20 @@ class ProxyRefusedError(Exception):
 
 
 class ProxyFailedError(Exception):
-    """The proxy itself is at fault, which says nothing of the destination."""
+    """The proxy itself failed; the destination may be well."""
 
 
 _BY_ERRNO: Final[dict[int, type[TransportError]]] = {
     errno.ECONNREFUSED: ConnectionFailedError,
     errno.ETIMEDOUT: AnswerTimeoutError,
-    **dict.fromkeys(OWN_LACKS, ResourcesExhaustedError),
+    **dict.fromkeys(EXHAUSTED, ResourcesExhaustedError),
 }
 
 
 def transport_error(
     exc: Exception, destination: Destination, *, seconds: float, probe: Probe
 ) -> TransportError:
-    """Return what the caller of a request is told that had so many seconds."""
+    """Return the error for the caller of a request that was given so many seconds."""
     timing = probe.timing()
     if isinstance(exc, TimeoutError):
         return AnswerTimeoutError(
@@ -78,11 +78,11 @@ def _type_for(exc: Exception) -> type[TransportError]:
 
 
 def _reason(exc: Exception) -> str:
-    # Others' texts may hold the URL with its query, or what the webhook wrote.
+    # Texts of other errors may quote the URL with its query, or the webhook's answer.
     if isinstance(exc, BrokenAnswerError | ClosedEarlyError | ProxyRefusedError | ProxyFailedError):
         return str(exc)
     if isinstance(exc, ssl.SSLCertVerificationError):
         return exc.verify_message
     if isinstance(exc, ConnectionResetError) and exc.errno is None:
-        return "closed in the TLS handshake"  # asyncio has no words for it
+        return "closed in the TLS handshake"  # asyncio's error has no text
     return exc.strerror or "failed" if isinstance(exc, OSError) else "failed"

@@ -1,8 +1,8 @@
-"""The guard at connect time: names are looked up, and every address is checked as it is dialled.
+"""The guard at connect time: it looks names up, and judges every address before it is dialled.
 
-Three checks, each of which would do without the other two: the URL (`DestinationPolicy`), all of
-a name's addresses, and the very address that a socket is about to dial. A literal address never
-comes to the second, an answer that changes between check and connect not past the third.
+Three checks work independently: of the URL (`DestinationPolicy`), of all addresses of its name, and
+of the address that a socket is about to dial. A literal address meets the first and the third; a
+name whose addresses change between check and connect is caught by the third.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_ADDRESSES: Final = 16
 
 
 class Resolver(Protocol):
-    """Whom names are asked of."""
+    """Looks up the addresses of names."""
 
     async def resolve(self, host: str) -> Sequence[str]:
         """Return a name's addresses.
@@ -39,21 +39,21 @@ class Resolver(Protocol):
 
 
 class SystemResolver:
-    """The name servers of the system's settings, asked without a thread for each name.
+    """Asks the system's name servers without a thread for each name.
 
-    The system's `getaddrinfo` blocks a thread, of the few that the whole process shares: some names
-    whose servers never answer would keep everybody else's from being looked up.
+    The system's `getaddrinfo` blocks one of the few threads that the whole process shares: a few
+    names whose servers never answer would stop all other lookups.
     """
 
     def __init__(self) -> None:
-        self._asked: aiodns.DNSResolver | None = None
+        self._resolver: aiodns.DNSResolver | None = None
 
     async def resolve(self, host: str) -> list[str]:
-        """Return a name's addresses, of the families that this machine has."""
-        if self._asked is None:  # needs a running loop
-            self._asked = aiodns.DNSResolver(timeout=2.0, tries=2)
+        """Return a name's addresses, of the address families that this machine has."""
+        if self._resolver is None:  # needs a running loop
+            self._resolver = aiodns.DNSResolver(timeout=2.0, tries=2)
         try:
-            found = await self._asked.getaddrinfo(
+            found = await self._resolver.getaddrinfo(
                 host, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
             )
         except aiodns.error.DNSError as exc:
@@ -61,14 +61,14 @@ class SystemResolver:
         return [node.addr[0].decode("ascii") for node in found.nodes]
 
     async def close(self) -> None:
-        """Give up what is under way."""
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            await asked.close()
+        """Cancel the lookups in progress."""
+        resolver, self._resolver = self._resolver, None
+        if resolver is not None:
+            await resolver.close()
 
 
 class Names:
-    """Looks names up, within bounds of time and number."""
+    """Looks names up, with limits on time and on the number of addresses."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class Names:
         self._timeout = timeout
 
     async def look_up(self, host: str) -> list[str]:
-        """Return a name's addresses, and take down how long that took.
+        """Return a name's addresses, and record the time in the request's probe.
 
         Raises:
-            LookupFailedError: There are none, too many, or no answer in time.
+            LookupFailedError: The name has no address, too many, or no answer came in time.
         """
         probe = current_probe.get() or Probe()
         probe.enter("resolve")
@@ -104,12 +104,12 @@ class Names:
         return list(addresses)
 
     async def close(self) -> None:
-        """Let go of the name servers; a resolver that was given is the caller's."""
+        """Close the system's resolver; one that was passed in belongs to the caller."""
         await self._own.close()
 
 
 class Guard:
-    """Dials what a policy permits, this machine's own addresses never."""
+    """Judges addresses by a policy, and refuses this machine's own."""
 
     def __init__(
         self, policy: DestinationPolicy, *, is_own: Callable[[str], bool] = address_is_own
@@ -118,7 +118,7 @@ class Guard:
         self._is_own = is_own
 
     def open_socket(self, address: AddrInfoType) -> socket.socket:
-        """Open the socket that is about to dial an address; the last word on where it goes.
+        """Judge the address that a connection is about to dial, and open its socket.
 
         Raises:
             OSError: The address is refused.
@@ -127,15 +127,15 @@ class Guard:
         return dialling_socket(address)
 
     def check(self, address: str, port: int | str, host: str | None = None) -> None:
-        """Judge one address.
+        """Judge one address; `host` is its name, None for a socket.
 
         Raises:
-            OSError: It is refused.
+            OSError: The address is refused.
         """
         decision = self._policy.judge_address(address)
         if not decision.is_refusal and self._is_own(address):
             decision = Decision.OWN_ADDRESS
-        self._policy.tell(Judged(decision=decision, host=host, port=int(port), address=address))
+        self._policy.report(Judged(decision=decision, host=host, port=int(port), address=address))
         if decision.is_refusal:
             probe = current_probe.get()
             if probe is not None:
@@ -144,7 +144,7 @@ class Guard:
 
 
 def dialling_socket(address: AddrInfoType) -> socket.socket:
-    """Open the socket that is about to dial an address, and take the address down."""
+    """Open a socket for an address, and record the address in the request's probe."""
     family, kind, protocol, _, sockaddr = address
     probe = current_probe.get()
     if probe is not None:

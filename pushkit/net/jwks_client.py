@@ -1,12 +1,12 @@
 """Another party's public keys, fetched from a pinned URL and cached.
 
-The URL is configured, never taken from a message: `jku` as a trust root would let a forger nominate
-their own key (RFC 8725 §3.10).
+The URL is configured, never taken from a message: `jku` as a trust root would let forgers name
+their own keys (RFC 8725 §3.10).
 
 * A set is fresh for the answer's max-age, counted from the start of its fetch.
-* An unknown kid asks again, at most once in 30 seconds.
-* One fetch at a time, and none for a while after a failure; while fetches fail, the last set stays
-  good for `stale_for`, without anybody waiting (`pushkit.scheduling.renewing`).
+* An unknown kid causes another fetch, at most once in 30 seconds.
+* Only one fetch runs at a time, and none for a while after a failure. While fetches fail, the last
+  set is used for `stale_for` more, and no caller waits (`pushkit.scheduling.renewing`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pushkit.errors import ConfigError, JwksError, KeysUnavailableError, Pushkit
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import MAX_JWKS_BYTES, parse_jwks
 from pushkit.logs import RepeatedLog
+from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import Answer, closing
-from pushkit.net.transport import Transport
+from pushkit.net.transport import Transport, closing
 from pushkit.record import record
 from pushkit.scheduling.renewing import Held, Renewing
 from pushkit.url import masked_url
@@ -40,8 +40,8 @@ _LEFT_OUT: Final = "key %s from %s is left out: %s"
 _FETCH_TIMEOUT: Final = timedelta(seconds=5)
 _MEDIA_TYPES: Final = "application/jwk-set+json, application/json"
 _DEFAULT_AGE: Final = timedelta(seconds=300)
-# Kept so long, whatever the headers say. No more than the shortest `max-age`: a sender may sign
-# with a key that was published for that long.
+# A set is kept at least this long, whatever its headers say. It must not exceed the shortest
+# `max-age`, because a sender may sign with a key that was published for only that long.
 _MIN_AGE: Final = timedelta(seconds=1)
 _REFETCH_INTERVAL: Final = timedelta(seconds=30)  # how often unknown kids may cause a fetch
 _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?(\d{1,10})"?(?=$|[,\s])', re.IGNORECASE)
@@ -52,10 +52,10 @@ class VerificationKeys(Protocol):
     """The public keys of one sender."""
 
     async def find(self, kid: str) -> VerificationKey | None:
-        """Return the key of that name, or None if the sender has none.
+        """Return the key with a kid, or None if the sender has none.
 
         Raises:
-            KeysUnavailableError: The keys cannot be had at the moment.
+            KeysUnavailableError: No usable keys can be loaded at the moment.
         """
         ...
 
@@ -63,20 +63,20 @@ class VerificationKeys(Protocol):
         """Return all keys by kid.
 
         Raises:
-            KeysUnavailableError: The keys cannot be had at the moment.
+            KeysUnavailableError: No usable keys can be loaded at the moment.
         """
         ...
 
     def at_hand(self, kids: Collection[str]) -> Mapping[str, VerificationKey] | None:
-        """Return all keys by kid; None if these may have to be waited for."""
+        """Return all keys by kid; None if finding `kids` may need a fetch."""
         ...
 
     def missing(self) -> str | None:
-        """Return why there are no keys that may be used at this moment; None if there are."""
+        """Return why no keys may be used at the moment; None if some may."""
         ...
 
     async def close(self) -> None:
-        """End whatever is under way."""
+        """Cancel a fetch in progress."""
         ...
 
 
@@ -87,7 +87,7 @@ class StaticKeys:
         self._keys = MappingProxyType({key.kid: key for key in keys})
 
     async def find(self, kid: str) -> VerificationKey | None:
-        """Return the key of that name, or None."""
+        """Return the key with a kid, or None."""
         return self._keys.get(kid)
 
     async def keys(self) -> Mapping[str, VerificationKey]:
@@ -99,14 +99,14 @@ class StaticKeys:
         return self._keys
 
     def missing(self) -> None:
-        """There are always keys, as configured."""
+        """Return None: configured keys are never missing."""
 
     async def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: there are no fetches."""
 
 
-# Takes the URL and the entity tag that is held, if any. Raises a `PushkitError` if there is no
-# answer; ends within seconds, follows no redirect and reads no more than MAX_JWKS_BYTES + 1.
+# Takes the URL and the entity tag of the current set, if any. Raises a `PushkitError` if there is
+# no answer. It ends within seconds, follows no redirect and reads at most MAX_JWKS_BYTES + 1.
 FetchJwks: TypeAlias = Callable[[str, str | None], Awaitable[Answer]]
 
 
@@ -121,14 +121,13 @@ class JwksClient:
 
     def __init__(
         self,
-        url: str,  # the pinned URL; whether it is acceptable is the caller's decision
+        url: str,  # the pinned URL, which the caller has checked
         *,
-        # Gets it, see `FetchJwks`; `functools.partial(fetch_jwks, transport)` will do.
-        fetch: FetchJwks,
-        clock: Callable[[], datetime] = utc_now,  # the present, aware and in UTC
-        max_age: timedelta = timedelta(hours=24),  # a set is kept at most so long
-        # How long a set may be used after it ceased to be fresh, while fetches fail: for so long a
-        # revoked key may count. With 0 whoever asks waits for the fetch.
+        fetch: FetchJwks,  # for example `functools.partial(fetch_jwks, transport)`
+        clock: Callable[[], datetime] = utc_now,  # the current time, aware and in UTC
+        max_age: timedelta = timedelta(hours=24),  # a set is fresh for at most this long
+        # How long a set that is no longer fresh may be used while fetches fail. A revoked key may
+        # count for this long. With 0, callers wait for the fetch.
         stale_for: timedelta = timedelta(0),
     ) -> None:
         self.url = url
@@ -143,7 +142,7 @@ class JwksClient:
         self._last_refetch: datetime | None = None
 
     async def find(self, kid: str) -> VerificationKey | None:
-        """Return the key of that name; an unknown one is looked for in the set of the moment."""
+        """Return the key with a kid; if it is unknown, fetch the set again."""
         fetches = self._set.fetches
         keys = await self.keys()
         if kid not in keys and self._set.fetches == fetches and self._may_refetch():
@@ -152,45 +151,45 @@ class JwksClient:
         return keys.get(kid)
 
     async def keys(self) -> Mapping[str, VerificationKey]:
-        """Return all keys by kid, unless no set was ever loaded, or the last one is too old."""
+        """Return all keys by kid; see `VerificationKeys.keys`."""
         found = await self._set.get()
         if found is None:
             raise KeysUnavailableError(self._reason())
         return found.keys
 
     def at_hand(self, kids: Collection[str]) -> Mapping[str, VerificationKey] | None:
-        """Return all keys by kid; None unless they are fresh, and these are among them."""
+        """Return all keys by kid; None unless they are fresh and include `kids`."""
         found = self._set.fresh()
         return None if found is None or not found.keys.keys() >= set(kids) else found.keys
 
     def missing(self) -> str | None:
-        """Return why there are no keys that may be used at this moment; None if there are."""
+        """Return why no keys may be used at the moment; None if some may."""
         return self._reason() if self._set.usable() is None else None
 
     def failing(self) -> str | None:
-        """Return why the keys cannot be had; None if they can, or the next fetch will tell."""
+        """Return `missing()` if the last fetch failed; None otherwise, and before one has ended."""
         return None if self._set.failure is None else self.missing()
 
     def load(self) -> None:
-        """Begin to fetch, without waiting, if there are no keys that may be used.
+        """Start a fetch, without waiting, if no keys may be used.
 
-        From here on they are renewed by themselves, also after `close`.
+        From then on the keys are renewed in the background, also after `close`.
         """
         self._set.start()
 
     async def close(self) -> None:
-        """End a fetch that is under way. The HTTP session is the caller's."""
+        """Cancel a fetch in progress. The transport belongs to the caller."""
         await self._set.close()
 
     def _reason(self) -> str:
-        why = self._set.failure or "the fetch is under way"
+        why = self._set.failure or "the fetch is in progress"
         if self._loaded:
             return f"the keys from {self._shown} are older than may be trusted: {why}"
         return f"no keys from {self._shown} yet: {why}"
 
     def _may_refetch(self) -> bool:
         if self._set.is_flying:
-            return True  # and share it
+            return True  # the caller shares the fetch in progress
         now, last = self._clock(), self._last_refetch
         if self._set.backs_off() or (last and last <= now < last + _REFETCH_INTERVAL):
             return False
@@ -224,14 +223,14 @@ class JwksClient:
 
 
 def _lifetime(headers: Headers) -> timedelta:
-    """Return for how long an answer says that it is fresh (RFC 9111 §4.2)."""
+    """Return how long an answer is fresh by its header fields (RFC 9111 §4.2)."""
     directives = _joined(headers, "Cache-Control") or ""
     if _NO_STORE.search(directives):
         return timedelta(0)
     found = _MAX_AGE.search(directives)
     if found is None:
         return _DEFAULT_AGE
-    # RFC 9111 §4.2.3: a shared cache on the way has held it for `Age` already.
+    # RFC 9111 §4.2.3: shared caches on the way have kept it for `Age` seconds already.
     age = _joined(headers, "Age") or ""
     spent = int(age) if age.isascii() and age.isdigit() and len(age) <= len("2147483648") else 0
     return timedelta(seconds=int(found[1]) - spent)
@@ -243,7 +242,7 @@ async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) ->
     Raises:
         DestinationRefusedError: The policy refuses the URL.
         JwksError: The answer is compressed, although that was not accepted, or too large.
-        TransportError: No answer.
+        TransportError: No complete answer head in time.
     """
     conditional = [] if etag is None else [("If-None-Match", etag)]
     return await transport.get_document(
@@ -259,13 +258,13 @@ async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) ->
 async def load_jwks(
     where: str, *, allow: Sequence[str] | None = None
 ) -> Mapping[str, VerificationKey]:
-    """Return the keys of a JWK Set that the operator names, by a URL or a file.
+    """Return the keys of a JWK Set from a URL or a file that the operator names.
 
-    The log says which are left out. `allow` are hosts named for development; None if the URL names
-    its own.
+    Keys that are left out are logged. `allow` are hosts named for development; with None, the URL's
+    own host is allowed by name.
 
     Raises:
-        ConfigError: It cannot be had.
+        ConfigError: The set cannot be fetched or read.
     """
     try:
         if not where.startswith(("https://", "http://")):

@@ -1,4 +1,4 @@
-"""OAuth 2.0 client credentials (RFC 6749 §4.4): tokens for destinations that ask for one."""
+"""OAuth 2.0 client credentials (RFC 6749 §4.4): tokens for destinations that require them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from urllib.parse import quote_plus, urlencode
 
 from pushkit.bounded_json import JsonObject, read_json_object
 from pushkit.errors import ConfigError, MalformedJsonError, OAuthError
-from pushkit.net.posting import Answer
+from pushkit.net.connection import Answer
 from pushkit.net.transport import Transport
 from pushkit.scheduling.renewing import Held, Renewing
 from pushkit.version import USER_AGENT
 
 _FETCH_TIMEOUT: Final = timedelta(seconds=10)
-# RFC 6749 §5.1: a server that says nothing documents its default elsewhere.
+# RFC 6749 §5.1: without `expires_in`, the server documents its default; this one is cautious.
 _DEFAULT_LIFE: Final = timedelta(minutes=5)
 _LONGEST_LIFE: Final = timedelta(days=1)
-# Renewed so long before its end, but never before four fifths of its life are over; used meanwhile,
-# as long as it will be good when the destination reads it.
+# A token is renewed this long before its end, but not before four fifths of its life are over. It
+# is used meanwhile, except in the last seconds, when it may expire before the destination reads it.
 _RENEWED_BEFORE: Final = timedelta(seconds=60)
 _UNUSED_BEFORE: Final = timedelta(seconds=5)
-# RFC 6749 appendix A: VSCHAR without the space, as it has to fit into a header (RFC 6750 §2.1).
+# RFC 6749 appendix A: VSCHAR without the space, because it travels in a header (RFC 6750 §2.1).
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")
-# RFC 6749 §5.2. Only these words are repeated: what else a server writes may be anything.
+# RFC 6749 §5.2. Messages quote only these words, and no other text of a server.
 # fmt: off
 _KNOWN_ERRORS: Final = frozenset({
     "invalid_client", "invalid_grant", "invalid_request", "invalid_scope", "invalid_target",
@@ -39,7 +39,7 @@ _KNOWN_ERRORS: Final = frozenset({
 
 
 class ClientAuthentication(StrEnum):
-    """How a client tells the token endpoint who it is (RFC 6749 §2.3.1)."""
+    """How a client authenticates to the token endpoint (RFC 6749 §2.3.1)."""
 
     BASIC = "client_secret_basic"
     POST = "client_secret_post"
@@ -47,25 +47,26 @@ class ClientAuthentication(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthClient:
-    """This sender, as an authorization server knows it.
+    """This sender's registration at an authorization server.
 
     Raises:
-        ConfigError: One of them is missing, or what no token endpoint can have given out.
+        ConfigError: The URL, the id or the secret is missing or not printable, or the
+            authentication is unknown.
     """
 
     token_url: str = field(repr=False)  # under the same rules as every destination
     client_id: str
     client_secret: str = field(repr=False)
-    scope: str = ""  # what is asked for, words with a space in between
-    audience: str = ""  # for whom the token shall be, where the server wants to know
-    resource: str = ""  # the same by RFC 8707, a URI
+    scope: str = ""  # the requested scopes, separated by spaces
+    audience: str = ""  # the token's audience, for servers that need it
+    resource: str = ""  # the same by RFC 8707: a URI
     # Whether id and secret travel in a header or in the body.
     authentication: ClientAuthentication | str = ClientAuthentication.BASIC
 
     def __post_init__(self) -> None:
         for name in ("token_url", "client_id", "client_secret"):
             value = getattr(self, name)
-            if not value or not value.isprintable():  # as with a line break at its end
+            if not value or not value.isprintable():  # for example with a line break at its end
                 raise ConfigError(f"oauth: {name}: expected printable characters")
         if self.authentication not in set(ClientAuthentication):
             expected = " or ".join(ClientAuthentication)
@@ -75,8 +76,8 @@ class OAuthClient:
 class OAuthTokens:
     """The token of one client, fetched when it is needed (see `pushkit.scheduling.renewing`).
 
-    In the last minute of a token's life it is still used, and another one fetched meanwhile. The
-    token endpoint is under the transport's destination policy.
+    In the last minute of its life a token is still used, and the next one is fetched meanwhile. The
+    transport's destination policy applies to the token endpoint.
     """
 
     def __init__(
@@ -88,10 +89,10 @@ class OAuthTokens:
         self._token = Renewing(self._fetch, clock=clock)
 
     async def token(self, *, timeout: timedelta) -> str:  # noqa: ASYNC109  # of this caller
-        """Return a token that holds for a while.
+        """Return a token that is valid for some seconds at least.
 
         Raises:
-            OAuthError: There is none, or not within the timeout.
+            OAuthError: No token came, or not within the timeout.
         """
         recently = " (a moment ago)" if self._token.backs_off() else ""
         try:
@@ -100,16 +101,16 @@ class OAuthTokens:
         except TimeoutError as exc:
             raise self._error("no answer in time") from exc
         if token is None:
-            # Whatever it was: it says nothing of the destination that the token is for.
+            # Always an OAuthError: the failure is not the destination's.
             raise self._error(f"{self._token.failure}{recently}") from self._token.failure
         return token
 
     def reject(self, token: str) -> None:
-        """Forget a token that a destination refused, unless there is a newer one already."""
+        """Drop a token that a destination refused, unless there is a newer one already."""
         self._token.drop(token)
 
     async def close(self) -> None:
-        """End a fetch that is under way."""
+        """Cancel a fetch in progress."""
         await self._token.close()
 
     async def _fetch(self, _held: Held[str] | None) -> Held[str]:
@@ -150,8 +151,8 @@ def _read(answer: Answer, started: datetime) -> Held[str]:
         document = {}
     if answer.status != 200:
         error = document.get("error")
-        said = f" ({error})" if isinstance(error, str) and error in _KNOWN_ERRORS else ""
-        raise OAuthError(f"expected status 200, found {answer.status}{said}")
+        shown = f" ({error})" if isinstance(error, str) and error in _KNOWN_ERRORS else ""
+        raise OAuthError(f"expected status 200, found {answer.status}{shown}")
     token, kind = document.get("access_token"), document.get("token_type")
     if not isinstance(token, str) or not _VISIBLE.fullmatch(token):
         raise OAuthError("access_token: expected visible ASCII characters")
@@ -167,7 +168,7 @@ def _read(answer: Answer, started: datetime) -> Held[str]:
 
 
 def _basic(client: OAuthClient) -> str:
-    # RFC 6749 §2.3.1: both are form-encoded first, so that a colon in the id is no separator.
+    # RFC 6749 §2.3.1: both are form-encoded first, so that a colon in the id does not separate.
     pair = f"{quote_plus(client.client_id)}:{quote_plus(client.client_secret)}"
     return f"Basic {base64.b64encode(pair.encode('ascii')).decode('ascii')}"
 

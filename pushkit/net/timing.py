@@ -1,7 +1,7 @@
-"""Where the time of one request went, and which address was dialled for it.
+"""The phases of one request, measured, and the address that was dialled for it.
 
-A probe per request adds up its phases. It is found through a context variable: whoever opens a
-socket knows of no request.
+Each request has a probe. Code that opens sockets does not know the request, so it finds the probe
+through a context variable.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pushkit.url import host_and_port
 
 @record(frozen=False, slots=True, kw_only=True)
 class Timing:
-    """The phases of one request; None is a phase that it never came to."""
+    """The phases of one request; None is a phase that it did not reach."""
 
-    resolve: timedelta | None = None  # looking the name up
+    resolve: timedelta | None = None  # the lookup of the name
     # Dialling, TLS included; None on a connection that was open already.
     connect: timedelta | None = None
     # From the open connection to the answer's head: sending, and the webhook's own time.
@@ -35,13 +35,13 @@ class Probe(Timing):
 
     def __init__(self) -> None:
         super().__init__()
-        # Why an address that the request led to may not be dialled; None if all may.
+        # Why an address of the request was refused; None if none was.
         self.refused: Decision | None = None
         self._phase: str | None = None
         self._since = 0.0
 
     def enter(self, phase: str | None) -> None:
-        """End the phase that runs, and begin another, named as in `Timing`; None for no other."""
+        """End the current phase, and begin another, named as in `Timing`; None begins none."""
         now, ended = time.perf_counter(), self._phase
         if ended is not None:
             spent, before = timedelta(0, now - self._since), getattr(self, ended)
@@ -49,12 +49,12 @@ class Probe(Timing):
         self._phase, self._since = phase, now
 
     def dialled(self, sockaddr: object) -> None:
-        """Take down the address that a socket goes to."""
+        """Record the address that a socket connects to."""
         if isinstance(sockaddr, tuple) and len(sockaddr) >= 2:
             self.address = host_and_port(str(sockaddr[0]), sockaddr[1])
 
     def timing(self) -> Timing:
-        """End the phase that runs, and return what there was."""
+        """End the current phase, and return all."""
         self.enter(None)
         return self
 

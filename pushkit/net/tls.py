@@ -1,4 +1,4 @@
-"""TLS as a client. Verification of certificate and name is never off."""
+"""TLS contexts for clients. They always verify certificate and host name."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pushkit.url import shown_path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCertificate:
-    """What this side shows of itself (mutual TLS)."""
+    """The client's own certificate (mutual TLS)."""
 
     certificate: Path  # a PEM file: the certificate, and those between it and its root
-    key: Path | None = None  # a PEM file with the private key; None if the certificate's holds it
+    key: Path | None = None  # a PEM file with the private key; None if `certificate` holds it
     password: str | None = field(default=None, repr=False)  # of the key
 
 
 def tls_context(
     *,
-    client: ClientCertificate | None = None,  # what this side shows
-    ca_file: Path | None = None,  # roots in PEM that are trusted
-    system_roots: bool = True,  # trust the system's roots too; of no effect without `ca_file`
+    client: ClientCertificate | None = None,
+    ca_file: Path | None = None,  # trusted roots in PEM
+    system_roots: bool = True,  # trust the system's roots, too; always, without a `ca_file`
 ) -> ssl.SSLContext:
     """Return a context that verifies.
 
     Raises:
-        ConfigError: A file is missing or not what it should be.
+        ConfigError: A file is missing, or has other contents.
     """
     if client is None and ca_file is None:
         return _plain()
@@ -39,7 +39,7 @@ def tls_context(
         try:
             for path in filter(None, (client.key, client.certificate)):
                 Path(path).open("rb").close()  # OpenSSL does not say which of them is missing
-            # A callable: without one OpenSSL would ask the terminal for a password.
+            # Always a callable: without one OpenSSL would ask the terminal for a password.
             context.load_cert_chain(
                 client.certificate, client.key, password=lambda: client.password or ""
             )
@@ -51,7 +51,7 @@ def tls_context(
 
 @functools.cache
 def _plain() -> ssl.SSLContext:
-    # Once: to read the system's roots takes a tenth of a second.
+    # Cached, because reading the system's roots takes a tenth of a second.
     return _verifying(None, system_roots=True)
 
 

@@ -1,43 +1,62 @@
-"""HTTP requests to destinations that others chose: as much of HTTP/1.1 as they take, and no more.
+"""The one HTTP client, for notifications, documents and tokens: as much of HTTP/1.1 as they need.
 
-Names and addresses are judged by the same guard as everywhere, the address once more by the socket
-that dials it.
+A request takes a connection from the pool (`pool.py`), or has one dialled (`dialling.py`, under the
+guard of `guard.py`), and is sent over it (`connection.py`). A failure becomes one `TransportError`
+(`failures.py`).
 
-A kept-alive lane may have been closed by its other end while nobody looked. Where that shows before
-a byte of an answer came, the request is sent once more over another connection, within the same
-deadline, and counts as one.
+The peer may have closed a kept-alive connection unnoticed. If a request fails on one before a byte
+of the answer arrived, it is sent again over a new connection, within the same deadline, and counts
+as one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from pushkit.errors import PushkitError, TransportError
+from pushkit.net.addresses import address_is_own
+from pushkit.net.connection import MAX_ANSWER_BYTES, Answer, Connection, Request
 from pushkit.net.destination import Destination, DestinationPolicy
-from pushkit.net.dialling import Dialler
+from pushkit.net.dialling import Dialler, EgressProxy
 from pushkit.net.failures import transport_error
-from pushkit.net.guard import Guard, Names
-from pushkit.net.lane import Lane, Question
-from pushkit.net.lanes import Lanes, Way
-from pushkit.net.posting import MAX_ANSWER_BYTES, Answer, ConnectionOptions
-from pushkit.net.proxy import EgressProxy
+from pushkit.net.guard import Guard, Names, Resolver
+from pushkit.net.pool import ConnectionPool, Endpoint
 from pushkit.net.timing import Probe, current_probe
 from pushkit.net.tls import tls_context
 from pushkit.version import USER_AGENT
 
 
-class Transport:
-    """Connections under one destination policy, kept alive in lanes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How a client connects."""
 
-    No redirect is followed, no proxy is taken from the environment, no cookie is kept, nothing is
-    decompressed, and answers are read up to a bound; one deadline is over all of it, looking up
-    the name included.
+    most: int = 256  # how many connections at once, over all destinations
+    most_per_host: int = 16  # how many to one host and port
+    resolver: Resolver | None = None  # looks names up; the system's name servers if None
+    # An egress proxy, as `http://[user:password@]host:port`. Hosts named in `allow` are dialled
+    # without it.
+    proxy: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None  # roots in PEM that are trusted beside the system's
+    # Returns whether an address is this machine's own.
+    is_own: Callable[[str], bool] = address_is_own
+
+
+class Transport:
+    """An HTTP client under one destination policy, with a pool of kept-alive connections.
+
+    It follows no redirect, takes no proxy from the environment, keeps no cookie, decompresses
+    nothing, and reads answers up to a bound. One deadline covers a whole request, from the lookup
+    of the name.
 
     Raises:
-        ConfigError: The proxy or the file is not what it should be.
+        ConfigError: The proxy's URL or the file of roots cannot be used.
     """
 
     def __init__(self, policy: DestinationPolicy, options: ConnectionOptions | None = None) -> None:
@@ -51,21 +70,21 @@ class Transport:
             EgressProxy.parse(options.proxy) if options.proxy else None,
         )
         self._tls = tls_context(ca_file=options.ca_file)
-        self._lanes = Lanes(most=options.most, most_of_one_way=options.most_per_host)
+        self._pool = ConnectionPool(most=options.most, most_per_endpoint=options.most_per_host)
 
     async def post(
         self,
         destination: Destination,
-        headers: Sequence[tuple[str, str]],  # all of them but `Host` and `Content-Length`
+        headers: Sequence[tuple[str, str]],  # all but `Host` and `Content-Length`
         body: bytes,
         *,
-        # Over everything, from looking up the name to the end of the answer.
-        timeout: timedelta,  # noqa: ASYNC109  # the deadline of this attempt, enforced here
-        # Roots and client certificate for this destination, from `tls_context`; connections are
-        # shared only under the same one.
+        # For all of it, from the lookup of the name to the end of the answer.
+        timeout: timedelta,  # noqa: ASYNC109  # enforced here
+        # Roots and client certificate for this destination, from `tls_context`. Requests share
+        # connections only under the same one.
         tls: ssl.SSLContext | None = None,
-        # How long the body of the answer may take once its head is there; None for as long as
-        # `timeout` leaves it. What is not there by then is dropped, and the connection with it.
+        # For the answer's body after its head; None for what is left of `timeout`. A body that is
+        # late is cut off, and the connection closed.
         body_within: timedelta | None = None,
     ) -> Answer:
         """Send one POST and return the answer, whatever its status.
@@ -73,55 +92,55 @@ class Transport:
         Raises:
             TransportError: No complete answer head within the timeout.
         """
-        question = Question(
+        request = Request(
             _head("POST", destination, [*headers, ("Content-Length", str(len(body)))]),
             body,
             asyncio.get_running_loop().time() + timeout.total_seconds(),
             None if body_within is None else body_within.total_seconds(),
         )
-        del headers  # they stand in the question: fewer objects wait for the answer
-        return await self._ask(destination, question, timeout, tls)
+        del headers  # the request has them: fewer objects live until the answer
+        return await self._send(destination, request, timeout, tls)
 
     async def get(
         self,
         destination: Destination,
-        headers: Sequence[tuple[str, str]],  # all of them but `Host`
+        headers: Sequence[tuple[str, str]],  # all but `Host`
         *,
         timeout: timedelta,  # noqa: ASYNC109  # as for `post`
         max_body_bytes: int = MAX_ANSWER_BYTES,
         tls: ssl.SSLContext | None = None,
     ) -> Answer:
-        """Send one GET and return the answer; the rest is as for `post`."""
-        until = asyncio.get_running_loop().time() + timeout.total_seconds()
-        question = Question(
-            _head("GET", destination, headers), b"", until, max_body_bytes=max_body_bytes
+        """Send one GET and return the answer; parameters and errors are as for `post`."""
+        deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
+        request = Request(
+            _head("GET", destination, headers), b"", deadline, max_body_bytes=max_body_bytes
         )
-        return await self._ask(destination, question, timeout, tls)
+        return await self._send(destination, request, timeout, tls)
 
     async def get_document(
         self,
         url: str,
-        media_types: str,  # what `Accept` says
-        *headers: tuple[str, str],  # what is said besides
+        media_types: str,  # the value of `Accept`
+        *headers: tuple[str, str],  # further fields
         timeout: timedelta,  # noqa: ASYNC109  # as for `post`
         max_body_bytes: int = MAX_ANSWER_BYTES,
-        error: type[PushkitError],  # what is raised for an answer that cannot be read
+        error: type[PushkitError],  # raised for an answer that cannot be read
     ) -> Answer:
-        """Get a document as it stands, or the answer of another status than 200.
+        """Get a whole, uncompressed document, or an answer whose status is not 200.
 
         Raises:
             DestinationRefusedError: The policy refuses the URL.
-            PushkitError: An `error`: it is compressed, although that was not accepted, broke off,
-                or is too large.
-            TransportError: No answer.
+            PushkitError: An `error`: the answer is compressed although `Accept-Encoding` forbids
+                it, broke off, or is too large.
+            TransportError: No complete answer head within the timeout.
         """
-        wanted = [("Accept", media_types), ("Accept-Encoding", "identity")]
-        wanted += [("User-Agent", USER_AGENT), *headers]
+        fields = [("Accept", media_types), ("Accept-Encoding", "identity")]
+        fields += [("User-Agent", USER_AGENT), *headers]
         answer = await self.get(
-            self.policy.check(url), wanted, timeout=timeout, max_body_bytes=max_body_bytes
+            self.policy.check(url), fields, timeout=timeout, max_body_bytes=max_body_bytes
         )
         if answer.status == 200:
-            # A decompression bomb needs a decompressor; there is none.
+            # Nothing is decompressed, so no decompression bomb can go off.
             encodings = answer.headers.all("Content-Encoding")
             if any(encoding.strip().lower() != "identity" for encoding in encodings):
                 raise error("the answer is compressed, expected Content-Encoding identity")
@@ -129,72 +148,96 @@ class Transport:
                 raise error(f"the answer broke off, or is longer than {max_body_bytes} bytes")
         return answer
 
-    async def _ask(
+    async def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+        await self._names.close()
+
+    async def _send(
         self,
         destination: Destination,
-        question: Question,
-        timeout: timedelta,  # noqa: ASYNC109  # what the question has, for the message
+        request: Request,
+        timeout: timedelta,  # noqa: ASYNC109  # for the message; the request has the deadline
         tls: ssl.SSLContext | None,
     ) -> Answer:
         url = destination.url
         context = (tls or self._tls) if url.scheme == "https" else None
-        way = Way(url.scheme, url.host, url.port, destination.allowed_by_name, context)
+        endpoint = Endpoint(url.scheme, url.host, url.port, destination.allowed_by_name, context)
         probe = Probe()
         try:
-            lane = self._lanes.take_idle(way) or await self._open(way, question, probe)
+            connection = self._pool.acquire_idle(endpoint)
+            if connection is None:
+                connection = await self._connection(endpoint, request, probe)
             try:
-                return await lane.ask(question, probe)
+                return await connection.send(request, probe)
             except (ConnectionError, ssl.SSLError):
-                if lane.asked == 1 or lane.heard:
+                if connection.requests_sent == 1 or connection.has_received:
                     raise
-            lane = await self._open(way, question, probe, anew=True)
-            return await lane.ask(question, probe)
-        except Exception as exc:  # whatever an answer brings about is its sender's doing
+            connection = await self._connection(endpoint, request, probe, new=True)
+            return await connection.send(request, probe)
+        except Exception as exc:  # a hostile answer must not raise anything else
             seconds = timeout.total_seconds()
             raise transport_error(exc, destination, seconds=seconds, probe=probe) from exc
 
-    async def close(self) -> None:
-        """Close all lanes."""
-        self._lanes.close()
-        await self._names.close()
-
-    async def _open(
-        self, way: Way, question: Question, probe: Probe, *, anew: bool = False
-    ) -> Lane:
-        """Return a lane for a request as soon as there is one; `anew`, one that is dialled now."""
+    async def _connection(
+        self, endpoint: Endpoint, request: Request, probe: Probe, *, new: bool = False
+    ) -> Connection:
+        """Return an open connection before the request's deadline; if `new`, one just dialled."""
         probe.enter(None)
-        async with asyncio.timeout_at(question.until):
-            if anew:  # others were left alone as long as the one that was closed, or longer
-                lane = await self._lanes.take_new(way)
+        async with asyncio.timeout_at(request.deadline):
+            if new:  # the other idle ones have been idle for as long, or longer
+                connection = await self._pool.acquire_new(endpoint)
             else:
-                lane = await self._lanes.take(way)
-            if not lane.asked:
-                await self._dial(way, lane, probe)
-        return lane
+                connection = await self._pool.acquire(endpoint)
+            if not connection.requests_sent:
+                await self._dial(endpoint, connection, probe)
+        return connection
 
-    async def _dial(self, way: Way, lane: Lane, probe: Probe) -> None:
+    async def _dial(self, endpoint: Endpoint, connection: Connection, probe: Probe) -> None:
         probe.enter("connect")
         reset = current_probe.set(probe)
         try:
-            await self._dialler.dial(way, lane)
+            await self._dialler.dial(endpoint, connection)
         except BaseException:
-            lane.close()
+            connection.close()
             raise
         finally:
             current_probe.reset(reset)
 
 
 def _head(method: str, destination: Destination, headers: Sequence[tuple[str, str]]) -> bytes:
-    """Return request line and fields, `Host` among them.
+    """Return the request line and the header fields, with `Host`.
 
     Raises:
-        TransportError: A field has a line break or a zero in it.
+        TransportError: A field contains a line break or a zero byte.
     """
     url = destination.url
     lines = [f"{name}: {value}" for name, value in headers]
     flat = "".join(lines)
     if "\r" in flat or "\n" in flat or "\0" in flat:
-        raise TransportError(f"{destination.origin}: a header field holds a line break or a zero")
+        raise TransportError(
+            f"{destination.origin}: a header field holds a line break or a zero byte"
+        )
     first = (f"{method} {url.target} HTTP/1.1", f"Host: {url.authority}")
-    # What a server sent of bytes that are no text, an entity tag, goes back as it came.
+    # An entity tag may hold bytes that are not UTF-8: they go back as they came.
     return "\r\n".join([*first, *lines, "", ""]).encode("utf-8", "surrogateescape")
+
+
+class Closable(Protocol):
+    """An object that holds connections."""
+
+    def close(self) -> Awaitable[None]:
+        """Close the connections."""
+        ...
+
+
+_C = TypeVar("_C", bound=Closable)
+
+
+@contextlib.asynccontextmanager
+async def closing(client: _C) -> AsyncIterator[_C]:
+    """Yield an object that holds connections, and close it at the end."""
+    try:
+        yield client
+    finally:
+        await client.close()

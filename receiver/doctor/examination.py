@@ -16,8 +16,7 @@ from typing import Final
 
 from pushkit.errors import ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import closing
-from pushkit.net.transport import Transport
+from pushkit.net.transport import Transport, closing
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
 from receiver.doctor.report import Outcome, Result

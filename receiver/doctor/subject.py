@@ -20,8 +20,7 @@ from pathlib import Path
 
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import closing
-from pushkit.net.transport import Transport
+from pushkit.net.transport import Transport, closing
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
 from receiver.testing import Answer, ReceiverUnderTest

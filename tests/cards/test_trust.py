@@ -13,7 +13,7 @@ from pushkit.errors import CardRefusedError, ConfigError, JwksError
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, thumbprint
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
-from pushkit.net.posting import Answer
+from pushkit.net.connection import Answer
 from pushkit.webhook import Headers
 from tests.cards.vectors import KEY, NOW, SIGNING_KEY, TRUST, load
 

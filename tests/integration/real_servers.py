@@ -28,8 +28,7 @@ import uvicorn
 from aiohttp import web
 
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import ConnectionOptions
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from tests.eventually import DEADLINE, eventually
 
 __all__ = ["SERVERS", "Certificate", "Serve", "ask_many", "nginx"]

@@ -30,8 +30,8 @@ from pushkit.captured import circumstances_of, read_request
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.keys.jwk import Algorithm, generate_key
+from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.url import Url

@@ -14,8 +14,7 @@ from pushkit.cards import CardTrust, OriginTrust, sign_card
 from pushkit.keys.jwks import jwks_document
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
-from pushkit.net.posting import ConnectionOptions, closing
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport, closing
 from receiver.pinning import pin_card
 from tests.cards.vectors import load
 from tests.internet import Internet

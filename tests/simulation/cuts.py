@@ -304,8 +304,8 @@ CUTS = (
         "pushkit.net.transport",
         ("        del headers  #", "        #"),
         (
-            "                return await lane.ask(question, probe)\n",
-            "                answer = await lane.ask(question, probe)\n"
+            "                return await connection.send(request, probe)\n",
+            "                answer = await connection.send(request, probe)\n"
             "                moved = answer.headers.one('Location')\n"
             "                if moved is None:\n"
             "                    return answer\n"
@@ -336,16 +336,16 @@ CUTS = (
     _cut(
         "unasked answer",
         "A connection that says something unasked is not used again.",
-        "pushkit.net.lane",
+        "pushkit.net.connection",
         (
-            "        if self._waiter is None:\n            self.close()\n            return\n        self.heard",
-            "        if self._waiter is None:\n            return\n        self.heard",
+            "        if self._waiter is None:\n            self.close()\n            return\n        self.has_received",
+            "        if self._waiter is None:\n            return\n        self.has_received",
         ),
     ),
     _cut(
         "second answer",
         "Nor one that answers twice at once.",
-        "pushkit.net.lane",
+        "pushkit.net.connection",
         (
             "            self._keep = False\n\n    def on_header",
             "            pass\n\n    def on_header",

@@ -20,9 +20,8 @@ import socket
 import sys
 from collections import Counter
 
+from pushkit.net.connection import Answer, Connection, Request
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
-from pushkit.net.lane import Lane, Question
-from pushkit.net.posting import Answer
 from pushkit.net.timing import Probe
 from pushkit.scheduling.deadlines import Deadlines
 
@@ -130,7 +129,7 @@ class FuzzFailedError(AssertionError):
 
 
 class Wire(asyncio.Transport):
-    """The other end of a lane, in a test's hand."""
+    """The other end of a connection, in a test's hand."""
 
     def __init__(self, sock: socket.socket | None = None) -> None:
         super().__init__({"socket": sock})
@@ -150,13 +149,13 @@ class Wire(asyncio.Transport):
         self.is_aborted = True
 
 
-def hear(lane: Lane, said: bytes) -> None:
-    """Let a lane read some bytes, as a loop does."""
-    buffer = lane.get_buffer(len(said))
+def hear(connection: Connection, said: bytes) -> None:
+    """Let a connection read some bytes, as a loop does."""
+    buffer = connection.get_buffer(len(said))
     for at in range(0, len(said), len(buffer)):
         piece = said[at : at + len(buffer)]
         buffer[: len(piece)] = piece
-        lane.buffer_updated(len(piece))
+        connection.buffer_updated(len(piece))
 
 
 def _said(chance: random.Random, parts: tuple[bytes, ...], token: bytes, number: int = 0) -> bytes:
@@ -218,7 +217,7 @@ def _split(chance: random.Random, said: bytes) -> list[bytes]:
     return [said[a:b] for a, b in zip([0, *cuts], [*cuts, len(said)], strict=True) if a < b]
 
 
-def _converse(kind: type[Lane], chance: random.Random, seen: Counter[str]) -> None:
+def _converse(kind: type[Connection], chance: random.Random, seen: Counter[str]) -> None:
     """Play one conversation; needs a running loop.
 
     Args:
@@ -233,21 +232,21 @@ def _converse(kind: type[Lane], chance: random.Random, seen: Counter[str]) -> No
     with near, far:
         near.setblocking(False)
         wire = Wire(near)
-        lane = kind(Deadlines(), lambda _: None, lambda _: None)
-        lane.connection_made(wire)
+        connection = kind(Deadlines(), lambda _: None, lambda _: None)
+        connection.connection_made(wire)
         tokens: list[bytes] = []
-        while lane.is_quiet() and len(tokens) < 6:
+        while connection.is_reusable() and len(tokens) < 6:
             tokens.append(b"<%016x>" % chance.getrandbits(64))
             said = b"HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\n" + tokens[-1]
             is_right = chance.random() < 0.4
             if not is_right:
                 said = _answer(chance, tokens[-1])
             pieces = _unread(near) + _split(chance, said)
-            found = _asked(lane, wire, pieces, chance)
+            found = _asked(connection, wire, pieces, chance)
             if chance.random() < 0.5:
                 far.sendall(b"".join(pieces))
             else:
-                _hear_all(lane, wire, pieces)
+                _hear_all(connection, wire, pieces)
             name = found if isinstance(found, str) else "whole" if found.complete else "broke off"
             seen[name] += 1
             seen["asked again"] += len(tokens) > 1
@@ -255,7 +254,7 @@ def _converse(kind: type[Lane], chance: random.Random, seen: Counter[str]) -> No
                 _check(found, tokens)
             if is_right and (isinstance(found, str) or found.body != tokens[-1]):
                 raise FuzzFailedError(f"a right answer was taken as {found!r}")
-        lane.close()
+        connection.close()
 
 
 def _unread(near: socket.socket) -> list[bytes]:
@@ -265,24 +264,26 @@ def _unread(near: socket.socket) -> list[bytes]:
         return []
 
 
-def _hear_all(lane: Lane, wire: Wire, pieces: list[bytes]) -> None:
+def _hear_all(connection: Connection, wire: Wire, pieces: list[bytes]) -> None:
     while pieces and not wire.is_aborted:
-        hear(lane, pieces.pop(0))
+        hear(connection, pieces.pop(0))
 
 
-def _asked(lane: Lane, wire: Wire, pieces: list[bytes], chance: random.Random) -> Answer | str:
+def _asked(
+    connection: Connection, wire: Wire, pieces: list[bytes], chance: random.Random
+) -> Answer | str:
     """Ask, let the answer come, and return it, or the error's name; leave what is behind it."""
     until = asyncio.get_running_loop().time() + 1000
-    asking = lane.ask(Question(b"POST", b"", until, 1000, _MAX_BODY), Probe())
+    asking = connection.send(Request(b"POST", b"", until, 1000, _MAX_BODY), Probe())
     waiter = asking.send(None)
     while pieces and not waiter.done() and not wire.is_aborted:
-        hear(lane, pieces.pop(0))
+        hear(connection, pieces.pop(0))
     if not waiter.done():
         how = chance.choice((None, ConnectionResetError(), TimeoutError()))
         if isinstance(how, TimeoutError):
-            lane.expire()
+            connection.expire()
         else:
-            lane.connection_lost(how)
+            connection.connection_lost(how)
     try:
         asking.send(None)
     except StopIteration as exc:
@@ -304,7 +305,7 @@ def _check(answer: Answer, tokens: list[bytes]) -> None:
         raise FuzzFailedError(f"{len(answer.body)} bytes of {answer.status}")
 
 
-async def fuzz(seed: int, cases: int, *, kind: type[Lane] = Lane) -> Counter[str]:
+async def fuzz(seed: int, cases: int, *, kind: type[Connection] = Connection) -> Counter[str]:
     """Play conversations, and return how their requests ended."""
     seen: Counter[str] = Counter()
     for case in range(cases):

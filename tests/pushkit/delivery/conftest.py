@@ -29,7 +29,7 @@ from pushkit.events.listeners import Listener
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.keys.source import KeySource
-from pushkit.net.posting import ConnectionOptions
+from pushkit.net.transport import ConnectionOptions
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
 from pushkit.webhook import Headers
 from tests.databases import MadeSchemas

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pushkit.errors import DestinationRefusedError, JwksError, TransportError
+from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
 from pushkit.version import USER_AGENT
 from tests.eventually import DEADLINE, PATIENT

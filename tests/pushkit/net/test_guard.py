@@ -27,8 +27,7 @@ from pushkit.net.destination import (
     DestinationRules,
 )
 from pushkit.net.guard import Guard, dialling_socket
-from pushkit.net.posting import ConnectionOptions
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.url import Url
 from tests.eventually import DEADLINE, PATIENT
 from tests.hostile import PUBLIC, HostileUrl, attackers_dns, hostile_urls
@@ -226,12 +225,12 @@ async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_che
     network: Network, canary: Canary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Rebinding between check and connect: what was checked is not what comes to the socket.
-    dial = dialling._connected
+    dial = dialling._connect
 
     async def another(_: object, port: int, factory: SocketFactoryType) -> socket.socket:
         return await dial(["127.0.0.1"], port, factory)
 
-    monkeypatch.setattr(dialling, "_connected", another)
+    monkeypatch.setattr(dialling, "_connect", another)
     network.names.says("rebind.example.com", [PUBLIC])
     transport = Transport(Relaxed(), ConnectionOptions(resolver=network.names))
     outcome = await tried(transport, f"http://rebind.example.com:{canary.port}/")

@@ -23,8 +23,7 @@ from pushkit.errors import (
 from pushkit.net import dialling
 from pushkit.net.destination import Decision, DestinationPolicy, Judged
 from pushkit.net.guard import Guard
-from pushkit.net.posting import ConnectionOptions
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from tests.eventually import PATIENT
 from tests.internet import Internet
 from tests.network import Network
@@ -241,12 +240,12 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_not_followed(
         await transport.post(destination, [], b"{}", timeout=PATIENT)
 
     # And between the check and the socket.
-    dial = dialling._connected
+    dial = dialling._connect
 
     async def another(_: object, port: int, factory: SocketFactoryType) -> socket.socket:
         return await dial([then], port, factory)
 
-    monkeypatch.setattr(dialling, "_connected", another)
+    monkeypatch.setattr(dialling, "_connect", another)
     network.names.says(HOOKS, ["10.1.0.5"])
     with pytest.raises(AddressRefusedError):
         await transport.post(destination, [], b"{}", timeout=PATIENT)

@@ -23,6 +23,7 @@ from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, public_jw
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.ring import KeyRing
 from pushkit.net import jwks_client
+from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import (
     JwksClient,
@@ -31,7 +32,6 @@ from pushkit.net.jwks_client import (
     fetch_jwks,
     load_jwks,
 )
-from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
 from pushkit.scheduling import renewing
 from pushkit.webhook import Headers

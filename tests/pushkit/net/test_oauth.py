@@ -15,8 +15,7 @@ from aiohttp import web
 from pushkit.errors import ConfigError, OAuthError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.oauth import ClientAuthentication, OAuthClient, OAuthTokens
-from pushkit.net.posting import ConnectionOptions
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.internet import Handler, Internet

@@ -13,10 +13,10 @@ import trustme
 from aiohttp import web
 
 from pushkit.errors import ConfigError, DestinationRefusedError, JwksError, TransportError
+from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy, DestinationRules
-from pushkit.net.posting import Answer, ConnectionOptions
-from pushkit.net.proxy import EgressProxy
-from pushkit.net.transport import Transport
+from pushkit.net.dialling import EgressProxy
+from pushkit.net.transport import ConnectionOptions, Transport
 from tests.eventually import DEADLINE, PATIENT
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet, Proxy

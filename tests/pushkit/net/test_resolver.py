@@ -15,8 +15,7 @@ import pytest
 from pushkit.errors import TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.guard import Names, SystemResolver
-from pushkit.net.posting import ConnectionOptions
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from tests.eventually import DEADLINE
 
 SILENT = "silent"
@@ -63,7 +62,7 @@ async def test_names_whose_servers_are_silent_keep_no_other_name_waiting(
 ) -> None:
     server, port = name_server
     asked = SystemResolver()
-    asked._asked = aiodns.DNSResolver(["127.0.0.1"], udp_port=port, timeout=60, tries=1)
+    asked._resolver = aiodns.DNSResolver(["127.0.0.1"], udp_port=port, timeout=60, tries=1)
     names = Names(asked, timeout=timedelta(seconds=60))
     threads = threading.active_count()
     async with asyncio.timeout(DEADLINE):

@@ -13,10 +13,10 @@ import trustme
 from aiohttp import web
 
 from pushkit.errors import ConfigError, TransportError
+from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.tls import ClientCertificate, tls_context
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from tests.eventually import PATIENT
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 

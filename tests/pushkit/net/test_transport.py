@@ -12,9 +12,9 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import TransportError
+from pushkit.net.connection import Answer
 from pushkit.net.destination import Destination, DestinationPolicy
-from pushkit.net.posting import Answer, ConnectionOptions
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.url import Url
 from tests.eventually import DEADLINE, PATIENT
 

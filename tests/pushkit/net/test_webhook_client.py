@@ -1,4 +1,4 @@
-"""Lanes: kept alive, shared within bounds, and never answering one request by another's bytes."""
+"""Connections: kept alive, shared within bounds, and no request gets another's answer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import AnswerTimeoutError, TransportError
+from pushkit.net.connection import Answer, Connection, Request
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
-from pushkit.net.lane import Lane, Question
-from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.timing import Probe
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.scheduling.deadlines import Deadlines
 from tests.eventually import PATIENT, eventually
 from tests.pushkit.net.test_transport import HEAD, OK, keeps_silent, says, serving
@@ -35,32 +34,32 @@ async def post(
     return await client.post(client.policy.check(url), [], body, timeout=within)
 
 
-# --- one lane, byte by byte ----------------------------------------------------------------------
+# --- one connection, byte by byte ----------------------------------------------------------------
 
 
-def new_lane() -> Lane:
-    return Lane(Deadlines(), lambda _: None, lambda _: None)
+def new_connection() -> Connection:
+    return Connection(Deadlines(), lambda _: None, lambda _: None)
 
 
-async def asked(lane: Lane, wire: Wire) -> asyncio.Task[Answer]:
+async def asked(connection: Connection, wire: Wire) -> asyncio.Task[Answer]:
     until = asyncio.get_running_loop().time() + 1000
-    question = Question(b"POST / HTTP/1.1\r\n\r\n", b"{}", until, 1000, 64)
-    if lane.asked == 0:
-        lane.connection_made(wire)
-    task = asyncio.create_task(lane.ask(question, Probe()))
+    request = Request(b"POST / HTTP/1.1\r\n\r\n", b"{}", until, 1000, 64)
+    if connection.requests_sent == 0:
+        connection.connection_made(wire)
+    task = asyncio.create_task(connection.send(request, Probe()))
     await asyncio.sleep(0)
     return task
 
 
 async def outcome(pieces: list[bytes], *, then_closes: bool) -> object:
-    """Return what a lane makes of an answer that comes in pieces, and whether it may go on."""
-    wire, lane = Wire(), new_lane()
-    task = await asked(lane, wire)
+    """Return the answer that a connection reads from pieces, and whether it is reusable."""
+    wire, connection = Wire(), new_connection()
+    task = await asked(connection, wire)
     for piece in pieces:
         if not wire.is_aborted:
-            hear(lane, piece)
+            hear(connection, piece)
     if then_closes and not wire.is_aborted:
-        lane.connection_lost(None)
+        connection.connection_lost(None)
     await asyncio.sleep(0)
     if not task.done():
         task.cancel()
@@ -69,7 +68,13 @@ async def outcome(pieces: list[bytes], *, then_closes: bool) -> object:
         answer = task.result()
     except (BrokenAnswerError, ClosedEarlyError) as exc:
         return type(exc)
-    return (answer.status, list(answer.headers), answer.body, answer.complete, lane.is_quiet())
+    return (
+        answer.status,
+        list(answer.headers),
+        answer.body,
+        answer.complete,
+        connection.is_reusable(),
+    )
 
 
 LENGTH = HEAD + b"Content-Length: 5\r\nX: y\r\n\r\nhello"
@@ -156,7 +161,7 @@ async def test_a_broken_head_is_no_answer_wherever_it_is_split(answer: bytes) ->
         pytest.param(b"-2\r\nok\r\n0\r\n\r\n", id="a negative number"),
     ],
 )
-async def test_a_broken_body_leaves_the_status_and_closes_the_lane(chunks: bytes) -> None:
+async def test_a_broken_body_leaves_the_status_and_closes_the_connection(chunks: bytes) -> None:
     answer = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
     found = await outcome([answer], then_closes=True)
     assert isinstance(found, tuple)
@@ -165,33 +170,35 @@ async def test_a_broken_body_leaves_the_status_and_closes_the_lane(chunks: bytes
 
 @pytest.mark.parametrize("more", [OK, b"garbage", b"\r\n", b"HTTP/1.1 500 No\r\n", b"\0"], ids=repr)
 @pytest.mark.parametrize("answer", [LENGTH, CHUNKED, b"HTTP/1.1 204 No\r\n\r\n"])
-async def test_what_comes_behind_an_answer_closes_the_lane(answer: bytes, more: bytes) -> None:
+async def test_what_comes_behind_an_answer_closes_the_connection(
+    answer: bytes, more: bytes
+) -> None:
     for pieces in ([answer + more], [answer, more]):
-        lane = new_lane()
-        task = await asked(lane, Wire())
+        connection = new_connection()
+        task = await asked(connection, Wire())
         for piece in pieces:
-            hear(lane, piece)
+            hear(connection, piece)
         found = await task
         assert found.complete
         assert b"No" not in found.body
         # llhttp passes over empty lines between answers, as RFC 9112 §2.2 lets it.
-        assert not lane.is_quiet() or more == b"\r\n"
+        assert not connection.is_reusable() or more == b"\r\n"
 
 
-async def test_who_is_cancelled_when_the_answer_is_there_already_costs_no_lane() -> None:
-    wire, lane = Wire(), new_lane()
-    task = await asked(lane, wire)
-    hear(lane, LENGTH)
+async def test_who_is_cancelled_when_the_answer_is_there_already_costs_no_connection() -> None:
+    wire, connection = Wire(), new_connection()
+    task = await asked(connection, wire)
+    hear(connection, LENGTH)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert lane.is_quiet()
+    assert connection.is_reusable()
 
 
-async def test_who_is_cancelled_before_leaves_no_lane_behind() -> None:
-    wire, lane = Wire(), new_lane()
-    task = await asked(lane, wire)
-    hear(lane, LENGTH[:-1])
+async def test_who_is_cancelled_before_leaves_no_connection_behind() -> None:
+    wire, connection = Wire(), new_connection()
+    task = await asked(connection, wire)
+    hear(connection, LENGTH[:-1])
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -199,10 +206,10 @@ async def test_who_is_cancelled_before_leaves_no_lane_behind() -> None:
 
 
 async def test_nothing_is_sent_once_the_deadline_is_over() -> None:
-    wire, lane = Wire(), new_lane()
-    lane.connection_made(wire)
+    wire, connection = Wire(), new_connection()
+    connection.connection_made(wire)
     with pytest.raises(TimeoutError):
-        await lane.ask(Question(b"POST", b"", asyncio.get_running_loop().time()), Probe())
+        await connection.send(Request(b"POST", b"", asyncio.get_running_loop().time()), Probe())
     assert not wire.written
     assert wire.is_aborted
 
@@ -215,17 +222,17 @@ async def test_answers_of_every_kind_answer_nobody_else() -> None:
     assert all(number > 5 for number in seen.values())
 
 
-async def test_the_fuzzer_sees_a_lane_that_does_not_look_before_it_asks() -> None:
-    class Careless(Lane):
-        def is_quiet(self) -> bool:
+async def test_the_fuzzer_sees_a_connection_that_does_not_look_before_it_asks() -> None:
+    class Careless(Connection):
+        def is_reusable(self) -> bool:
             self._poll = None
-            return super().is_quiet()
+            return super().is_reusable()
 
     with pytest.raises(FuzzFailedError, match=r"another's bytes|right answer"):
         await fuzz(seed=7, cases=1500, kind=Careless)
 
 
-# --- lanes over sockets --------------------------------------------------------------------------
+# --- connections over sockets --------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -280,7 +287,7 @@ async def test_no_request_is_answered_by_anothers_bytes(client: Transport) -> No
     raise AssertionError("hardly anything was answered")
 
 
-async def test_a_lane_that_was_closed_while_nobody_looked_costs_no_attempt(
+async def test_a_connection_that_was_closed_while_nobody_looked_costs_no_attempt(
     client: Transport,
 ) -> None:
     async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -293,7 +300,7 @@ async def test_a_lane_that_was_closed_while_nobody_looked_costs_no_attempt(
     assert len(server.requests) == 5
 
 
-async def test_a_lane_that_closes_instead_of_an_answer_is_replaced_once(
+async def test_a_connection_that_closes_instead_of_an_answer_is_replaced_once(
     client: Transport,
 ) -> None:
     async def then_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -309,7 +316,7 @@ async def test_a_lane_that_closes_instead_of_an_answer_is_replaced_once(
     assert (server.connections, len(server.requests)) == (2, 3)
 
 
-async def test_the_one_reconnect_goes_over_no_lane_that_was_kept() -> None:
+async def test_the_one_reconnect_goes_over_no_connection_that_was_kept() -> None:
     client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=1))
 
     async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -341,7 +348,7 @@ async def test_a_request_is_not_sent_again_once_a_byte_of_an_answer_came(
     assert server.connections == 1
 
 
-async def test_what_a_lane_says_unasked_answers_nobody(client: Transport) -> None:
+async def test_what_a_connection_says_unasked_answers_nobody(client: Transport) -> None:
     async def and_then_some(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
         writer.write(OK)
@@ -354,7 +361,7 @@ async def test_what_a_lane_says_unasked_answers_nobody(client: Transport) -> Non
             assert (await post(client, server.url)).status == 200
 
 
-async def test_no_more_lanes_to_one_host_than_it_may_have() -> None:
+async def test_no_more_connections_to_one_host_than_it_may_have() -> None:
     client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=3))
     inside, most = 0, 0
 
@@ -376,7 +383,7 @@ async def test_no_more_lanes_to_one_host_than_it_may_have() -> None:
     await client.close()
 
 
-async def test_an_idle_lane_makes_room_for_another_host() -> None:
+async def test_an_idle_connection_makes_room_for_another_host() -> None:
     client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most=2))
 
     async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -391,7 +398,7 @@ async def test_an_idle_lane_makes_room_for_another_host() -> None:
     await client.close()
 
 
-async def test_a_lane_that_becomes_idle_makes_room_for_one_who_waits() -> None:
+async def test_a_connection_that_becomes_idle_makes_room_for_one_who_waits() -> None:
     client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most=1))
     may_answer = asyncio.Event()
 
@@ -415,7 +422,7 @@ async def test_a_lane_that_becomes_idle_makes_room_for_one_who_waits() -> None:
     await client.close()
 
 
-async def test_one_who_waits_for_a_lane_gives_up_in_time_and_is_in_nobodys_way() -> None:
+async def test_one_who_waits_for_a_connection_gives_up_in_time_and_is_in_nobodys_way() -> None:
     client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=1))
     async with serving(keeps_silent) as server:
         holder = asyncio.create_task(post(client, server.url))
