@@ -1,4 +1,4 @@
-"""`InboxAdmin`: looking at the inbox, handing out again, cleaning up."""
+"""`InboxAdmin`: the inbox for operators: inspection, redrive, purge and retention."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from receiver.inbox.store import task_lock
 from receiver.replay.database import DatabaseReplay
 
 _BATCH = 100
-# Between two batches: whoever waits for the database goes first.
+# Between two batches, so that other transactions get their turn.
 _PAUSE = timedelta(milliseconds=20)
 
 
@@ -47,20 +47,20 @@ def open_inbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now)
 
 @record(frozen=True, slots=True, kw_only=True)
 class Redriven:
-    """What became of a wish to hand out again."""
+    """The result of a redrive."""
 
-    ids: tuple[int, ...]  # the notifications that are handed out again
-    skipped: int  # how many were neither dead letters nor unmatched to begin with
+    ids: tuple[int, ...]  # the notifications that will be called back again
+    skipped: int  # how many were neither dead letters nor unmatched
 
 
 class InboxAdmin:
-    """The inbox for operators. Everything here is safe beside running receivers.
+    """The inbox for operators. Every method is safe while receivers run.
 
-    What is changed is changed in small transactions, one after another: traffic goes on.
+    Changes are made in small transactions, one after another, so that traffic continues.
 
     Args:
-        database: Where the inbox lives, open (see `open_inbox`).
-        wake: Called when there is work again, for a dispatcher in this process.
+        database: The inbox' database, open (see `open_inbox`).
+        wake: Called after a redrive, for a dispatcher in this process.
     """
 
     def __init__(self, database: Database, *, wake: Callable[[], None] = lambda: None) -> None:
@@ -69,7 +69,7 @@ class InboxAdmin:
         self._inspection = Inspection()
         self._purge = Purge()
 
-    # --- looking -------------------------------------------------------------------------------
+    # --- inspection ----------------------------------------------------------------------------
 
     async def find(
         self, wanted: InboxFilter | None = None, *, after: int = 0, limit: int = 100
@@ -86,7 +86,7 @@ class InboxAdmin:
     ) -> Page[NotificationSummary]:
         """Return a page of notifications without their bodies, newest first.
 
-        It takes the same time of any number of them, and may end before it is full
+        Its time does not grow with the inbox; for that, a page may be cut before it is full
         (`Page.is_cut`). `before` is `Page.before` of the page before.
         """
         script = self._inspection.browse(wanted or InboxFilter(), before=before, limit=limit)
@@ -97,29 +97,29 @@ class InboxAdmin:
         return await self._database.read(self._inspection.show(notification_id))
 
     async def stats(self) -> InboxStats:
-        """Return the inbox in numbers."""
+        """Return the counts of the inbox."""
         return await self._database.read(self._inspection.stats())
 
     async def figures(self, *, within: timedelta = timedelta(hours=1)) -> InboxFigures:
-        """Return what an overview shows: counted up to a bound, in the same time of any number."""
+        """Return the figures of an overview, counted up to a bound: its time does not grow."""
         return await read_now(self._database, functools.partial(inbox_figures, within=within))
 
     async def callback_troubles(self) -> list[CallbackTrouble]:
-        """Return the callbacks that fail, by how: of the newest dead letters, and of what waits."""
+        """Return failing callbacks by error: of waiting notifications and the newest dead ones."""
         return await self._database.read(callback_troubles())
 
     async def backlog(self) -> Backlog:
-        """Return what is not done, for metrics: cheap, however much is."""
+        """Return the backlog, for metrics: its time does not grow with finished notifications."""
         return await read_now(self._database, self._inspection.backlog)
 
-    # --- handing out again ---------------------------------------------------------------------
+    # --- redrive -------------------------------------------------------------------------------
 
     async def redrive(self, wanted: Sequence[int] | InboxFilter) -> Redriven:
-        """Hand out again, by id or by filter: dead letters, or what no callback wanted.
+        """Call back again, by id or by filter: dead letters, and notifications no callback wanted.
 
-        Of a filter dead letters, unless it says `unmatched`.
-        Attempts and age begin anew, and they go ahead of what is newer of their task. A callback
-        that had the notification does not get it again.
+        A filter selects dead letters, or the unmatched if it says `unmatched`. Attempts and age
+        begin anew, and newer notifications of the same task wait. A callback that has succeeded is
+        not called again.
         """
         if isinstance(wanted, InboxFilter):
             status = None if wanted.unmatched else InboxStatus.DEAD
@@ -137,7 +137,7 @@ class InboxAdmin:
             await asyncio.sleep(_PAUSE.total_seconds())
         return Redriven(ids=tuple(redriven), skipped=asked - len(redriven))
 
-    # --- cleaning up ---------------------------------------------------------------------------
+    # --- purge and retention -------------------------------------------------------------------
 
     async def purge(
         self,
@@ -146,15 +146,15 @@ class InboxAdmin:
         statuses: Sequence[InboxStatus] = (InboxStatus.DONE,),
         max_done: int | None = None,
     ) -> int:
-        """Delete what is over, a few at a time; return how many. Ids stay remembered.
+        """Delete finished notifications in batches; return how many. Ids stay remembered.
 
         Args:
-            older_than: What was done, or died, longer ago than this, of these statuses.
+            older_than: Delete those of these statuses that were finished longer ago than this.
             statuses: Done, dead.
-            max_done: What is done, but for the newest so many.
+            max_done: Delete all that are done, except for the newest so many.
 
         Raises:
-            ConfigError: Neither an age nor a number is given, or one that is below zero.
+            ConfigError: Neither an age nor a number is given, or one is negative.
         """
         if older_than is None and max_done is None:
             raise ConfigError("purge: expected older_than or max_done, found neither")
@@ -171,7 +171,7 @@ class InboxAdmin:
                     ),
                 )
         if max_done is not None:
-            # What is done meanwhile is left to the next time: traffic must not keep this up.
+            # A number fixed now: with traffic, the deletion would otherwise never end.
             enough = await self._database.read(self._purge.count_excess(max_done))
             purged += await self._delete_all(
                 InboxStatus.DONE, lambda: self._purge.excess(max_done, limit=_BATCH), enough
@@ -179,7 +179,7 @@ class InboxAdmin:
         return purged
 
     async def retain(self, retention: InboxRetention) -> int:
-        """Delete what a retention does not keep; return how many notifications that was."""
+        """Delete rows whose retention is over; return how many notifications that were."""
         purged = 0
         if retention.done is not None or retention.max_done is not None:
             purged += await self.purge(older_than=retention.done, max_done=retention.max_done)
@@ -204,7 +204,7 @@ class InboxAdmin:
 
     def _redrive_script(self, ids: Sequence[int]) -> Script[list[int]]:
         tasks = yield from self._inspection.redrivable_tasks(ids)
-        for sender, task_id in tasks:  # in order: two that redrive do not wait for each other
+        for sender, task_id in tasks:  # in order: two redrives cannot deadlock
             yield from self._database.exclusively(task_lock(sender, task_id))
         now = yield from self._database.now()
         redriven = yield from self._inspection.redrive(ids, tasks, now)
@@ -225,7 +225,7 @@ class InboxAdmin:
 
 
 async def _in_lots(delete: Callable[[], Awaitable[int]], enough: float = math.inf) -> int:
-    """Delete lot after lot until one is empty, or it is enough, with pauses; return how many."""
+    """Delete batches until one is empty or `enough` is reached, with pauses; return how many."""
     deleted = 0
     while deleted < enough and (lot := await delete()):
         deleted += lot

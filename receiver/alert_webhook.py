@@ -1,6 +1,6 @@
-"""`AlertWebhook`: alerts to a webhook of the operator's own, signed by Standard Webhooks.
+"""`AlertWebhook`: posts alerts to the operator's webhook, signed by Standard Webhooks.
 
-A receiver has no outbox: an alert is tried for a minute, and then only the log has it.
+A receiver has no outbox: an alert is tried for a minute; after that only the log has it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _WITHIN: Final = timedelta(minutes=1)
 
 
 class AlertWebhook(AlertSink):
-    """Posts alerts as JSON to a URL that the operator names: addresses of the inside are allowed.
+    """Posts alerts as JSON to a URL that the operator names; private addresses are allowed.
 
     Args:
-        secret: What it is signed with, `whsec_…` or `whsk_…`.
+        secret: The secret that signs them, `whsec_…` or `whsk_…`.
 
     Raises:
-        ConfigError: The URL or the secret is none.
+        ConfigError: The URL or the secret is malformed, or there is no secret.
     """
 
     name = "webhook"
@@ -45,14 +45,14 @@ class AlertWebhook(AlertSink):
         self._clock = clock
 
     def accepts(self, alert: Alert) -> bool:
-        """Take everything but faults of the database."""
+        """Return whether it posts this alert: all but faults of the database."""
         return (alert.code, alert.about) != (AlertCode.HEALTH_FAULT, "storage")
 
     async def send(self, alert: Alert) -> None:
-        """Post one; what fails is tried again for a minute.
+        """Post one alert; failures are retried for a minute.
 
         Raises:
-            AlertFailedError: Nobody answered 2xx.
+            AlertFailedError: No attempt was answered 2xx.
         """
         body = json.dumps(alert.document(), default=str).encode()
         alert_id = f"alert_{uuid.uuid4().hex}"

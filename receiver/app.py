@@ -1,4 +1,4 @@
-"""The aiohttp edge: a sub-application of whoever embeds a receiver."""
+"""The aiohttp adapter: a receiver as an application, alone or as a sub-application."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HideMalformedRequests(logging.Filter):
-    """Takes a stranger's own text out of what aiohttp logs of requests that are no HTTP.
+    """Removes the client's text from what aiohttp logs of malformed requests.
 
         logging.getLogger("aiohttp.server").addFilter(HideMalformedRequests())
 
-    aiohttp logs such a head with its traceback, at ERROR, before any application sees it, and the
-    token may be in it. That logger belongs to the whole process: so who embeds a receiver decides.
+    aiohttp logs such a head with its traceback, at ERROR, before any application sees it, and it
+    may contain a token. That logger belongs to the whole process, so the application has to add
+    the filter.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record through, this kind with the error's name in place of its text."""
+        """Pass every record; replace the text of a malformed request by the error's name."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
             record.msg = f"{record.getMessage()}: no HTTP request: {type(error).__name__}"
@@ -36,7 +37,7 @@ class HideMalformedRequests(logging.Filter):
 
 
 def application(edge: Edge, running: AbstractAsyncContextManager[object]) -> web.Application:
-    """Return an application that starts and stops with a receiver, which is `running` meanwhile."""
+    """Return an application that enters `running`, the receiver, when it starts."""
 
     async def answer(request: web.Request) -> web.Response:
         path = f"/{request.match_info['path']}"
@@ -47,7 +48,7 @@ def application(edge: Edge, running: AbstractAsyncContextManager[object]) -> web
             yield
 
     app = web.Application()
-    # Every path: which ones are senders' may change while it runs.
+    # Every path, since the senders' paths may change while it runs.
     app.router.add_route("*", r"/{path:[\s\S]*}", answer, expect_handler=_when_it_is_read)
     app.cleanup_ctx.append(lifespan)
     return app
@@ -56,7 +57,7 @@ def application(edge: Edge, running: AbstractAsyncContextManager[object]) -> web
 def _response(answer: Answer) -> web.Response:
     """Return an answer as aiohttp sends it."""
     found = web.Response(status=answer.status, headers=answer.headers, body=answer.body or None)
-    # In place of aiohttp's own, which names its version and Python's.
+    # aiohttp's own value would name its version and Python's.
     found.headers["Server"] = "receiver"
     if answer.close:
         found.force_close()  # the rest of the body is not read
@@ -79,7 +80,7 @@ async def _answer(edge: Edge, request: web.Request, path: str) -> web.Response:
 
     async def read(limit: int) -> bytes | None:
         content = request.content
-        if content.is_eof() and content.exception() is None:  # it came with the head
+        if content.is_eof() and content.exception() is None:  # it arrived with the head
             body = content.read_nowait()
             return body if len(body) <= limit else None
         return await read_bounded(_chunks(request), limit)
@@ -100,4 +101,4 @@ async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
 
 
 async def _when_it_is_read(request: web.Request) -> None:
-    """Say `100 Continue` not yet: the head may be refused."""
+    """Send no `100 Continue` yet: the head may be refused. `_chunks` sends it."""

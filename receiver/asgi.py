@@ -1,4 +1,4 @@
-"""The ASGI edge: an application of its own, a mount, and a middleware.
+"""The ASGI adapter: a receiver as an application, alone or mounted, and as a middleware.
 
     app = FastAPI(lifespan=receiver.lifespan)
     app.mount("/hooks", receiver.asgi())
@@ -30,7 +30,7 @@ _Receive: TypeAlias = Callable[[], Awaitable[_Message]]
 _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 _App: TypeAlias = Callable[[_Message, _Receive, _Send], Awaitable[None]]
 
-# What was not read of a refused body is read for so long, and so far, and dropped.
+# The unread rest of a refused body is read and dropped, up to this time and size.
 _DISCARDING_SECONDS = 2.0
 _MAX_DISCARDED = 16 * 1024 * 1024
 
@@ -52,11 +52,11 @@ class AsgiApp:
 
 
 class ReceiverMiddleware:
-    """Takes the requests at the senders' paths out of another application's, and no others.
+    """Answers requests at the senders' paths, and passes all others to another application.
 
     Args:
         receiver: It starts before the application, and stops after it.
-        prefix: What stands before the senders' paths.
+        prefix: The prefix of the senders' paths.
     """
 
     def __init__(self, app: _App, *, receiver: Receiver, prefix: str = "") -> None:
@@ -65,7 +65,7 @@ class ReceiverMiddleware:
         self._prefix = prefix.rstrip("/")
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Serve one request, or hand it on."""
+        """Answer one request, or pass it on."""
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
             return
@@ -105,7 +105,7 @@ class ReceiverMiddleware:
         finally:
             if started:
                 await self._receiver.close()
-        if not asked:  # it has no lifespan, and has said so by raising, as Django's does
+        if not asked:  # it has no lifespan: it raised before it received, as Django's does
             await _live(self._receiver, receive, send)
 
 
@@ -113,7 +113,7 @@ _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed", "lifespan.st
 
 
 async def _live(receiver: Receiver, receive: _Receive, send: _Send) -> None:
-    """Run a receiver for a lifespan in which nothing else runs."""
+    """Run a receiver for the lifespan of a server, without another application."""
     await receive()  # lifespan.startup
     async with contextlib.AsyncExitStack() as running:
         try:
@@ -139,7 +139,7 @@ async def _serve(edge: Edge, scope: _Message, receive: _Receive, send: _Send, *,
     )
     body = _Body(receive)
     answer = await edge.answer(head, lambda limit: read_bounded(body.chunks(), limit))
-    if body.is_cut_off:  # nobody is there, and some servers log an error when they are told to send
+    if body.is_cut_off:  # the client is gone; some servers log an error if a response is sent
         return
     await _send(answer, body, send, http1=scope.get("http_version", "1.1").startswith("1"))
 
@@ -157,11 +157,11 @@ def _target(scope: _Message) -> str:
 
 
 class _Body:
-    """A request's body, as the server hands it over.
+    """A request's body, as the server delivers it.
 
     Attributes:
-        ended: Whether all of it was read, or its connection is gone.
-        is_cut_off: Whether its connection is gone.
+        ended: Whether all of it was read, or its connection is lost.
+        is_cut_off: Whether its connection is lost.
     """
 
     def __init__(self, receive: _Receive) -> None:
@@ -169,10 +169,10 @@ class _Body:
         self.ended = self.is_cut_off = False
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield what is left of it.
+        """Yield the rest of it.
 
         Raises:
-            BrokenBodyError: The peer went away within it.
+            BrokenBodyError: The client disconnected.
         """
         while not self.ended:
             message = await self._receive()
@@ -183,7 +183,7 @@ class _Body:
             yield message.get("body", b"")
 
     async def discard(self) -> None:
-        """Read on for a while what nobody wants."""
+        """Read and drop the rest of it, up to a time and size."""
         discarded = 0
         with contextlib.suppress(TimeoutError, BrokenBodyError):
             async with (
@@ -202,8 +202,8 @@ async def _send(answer: Answer, body: _Body, send: _Send, *, http1: bool) -> Non
         fields.append(("Connection", "close"))
     headers = [(name.lower().encode(), value.encode()) for name, value in fields]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    # Whoever is refused by the head alone may still be writing. A server that closed now, because
-    # one of both said so, would reset the connection: the client would never read its answer
+    # A client that is refused by its head may still be writing the body. If the server closed the
+    # connection now, that would be a reset, and the client would never read its answer
     # (RFC 9112 §9.6).
     lingers = http1 and not body.ended
     await send({"type": "http.response.body", "body": answer.body, "more_body": lingers})

@@ -1,8 +1,8 @@
-"""What the client expects: tokens that it handed out, and the tasks that they stand for.
+"""Registrations: the tokens that `expect()` handed out, and the tasks that they authorise.
 
 Tokens are stored as hashes only. A registration that was withdrawn or has expired is kept for as
-long as the memory of ids: until then its token is still known, so that the retry of a delivery that
-was accepted under it gets past step 5 and is recognised as one, while anything new is refused.
+long as ids are remembered: until then the retry of a delivery that was accepted under its token
+passes step 5 and is recognised as a retry, while anything new is refused.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from receiver.verification import HandedOut, Presented, ProvenSecret
 
 
 class TaskNotExpectedError(InboundError, code="task_not_expected", status=404):
-    """Nobody here waits for this task (A2A §4.3.3)."""
+    """The task is not expected (A2A §4.3.3)."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """One thing that is expected."""
+    """One expected task, known or not, with the token that authorises its notifications."""
 
-    sender: str  # of whom
-    expectation: str  # its own id; what replaces a token takes the id over, and the task with it
-    token_sha256: str  # the token that was handed out, hashed
-    credentials_sha256: str | None = None  # the credentials that were handed out with it, hashed
+    sender: str  # the name of the trusted sender
+    expectation: str  # its id; a replacement token keeps it, and with it the task
+    token_sha256: str  # the hash of the token
+    credentials_sha256: str | None = None  # the hash of the credentials that go with it
     task_id: str | None = None  # the task, if it is known
-    created_at: datetime  # Now
-    expires_at: datetime | None = None  # when it ends; None for never
+    created_at: datetime
+    expires_at: datetime | None = None  # None for never
 
 
 @record(frozen=True, slots=True)
 class _Standing:
-    """What a secret stands for: whether it is good still, and its task."""
+    """Whether a secret is still valid, and its task."""
 
     live: bool
     task_id: str | None
@@ -47,15 +47,15 @@ class _Standing:
 
 @dataclass(slots=True)
 class Standings:
-    """What secrets stand for, as it was read."""
+    """The standing of several secrets, as it was read in this transaction."""
 
-    # By sender and secret; nothing of a static secret that is not bound yet.
+    # By sender and secret; without static secrets that are not bound yet.
     found: dict[tuple[str, ProvenSecret], _Standing]
-    # Whether one of them was bound since, and with it perhaps others of its task.
+    # Whether a secret was bound since they were read, and perhaps others of its task with it.
     is_changed: bool = False
 
     def is_bound(self, sender: str, secret: ProvenSecret, task: tuple[str, str] | None) -> bool:
-        """Say whether a secret is good, and bound to this task: nothing changes that here."""
+        """Return whether a secret is valid, and bound to this task for good."""
         stands = self.found.get((sender, secret))
         return stands is not None and task is not None and stands.live and stands.task_id == task[1]
 
@@ -64,14 +64,14 @@ class ExpectedStore:
     """Scripts over `pushkit_expected`.
 
     Args:
-        kept: How long what has ended is kept: as long as ids are remembered.
+        kept: How long ended registrations are kept: as long as ids are remembered.
     """
 
     def __init__(self, kept: timedelta = MEMORY) -> None:
         self._kept = kept
 
     def register(self, registration: Registration) -> Script[None]:
-        """Expect a task, known or not, under a token."""
+        """Store a registration."""
         ends = registration.expires_at
         yield Statement(
             "INSERT INTO pushkit_expected (sender, expectation, token_sha256,"
@@ -89,13 +89,13 @@ class ExpectedStore:
         )
 
     def replace(self, old: str, new: Registration, *, overlap: timedelta) -> Script[str | None]:
-        """Let a new token stand for what an old one stands for; return the task, if it has one.
+        """Store a registration that replaces an older one; return its task, if it has one.
 
-        `old` is the hash of the token that goes, and is good for `overlap` from now; what is `new`
-        takes over its task and its `expectation`.
+        `old` is the hash of the older token, which stays valid for `overlap` from now. The new
+        registration takes over its task and its `expectation`.
 
         Raises:
-            ConfigError: The old token is none that is good.
+            ConfigError: The old token is unknown, or no longer valid.
         """
         now = new.created_at
         rows = yield Statement(
@@ -104,7 +104,7 @@ class ExpectedStore:
             (new.sender, old),
         )
         if not rows or not _standing(rows[0], to_micros(now)).live:
-            raise ConfigError(f"replaces: no token that sender {new.sender!r} may use now")
+            raise ConfigError(f"replaces: found no valid token of sender {new.sender!r}")
         expectation = rows[0]["expectation"] or new.expectation
         yield Statement(
             "UPDATE pushkit_expected SET expectation = $3,"
@@ -119,7 +119,7 @@ class ExpectedStore:
     def unregister(
         self, *, sender: str, token: str | None, task_id: str | None, now: datetime
     ) -> Script[int]:
-        """Expect a token or a task no longer; return how many registrations that ended."""
+        """Withdraw the registrations of a token or a task; return how many there were."""
         rows = yield Statement(
             "UPDATE pushkit_expected SET withdrawn_at = $4 WHERE sender = $1"
             " AND (token_sha256 = $2 OR task_id = $3) AND withdrawn_at IS NULL RETURNING sender",
@@ -128,7 +128,10 @@ class ExpectedStore:
         return len(rows)
 
     def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:
-        """Forget what ended before the memory of ids begins, a bounded lot; return how many."""
+        """Delete registrations that ended longer ago than ids are remembered; return how many.
+
+        At most `limit` of them.
+        """
         rows = yield Statement(
             "DELETE FROM pushkit_expected WHERE (sender, token_sha256) IN"
             " (SELECT sender, token_sha256 FROM pushkit_expected"
@@ -140,10 +143,9 @@ class ExpectedStore:
         return len(rows)
 
     def handed_out(self, sender: str, secret: Presented) -> Script[list[HandedOut]]:
-        """Return what was handed to this sender and fits what it sent: for step 5.
+        """Return the registrations of this sender that fit the secrets of a request: for step 5.
 
-        Also what has ended: `check` says if it is good still. One that ended longer ago than ids
-        are remembered is forgotten at some time.
+        Including ended ones that are not deleted yet: `check` refuses those.
         """
         first, second = [*secret.credentials, None, None][:2]
         rows = yield Statement(
@@ -160,7 +162,7 @@ class ExpectedStore:
     def standings(
         self, secrets: Iterable[tuple[str, ProvenSecret]], now: datetime
     ) -> Script[Standings]:
-        """Return what secrets stand for, each beside the sender that sent it."""
+        """Return the standing of secrets, each given with its sender."""
         found: dict[tuple[str, ProvenSecret], _Standing] = {}
         moment = to_micros(now)
         for each in chunks(list(dict.fromkeys(secrets))):
@@ -190,10 +192,10 @@ class ExpectedStore:
         now: datetime,
         standings: Standings,
     ) -> Script[bool]:
-        """Do step 8: refuse a task that is not expected; say whether its secret is to be bound.
+        """Do step 8: refuse a task that is not expected; return whether to bind its secret to it.
 
         Raises:
-            TaskNotExpectedError: By the policy, or because the secret is good no longer.
+            TaskNotExpectedError: By the policy, or because the secret is no longer valid.
         """
         stands: _Standing | None = None
         if secret is not None:
@@ -218,8 +220,8 @@ class ExpectedStore:
     ) -> Script[None]:
         """Bind a secret to its first task.
 
-        Two notifications may race for one secret: each changes only what is free, and then sees
-        who was first.
+        Two notifications may race for one secret: each updates it only if it is unbound, and then
+        reads which task it is bound to.
 
         Raises:
             TaskNotExpectedError: It is bound to another task.
@@ -234,7 +236,7 @@ class ExpectedStore:
                 (sender, secret.sha256, task_id, to_micros(now)),
             )
         else:
-            # With what it replaced and what replaced it: together they stand for one task.
+            # With the tokens that it replaced or that replaced it: they share one task.
             yield Statement(
                 "UPDATE pushkit_expected SET task_id = $3 WHERE sender = $1 AND task_id IS NULL"
                 " AND (token_sha256 = $2 OR credentials_sha256 = $2 OR expectation ="
@@ -249,7 +251,7 @@ class ExpectedStore:
     def _stands_for(
         self, sender: str, secret: ProvenSecret, now: datetime
     ) -> Script[_Standing | None]:
-        """Return what a secret stands for; None for a static one that is not bound yet."""
+        """Return the standing of a secret; None for a static one that is not bound yet."""
         rows = yield Statement(
             "SELECT task_id, withdrawn_at, expires_at FROM pushkit_expected"
             " WHERE sender = $1 AND static = $3"
@@ -259,7 +261,7 @@ class ExpectedStore:
         return _standing(rows[0], to_micros(now)) if rows else None
 
     def _knows_task(self, sender: str, task_id: str | None, now: datetime) -> Script[bool]:
-        """Say whether a task is expected, for a notification without a token of its own."""
+        """Return whether a task is expected: for a notification that no registered token backs."""
         rows = yield Statement(
             "SELECT 1 FROM pushkit_expected WHERE sender = $1 AND task_id = $2"
             " AND withdrawn_at IS NULL AND (expires_at IS NULL OR expires_at > $3) LIMIT 1",

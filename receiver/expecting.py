@@ -1,4 +1,4 @@
-"""What `expect()` mints and stores: a token, what it stands for, and the config for the agent."""
+"""`Expectation`: mints the token and credentials of `expect()`, and the push config with them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MINTED = frozenset({"apikey", "basic", "bearer"})
 
 @record(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What `expect()` hands out.
+    """The result of `expect()`.
 
     Attributes:
-        sender: The agent that may use it.
+        sender: The trusted sender that may use it.
         config: The push config for that agent, with URL and token.
-        version: The A2A version that it is written in.
+        version: The A2A version in which `as_json` writes it.
     """
 
     sender: str
@@ -33,7 +33,7 @@ class Expectation:
     version: WireVersion
 
     def as_json(self) -> JsonObject:
-        """Return the config object as this A2A version writes it."""
+        """Return the config object in its A2A version."""
         return format_push_config(self.config, self.version)
 
 
@@ -50,19 +50,19 @@ def hand_out(
     overlap: timedelta,
     now: datetime,
 ) -> Script[Expectation]:
-    """Mint a token for a sender, store it as a hash, and return what to give to the agent.
+    """Mint a token for a sender, store its hash, and return the config for the agent.
 
-    The arguments are those of `Receiver.expect`; here no `expires_in` means for ever.
+    The arguments are those of `Receiver.expect`, but without `expires_in` it never expires.
 
     Raises:
-        ConfigError: No such version or scheme, a version that has neither tokens nor credentials
-            where they are needed, no time in which it is good, or the token to replace is none
-            that is.
+        ConfigError: The version or scheme is unknown, the version has no tokens or credentials
+            although they are needed, `expires_in` is not positive, or the token to replace is not
+            valid.
     """
     if expires_in is not None and expires_in <= timedelta(0):
         raise ConfigError(f"expires_in: found {expires_in}, expected more than zero")
     if replaces is not None and task_id is not None:
-        raise ConfigError("task_id: what replaces a token stands for its task; leave it out")
+        raise ConfigError("task_id: a token that replaces another has its task; leave task_id out")
     wire_version = WireVersion.parse(str(version))
     if wire_version is WireVersion.AGENTVAULT_0_2:
         _check_expected_by_task(sender, task_id, authentication)
@@ -100,7 +100,7 @@ def _end(setting: str, since: datetime, within: timedelta) -> datetime:
 def _check_expected_by_task(
     sender: TrustedSender, task_id: str | None, authentication: str | None
 ) -> None:
-    """Refuse what cannot be told by its task alone: AgentVault's config is a URL, and no more."""
+    """Refuse a registration that needs more than a task: AgentVault's config is a URL alone."""
     carries = "since AgentVault's config carries no"
     if task_id is None:
         raise ConfigError(f"task_id: expected one, {carries} token")

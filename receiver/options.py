@@ -1,4 +1,4 @@
-"""Options that several commands have: where the inbox is, and which signatures must hold."""
+"""Options shared by several commands: the inbox, the key file, the sender, the schemes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ config_option = variable_option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxOptions:
-    """Which inbox is meant."""
+    """Where the inbox is."""
 
     config: Path
     database: str | None = field(repr=False)  # a DSN may hold a password
 
     def location(self) -> str:
-        """Return where it is: a DSN, or the path of a file that there may be."""
+        """Return a DSN, or the path of a file, which need not exist."""
         return self.database or load_settings(self.config).inbox_location
 
     def existing(self) -> str:
-        """Return where there is one. Raises ConfigError: a mistyped path is no empty inbox."""
+        """Return the same. Raises ConfigError: the file does not exist: a mistyped path."""
         location = self.location()
         if is_file(location) and not Path(location).exists():
             raise ConfigError(f"database: there is no file {location}, and it is no PostgreSQL DSN")
@@ -57,14 +57,14 @@ inbox_options: Given = gathered(
 
 
 def load_signing_key(path: Path) -> SigningKey:
-    """Return what a key file signs with now. Raises KeyFileError: unreadable, or none signs."""
+    """Return the current signing key of a file. Raises KeyFileError: unreadable, or it has none."""
     passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
     ring = load_key_ring(path, passphrase.encode() if passphrase else None)
     return ring.signing_key(utc_now())
 
 
 def name_of_sender(given: str | None, settings: ReceiverSettings) -> str:
-    """Return whom `--sender` names, or who is the only one. Raises ConfigError: nobody is."""
+    """Return the name in `--sender`, or the only sender's. Raises ConfigError: there is none."""
     names = [sender.name for sender in settings.senders]
     if given is None and len(names) == 1:
         return names[0]
@@ -79,7 +79,7 @@ _JWT_ALONE = (Scheme.JWT,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schemes:
-    """Which signatures must hold, each of them."""
+    """The signatures that must all be valid."""
 
     names: tuple[Scheme, ...] = _JWT_ALONE
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)  # for Standard Webhooks
@@ -91,7 +91,7 @@ class Schemes:
 
     @property
     def is_usual(self) -> bool:
-        """Whether it is the JWT alone, which everybody has who does not say otherwise."""
+        """Whether it is the JWT alone, the default."""
         return self.names == _JWT_ALONE
 
 
@@ -114,7 +114,7 @@ scheme_options: Given = gathered(
         of=Scheme,
         multiple=True,
         default=[Scheme.JWT.value],
-        help="A signature that must hold; may stand several times.",
+        help="A signature that must be valid; may be given several times.",
     ),
     secrets_file=click.option(
         "--webhook-secrets-file",

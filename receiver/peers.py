@@ -1,7 +1,7 @@
-"""Whose request this is: the peer's address, also behind a reverse proxy, and what it counts as.
+"""`Peers`: the address of a request's client, also behind reverse proxies; and its rate key.
 
-A header that names a client is believed only of a socket that is a trusted proxy's, and read from
-the right: what stands to the left of the first hop that is no trusted proxy is that hop's own word.
+A header that names the client is believed only from a trusted proxy's socket, and is read from the
+right: anything left of the first hop that is no trusted proxy may be forged by that hop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST_ADDRESS = 128  # characters, with a port and a zone
 
 
 class ForwardedHeader(StrEnum):
-    """Which header the trusted proxies write. The other one is the client's own word."""
+    """Which header the trusted proxies write. The other one is the client's, and is ignored."""
 
     X_FORWARDED_FOR = "X-Forwarded-For"
     FORWARDED = "Forwarded"
@@ -33,28 +33,28 @@ class ForwardedHeader(StrEnum):
 
 
 class Peers:
-    """Tells which address a request came from.
+    """Finds the address that a request came from.
 
     Raises:
-        ConfigError: An entry is no network.
+        ConfigError: An entry is neither an address nor a network.
     """
 
     def __init__(
         self,
         # Addresses and networks of the reverse proxies in front, for example `["10.0.0.0/8"]`.
-        # Without them the peer is the socket's.
+        # Without proxies, the peer is the one of the socket.
         trusted_proxies: Sequence[str] = (),
         # Which header these proxies write.
         header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
     ) -> None:
         check_list("trusted_proxies", trusted_proxies, shown=False)
         self._proxies = [_network(entry) for entry in trusted_proxies]
-        # Whether nobody stands in front: a request is from its socket's peer, as it is `shown`.
+        # Whether there are no proxies: a request is from its socket's peer, as `shown` spells it.
         self.are_direct: bool = not self._proxies
         self._header = header
 
     def is_proxy(self, address: str) -> bool:
-        """Say whether an address is a trusted proxy's."""
+        """Return whether an address is a trusted proxy's."""
         parsed = _parse(address)
         return parsed is not None and self._trusts(parsed)
 
@@ -66,7 +66,7 @@ class Peers:
         for named in self._hops(headers):
             before = _parse(named)
             if before is None:
-                break  # hidden or garbled: the hop that wrote it is as far as is known
+                break  # hidden or garbled: the hop that wrote it is the last known one
             hop = before
             if not self._trusts(hop):
                 break
@@ -76,7 +76,7 @@ class Peers:
         return any(address in proxy for proxy in self._proxies)
 
     def _hops(self, headers: Headers) -> Iterator[str]:
-        """Yield what the header names, from the right."""
+        """Yield the addresses in the header, from the right."""
         value = ",".join(headers.all(self._header))
         if self._header is ForwardedHeader.X_FORWARDED_FOR:
             for address in value.split(",")[: -_MAX_HOPS - 1 : -1]:
@@ -86,9 +86,9 @@ class Peers:
                 yield _for(element)
 
 
-@functools.lru_cache(maxsize=4096)  # the same agents come again and again
+@functools.lru_cache(maxsize=4096)
 def rate_key(peer: str) -> str:
-    """Return what a peer's requests are counted under: of IPv6 the /64 that one subscriber has."""
+    """Return the key under which a peer is counted: for IPv6 the /64 that one subscriber has."""
     address = _parse(peer)
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
@@ -103,10 +103,10 @@ def _for(element: str) -> str:
 
 
 def _unquoted(text: str, separator: str) -> list[str]:
-    """Split where no quotes are, from the right: there stands what the nearest proxy wrote.
+    """Split a text outside of quotes, from the right: the last part is the nearest proxy's.
 
-    A proxy quotes the `Host` that a client sent, which may hold `,for=192.0.2.1`; and what a client
-    leaves open, on the left, must not swallow what a proxy appended.
+    A proxy quotes the `Host` that a client sent, which may contain `,for=192.0.2.1`; and a quote
+    that a client leaves open, on the left, must not swallow what a proxy appended.
     """
     parts, end, quoted = [], len(text), False
     for found in reversed(list(re.finditer(rf'(?<!\\)(\\*)"|{separator}', text))):
@@ -120,7 +120,7 @@ def _unquoted(text: str, separator: str) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def shown(text: str) -> str:
-    """Return an address in one spelling; what is none, as it is."""
+    """Return an address in its canonical spelling; any other text unchanged."""
     address = _parse(text)
     return text if address is None else str(address)
 
@@ -138,7 +138,7 @@ def _parsed(text: str) -> _Address | None:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    # A socket that serves both families shows IPv4 peers so.
+    # A dual-stack socket shows IPv4 peers as mapped addresses.
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
 

@@ -1,4 +1,4 @@
-"""`Receiver`: the front door of the receiving side."""
+"""`Receiver`: verifies notifications, stores them, and calls the application back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _log = logging.getLogger("receiver")
 
 
 class Receiver(CallbackDecorators):
-    """Accepts signed notifications, and turns each into callbacks once.
+    """Accepts signed notifications, and calls back once for each.
 
         receiver = Receiver(
             url="https://client.example.com",
@@ -72,31 +72,31 @@ class Receiver(CallbackDecorators):
         web.run_app(receiver.app())
 
     Args:
-        url: The base URL at which agents reach this receiver, without the senders' paths: the
-            audience comes from here, never from a `Host` header.
-        senders: Who is trusted.
-        database: Inbox and expected tasks: the path of a SQLite file, or a PostgreSQL DSN.
+        url: The base URL at which agents reach this receiver, without the senders' paths. The
+            expected audience is made from it, never from a `Host` header.
+        senders: The trusted senders.
+        database: The inbox and the expected tasks: the path of a SQLite file, or a PostgreSQL DSN.
         replay: A Redis URL, for the memory of ids alone; None keeps it in the database.
-        allow: Hosts that are named for development, for the fetching of JWK Sets.
-        limits: Sizes and rates.
+        allow: Hosts that are not checked when JWK Sets are fetched, for development.
+        limits: Sizes, rates and backlogs.
         retry: When a failed callback is called again.
-        concurrency: How many callbacks at once.
-        callback_timeout: How long one call may take; None for any time. A coroutine is then
-            cancelled, and has failed; a plain function goes on in its thread, and hangs.
-        drain: How long callbacks may go on once this receiver is closed.
-        retention: How long notifications stay that are over, how long ids are remembered, and for
+        concurrency: How many callbacks may run at once.
+        callback_timeout: How long one call may take; None for any time. After it, a coroutine is
+            cancelled and has failed; a plain function continues in its thread, and hangs.
+        drain: How long callbacks may continue once this receiver is closed.
+        retention: How long finished notifications are kept, how long ids are remembered, and for
             how long a task is expected.
         trusted_proxies: Addresses and networks of the reverse proxies in front, for example
-            `["10.0.0.0/8"]`: what they say of a client's address is believed.
+            `["10.0.0.0/8"]`: the client address that they state is believed.
         forwarded_header: Which header these proxies write.
         validation_echo: Whether a `GET` with `validationToken` is answered with the token.
-        clock: Returns now, aware, in UTC.
-        on_event: Called with everything that happens (`pushkit.events`): what was accepted,
-            repeated and refused, and how each callback ended. Quick, on the event loop; what it
-            raises is logged.
+        clock: Returns the current time, aware, in UTC.
+        on_event: Called with every event (`pushkit.events`): notifications accepted, repeated and
+            refused, and the result of each callback. It runs on the event loop and must return
+            quickly; its errors are logged.
         tracing: Makes spans (`pushkit.telemetry.tracing.Tracing()`); none without it.
-        alerts: Where dead letters, stuck callbacks, keys that are missing and faults of the
-            database are sent; nowhere if None.
+        alerts: Where alerts of dead letters, stuck callbacks, missing keys and database faults are
+            sent; nowhere if None.
     """
 
     def __init__(
@@ -192,35 +192,35 @@ class Receiver(CallbackDecorators):
         )
         self._is_ending = False
         self._closing: asyncio.Task[None] | None = None
-        # Held by who starts or closes it: whoever starts it meanwhile waits for the end first.
+        # Held while it starts or closes: a start waits for the end of a close.
         self._turn = LoopLock()
         self._alerts = None if alerts is None else self._sending_alerts(alerts)
 
     @property
     def trust(self) -> Trust:
-        """The trusted senders, as they are at this moment."""
+        """The trusted senders that are currently in force."""
         return self.intake.trust
 
     @property
     def senders(self) -> dict[str, TrustedSender]:
-        """The trusted senders by name, as they are at this moment."""
+        """The trusted senders that are currently in force, by name."""
         return {sender.name: sender for sender in self.trust.senders()}
 
     # --- life ----------------------------------------------------------------------------------
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
-        """Open the inbox without callbacks: for a process that only expects, or only waits.
+        """Open the inbox without callbacks: for a process that only calls `expect` or `wait`.
 
-        Whoever asks for something opens a receiver, too, but not one that was closed.
+        Those methods also open a receiver by themselves, unless it was closed.
 
         Args:
-            access: By default the inbox is made, and its schema brought up to date; with
-                `Access.WRITE` it is taken as it is, or refused.
+            access: By default the inbox is created, or its schema brought up to date; with
+                `Access.WRITE` its schema must be current.
         """
         await self._runtime.open(access)
 
     async def start(self) -> None:
-        """Open the inbox and start the callbacks. Does nothing if it runs already."""
+        """Open the inbox and start the callbacks. Do nothing if they run already."""
         if self._closing is not None and not self._closing.done():
             await asyncio.wait([self._closing])
         async with self._turn.here:
@@ -232,21 +232,21 @@ class Receiver(CallbackDecorators):
                 self._metrics.start()
 
     def wind_down(self) -> None:
-        """Call nobody back any more: what is being called has `drain` from here on.
+        """Start no more callbacks; running ones have `drain` from now on.
 
-        Notifications are still taken in. For a service that ends; `close` does the rest.
+        Notifications are still accepted. For a service that is stopping; `close` does the rest.
         """
         self._is_ending = True
         self._runtime.wind_down()
 
     async def close(self) -> None:
-        """Wait for running callbacks, then close the inbox. What is left stays for the next start.
+        """Wait for running callbacks, then close the inbox. The next start continues with the rest.
 
-        A coroutine that does not end in time is cancelled, and called again then. A plain function
-        cannot be: what it is inside of is called again when its lease has ended.
+        A coroutine that does not end in time is cancelled, and called again after the next start. A
+        plain function cannot be cancelled: its notification is called back again when the lease has
+        expired.
 
-        Who calls it while another call is at it waits for the end, too; of whoever is cancelled in
-        here it goes on to the end.
+        Calls at the same time wait for the same end; closing continues if a caller is cancelled.
         """
         if self._closing is None or self._closing.done():
             self._closing = asyncio.create_task(self._close(), name="receiver-closing")
@@ -263,14 +263,14 @@ class Receiver(CallbackDecorators):
 
     @property
     def is_open(self) -> bool:
-        """Whether notifications can be taken in."""
+        """Whether notifications can be accepted."""
         return self._runtime.is_open
 
     async def __aenter__(self) -> Self:
         try:
             await self.start()
         except BaseException:
-            await self.close()  # nobody else does
+            await self.close()  # `__aexit__` is not called then
             raise
         return self
 
@@ -284,15 +284,15 @@ class Receiver(CallbackDecorators):
 
         Mount it under a prefix with `add_subapp`, or run it alone.
         """
-        from receiver.app import application  # who asks for it has aiohttp
+        from receiver.app import application  # the only method that needs aiohttp
 
         return application(self.edge, self)
 
     def asgi(self) -> AsgiApp:
-        """Return an ASGI application: alone, it starts and stops with this receiver.
+        """Return an ASGI application; served alone, it starts and stops this receiver.
 
-        A mounted application is told neither by Starlette nor by FastAPI: there, pass
-        `lifespan=receiver.lifespan` to the host, or enter this receiver in the host's own.
+        Starlette and FastAPI send no lifespan events to mounted applications: pass
+        `lifespan=receiver.lifespan` to the host, or enter this receiver in the host's own lifespan.
         """
         from receiver.asgi import AsgiApp
 
@@ -300,33 +300,34 @@ class Receiver(CallbackDecorators):
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
-        """Run from start to end of a host: `FastAPI(lifespan=receiver.lifespan)`."""
+        """Run for the lifespan of a host: `FastAPI(lifespan=receiver.lifespan)`."""
         async with self:
             yield
 
     async def unready(self) -> dict[str, str]:
-        """Return what stands in the way of serving anybody, `{}` if nothing does.
+        """Return the failing parts without which nothing can be served, each with its reason.
 
-        `storage` and `callbacks` (they do not run), each with the reason.
+        `storage`, `replay` (the Redis of the memory of ids) and `callbacks` (they do not run, or
+        all hang); `{}` if it is ready.
         """
         return await self._runtime.unready()
 
     def degraded(self) -> dict[str, str]:
-        """Return what is wrong for some senders or tasks and not for all, `{}` if nothing is.
+        """Return the parts that fail for some senders or callbacks, each with its reason.
 
-        `keys` (of a sender, whose requests are answered 503 until they are loaded), with the
-        reason.
+        `keys` (a sender's requests are answered 503 until its keys are loaded) and `callbacks`
+        (calls that hang); `{}` if nothing fails.
         """
         return self._runtime.degraded()
 
     async def receive(
         self, request: WebhookRequest, *, path: str | None = None, peer: str = ""
     ) -> Verdict:
-        """Take one request through all steps, for frameworks that have no adapter here.
+        """Verify and store one request, for frameworks without an adapter.
 
         Args:
-            request: The request, whole.
-            path: The sender's path, where the request's own path has a prefix before it.
+            request: The whole request.
+            path: The sender's path, if the request's own path has a prefix before it.
             peer: The address that it came from.
         """
         path = path or request.target.partition("?")[0]
@@ -341,7 +342,7 @@ class Receiver(CallbackDecorators):
 
     @property
     def metrics(self) -> ReceiverMetrics:
-        """Metrics for Prometheus, counted from the first use of this on."""
+        """Metrics for Prometheus, counted since this property was first used."""
         if self._metrics is None:
             from pushkit.telemetry.sides import ReceiverMetrics
 
@@ -361,10 +362,10 @@ class Receiver(CallbackDecorators):
         return Alerts(options, sinks, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:
-        """Return what is wrong just now, for alerts."""
+        """Return the current faults, for alerts."""
         unready, at = await self.unready(), self._clock()
         if self._is_ending:
-            return []  # nothing that has been stopped is a fault
+            return []  # parts that have been stopped are no faults
         of_some = self._runtime.faults_of_some()
         return [
             *(HealthFault(at=at, part=part, reason=why) for part, why in unready.items()),
@@ -394,14 +395,14 @@ class Receiver(CallbackDecorators):
     # --- trust ---------------------------------------------------------------------------------
 
     async def reload_senders(self, senders: Sequence[TrustedSender]) -> None:
-        """Trust these senders from now on, instead of those before.
+        """Trust these senders from now on, instead of the current ones.
 
-        All or nothing: if one of them is wrong, nothing changes. A request that is under way goes
-        on with the trust that it met. Keys that were fetched stay, of senders whose `jwks_url` and
-        `stale_for` are the same; key files are read again.
+        All or nothing: if one of them is invalid, nothing changes. A request in progress is
+        verified against the trust in force when it arrived. Fetched keys are kept for senders whose
+        `jwks_url` and `stale_for` are the same; key files are read again.
 
         Raises:
-            ConfigError: As for `senders` of the constructor; what was trusted before still is.
+            ConfigError: As for `senders` of the constructor; the current ones stay in force.
         """
         if not senders:
             raise ConfigError("senders: expected at least one trusted sender")
@@ -416,7 +417,7 @@ class Receiver(CallbackDecorators):
     # --- callbacks -----------------------------------------------------------------------------
 
     def forward(self, to: Forward, **wanted: Unpack[Wanted]) -> None:
-        """Hand on every update, or those that are named: `receiver.forward(HttpForward(url))`."""
+        """Forward every update, or those selected: `receiver.forward(HttpForward(url))`."""
         wanted["name"] = wanted.get("name") or to.name
         self.callbacks.add(to.send, **wanted)
         self._runtime.close_with(to)
@@ -440,17 +441,17 @@ class Receiver(CallbackDecorators):
             sender: Which trusted sender; may be left out if there is only one.
             task_id: The task, if it is known already; not with `replaces`.
             version: The A2A version that the agent speaks.
-            expires_in: How long the token is good for; None for as long as the receiver's
-                `retention.expected` says, by default 90 days.
-            authentication: Mint credentials of this scheme too (`Bearer`, `Basic` or `ApiKey`),
-                which the agent must then send: one that ignores the config's `authentication` is
-                refused.
-            replaces: A token that was handed out before. The new one stands for the same task.
-            overlap: For how long the replaced token is good beside the new one.
+            expires_in: How long the token is valid; None for the receiver's `retention.expected`,
+                by default 90 days.
+            authentication: Also mint credentials of this scheme (`Bearer`, `Basic` or `ApiKey`),
+                which the agent must then send: an agent that ignores the config's `authentication`
+                is refused.
+            replaces: A token that was handed out before; the new one is for the same task.
+            overlap: For how long the replaced token stays valid.
 
         Raises:
-            ConfigError: No such sender or scheme, no time at all, or the token to replace is none
-                that is good.
+            ConfigError: The sender or scheme is unknown, `expires_in` is not positive, or the token
+                to replace is not valid.
             StorageError: This receiver was closed.
         """
         trusted = self._sender(sender)
@@ -473,12 +474,12 @@ class Receiver(CallbackDecorators):
     async def expect_no_longer(
         self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None
     ) -> int:
-        """Withdraw what was expected by token or task; return how many registrations that was.
+        """Withdraw the registrations of a token or a task; return how many there were.
 
         Args:
-            sender: Whose; may be left out if there is only one trusted sender.
-            token: The registration of this token.
-            task_id: Or those of this task.
+            sender: Which trusted sender; may be left out if there is only one.
+            token: The token of the registration.
+            task_id: Or the task of the registrations.
 
         Raises:
             ConfigError: Neither token nor task is given.
@@ -502,7 +503,7 @@ class Receiver(CallbackDecorators):
         after: Notification | None = None,
         sender: str | None = None,
     ) -> Notification:
-        """Return the first notification of a task that is wanted, past ones included.
+        """Return the first notification of a task that matches, past ones included.
 
             asked = await receiver.wait(task_id, timeout=3600)       # input-required, say
             ...                                                      # answer the agent
@@ -513,13 +514,13 @@ class Receiver(CallbackDecorators):
             until: States, or a predicate; by default a state in which the agent stops by itself:
                 terminal, input-required or auth-required.
             timeout: A timedelta or seconds; None waits for ever.
-            after: Only what came after this one.
-            sender: Whose task it is; may be left out if there is only one trusted sender.
+            after: Only notifications after this one.
+            sender: The sender of the task; may be left out if there is only one.
 
         Raises:
-            TimeoutError: Nothing of that kind arrived in time.
-            ConfigError: No such state or sender.
-            StorageError: This receiver was closed, before or meanwhile.
+            TimeoutError: No such notification arrived in time.
+            ConfigError: The state or sender is unknown.
+            StorageError: This receiver was closed, before or during the wait.
         """
         wanted = until if callable(until) else in_states(until)
         await self._runtime.listen()
@@ -536,11 +537,11 @@ class Receiver(CallbackDecorators):
     async def updates(
         self, task_id: str, *, sender: str | None = None
     ) -> AsyncGenerator[Notification, None]:
-        """Yield a task's notifications, from the first; ends after a terminal state.
+        """Yield a task's notifications, from the first one until a terminal state.
 
         Raises:
-            ConfigError: No such sender.
-            StorageError: This receiver was closed, before or meanwhile.
+            ConfigError: The sender is unknown.
+            StorageError: This receiver was closed, before or during the iteration.
         """
         await self._runtime.listen()
         arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
@@ -550,7 +551,7 @@ class Receiver(CallbackDecorators):
                 if notification.state is not None and notification.state.terminal:
                     return
 
-    # --- within --------------------------------------------------------------------------------
+    # --- internal ------------------------------------------------------------------------------
 
     def _sender(self, name: str | None) -> TrustedSender:
         if name is None and len(self.senders) == 1:

@@ -1,6 +1,6 @@
-"""New trust settings without a restart: on SIGHUP, and when one of their files has changed.
+"""Reloads the trusted senders without a restart: on SIGHUP, and when one of their files changes.
 
-What is wrong is reported and changes nothing: the service goes on with what it had.
+Wrong settings are logged and change nothing: the service continues with the current senders.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LIVE = frozenset({"senders"})
 
 
 class SettingsWatcher:
-    """Follows a configuration file, and the files of tokens, secrets and keys that it names.
+    """Watches a configuration file, and the files of tokens, secrets and keys that it names.
 
-    The receiver was built from these settings; `poll` is how often the files are looked at.
+    The receiver was built from these settings; `poll` is how often the files are checked.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class SettingsWatcher:
         self._seen = self._fingerprints()
 
     def hang_up(self) -> None:
-        """Reload soon, whether a file has changed or not: what SIGHUP does."""
+        """Reload soon, whether a file has changed or not: called on SIGHUP."""
         self._hangup.set()
 
     async def run(self) -> None:
-        """Reload whenever there is reason to, until cancelled."""
+        """Reload whenever it is due, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._poll.total_seconds()):
@@ -52,26 +52,26 @@ class SettingsWatcher:
             await self.run_once()
 
     async def run_once(self) -> None:
-        """Reload if there was a SIGHUP or a file has changed since the last look."""
+        """Reload if there was a SIGHUP or a file has changed since the last check."""
         if not self._hangup.is_set() and self._fingerprints() == self._seen:
             return
         self._hangup.clear()
         try:
             await self.reload()
         except ConfigError as exc:
-            # The message, without its traceback: it says which line, and never a secret.
+            # The message names the line, and never a secret; a traceback might.
             _log.error("the senders trusted before stay in use: %s", exc)
 
     async def reload(self) -> None:
-        """Read everything again, and trust the senders that stand there now.
+        """Read the settings again, and trust their senders.
 
         Raises:
-            ConfigError: Something is wrong; nothing has changed.
+            ConfigError: The settings are wrong; nothing has changed.
         """
-        # Before the files are read: what is written meanwhile is a change again.
+        # Before the files are read: a write during the reading counts as another change.
         before = self._seen = self._fingerprints()
         settings = load_settings(self._started_from.path)
-        # Files that are named only now, too: one of them may be written later than its name.
+        # Including newly named files: one of them may be written after the configuration.
         self._files = _files_of(settings)
         self._seen = {path: before.get(path, at) for path, at in self._fingerprints().items()}
         await self._receiver.reload_senders(settings.trusted_senders())
@@ -84,7 +84,7 @@ class SettingsWatcher:
 
 
 def _files_of(settings: ReceiverSettings) -> list[Path]:
-    """Return the files that trust stands in: the configuration, and those that it names."""
+    """Return the files that define the senders: the configuration, and those that it names."""
     named = [
         settings.folder / name
         for sender in settings.senders
@@ -109,9 +109,9 @@ def _changed(before: ReceiverSettings, after: ReceiverSettings) -> list[str]:
 async def watching(
     receiver: Receiver, settings: ReceiverSettings, *, poll: timedelta = _POLL
 ) -> AsyncIterator[SettingsWatcher]:
-    """Follow the configuration while a service runs.
+    """Watch the configuration while a service runs.
 
-    Signals are the service's own: its handler of SIGHUP calls the watcher's `hang_up`.
+    The service handles signals itself: its handler of SIGHUP calls `hang_up`.
     """
     watcher = SettingsWatcher(receiver, settings, poll=poll)
     task = asyncio.create_task(watcher.run(), name="receiver-reload")

@@ -1,4 +1,4 @@
-"""A receiver while it is open: what is opened, what runs, and in which order it is closed."""
+"""`Runtime`: the parts of a running receiver, and the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DRAIN = timedelta(seconds=20)
 
 
 class LoopLock:
-    """A lock in each event loop: a receiver may live in several, one after the other."""
+    """A lock per event loop: a receiver may be used in several loops, one after another."""
 
     def __init__(self) -> None:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
@@ -39,33 +39,33 @@ class LoopLock:
 
     @property
     def here(self) -> asyncio.Lock:
-        """The one of the event loop that runs."""
+        """The lock of the running event loop."""
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
 @dataclass(slots=True, kw_only=True)
 class Runtime:
-    """Opens, runs and closes what a receiver is made of."""
+    """Opens, runs and closes the parts of a receiver."""
 
-    database: Database  # where inbox and expected tasks live
+    database: Database  # the inbox and the expected tasks
     replay: ReplayMemory  # the memory of ids
     transport: Transport  # fetches JWK Sets
-    intake: Intake  # holds the trust, which may be replaced at any time
+    intake: Intake  # has the trust, which may be replaced at any time
     dispatcher: Dispatcher  # calls back
-    arrivals: Arrivals  # tells waiters
-    housekeeper: Housekeeper  # deletes what is over
-    drain: timedelta  # how long callbacks may go on at the end
-    is_open: bool = field(default=False, init=False)  # whether notifications can be taken in
-    _is_closed: bool = field(default=False, init=False)  # and was not opened again
-    _ends_at: float | None = field(default=None, init=False)
+    arrivals: Arrivals  # wakes the callers of `wait` and `updates`
+    housekeeper: Housekeeper  # deletes rows whose retention is over
+    drain: timedelta  # how long callbacks may continue after `wind_down`
+    is_open: bool = field(default=False, init=False)  # whether notifications can be accepted
+    _is_closed: bool = field(default=False, init=False)  # closed, and not opened again since
+    _ends_at: float | None = field(default=None, init=False)  # of the drain, by the loop's clock
     _forwards: list[Forward] = field(default_factory=list, init=False)
-    # Held by who opens or closes the inbox: of two who open it at once one stays open.
+    # Held while the inbox opens or closes: two callers may open it at once.
     _opening: LoopLock = field(default_factory=LoopLock, init=False)
     _background: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _listening: asyncio.Task[None] | None = field(default=None, init=False)
 
     def close_with(self, forward: Forward) -> None:
-        """Close this too, when callbacks have ended."""
+        """Also close this forward, once callbacks have ended."""
         self._forwards.append(forward)
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
@@ -75,13 +75,17 @@ class Runtime:
             self.is_open, self._is_closed = True, False
 
     async def ask(self) -> None:
-        """Open the inbox for whoever asks for something of it, unless it was closed."""
+        """Open the inbox for a query or a write, unless the receiver was closed.
+
+        Raises:
+            StorageError: It was closed, or the inbox cannot be opened.
+        """
         if self._is_closed:
             raise StorageError("the receiver was closed")
         await self.open()
 
     async def listen(self) -> None:
-        """Hear of what other processes accept from now on, for whoever asks for it."""
+        """Open the inbox, and learn from now on of notifications that other processes accept."""
         await self.ask()
         self._begin_to_listen()
 
@@ -93,14 +97,14 @@ class Runtime:
             )
 
     async def start(self) -> None:
-        """Open the inbox and start the callbacks. Does nothing if it runs already."""
+        """Open the inbox and start the callbacks. Do nothing if they run already."""
         await self.open()
         self._begin_to_listen()
         if self._background:
             return
         try:
             await self.replay.open()
-        except StorageError as exc:  # callbacks go on without it
+        except StorageError as exc:  # callbacks do not need it
             _log.error("%s: notifications are answered 503 until it is back", exc)
         self.dispatcher.registry.freeze()
         warn_of_weak_trust(self.intake.trust.senders())
@@ -113,7 +117,7 @@ class Runtime:
         ]
 
     def wind_down(self) -> None:
-        """Hand out nothing more: what is called back now has its time to end from here on."""
+        """Start no more callbacks; running ones have the time of `drain` from now on."""
         if self._ends_at is None:
             self._ends_at = asyncio.get_running_loop().time() + self.drain.total_seconds()
             for task in self._background:
@@ -137,7 +141,7 @@ class Runtime:
         await self.intake.trust.close()
         await self.transport.close()
         async with self._opening.here:
-            self.is_open, self._is_closed = False, True  # somebody may have opened it meanwhile
+            self.is_open, self._is_closed = False, True  # another task may have opened it meanwhile
             listening, self._listening = self._listening, None
             if listening is not None:
                 await cancelled(listening)
@@ -145,12 +149,12 @@ class Runtime:
             await self.arrivals.close()
 
     def hear(self) -> None:
-        """Wake callbacks, and look for those who wait: a notification waits to be claimed."""
+        """Wake the dispatcher and those in `wait`: another process stored a notification."""
         self.dispatcher.let_wait()
         self.arrivals.look()
 
     async def unready(self) -> dict[str, str]:
-        """Return what of ourselves stands in the way of serving, each part with its reason."""
+        """Return the failing parts without which nothing can be served, each with its reason."""
         unready: dict[str, str] = {}
         try:
             await self.database.read(Inbox().next_due())
@@ -170,14 +174,14 @@ class Runtime:
         return unready
 
     def degraded(self) -> dict[str, str]:
-        """Return what is wrong for some and not for all, each part with its reason."""
+        """Return the parts that fail for some senders or callbacks, each with its reason."""
         degraded: dict[str, str] = {}
         for (part, _), reason in self.faults_of_some().items():
             degraded[part] = f"{degraded[part]}; {reason}" if part in degraded else reason
         return degraded
 
     def faults_of_some(self) -> dict[tuple[str, str], str]:
-        """Return the same one by one, each by its part and whose, or which, it is."""
+        """Return the same one by one, by the part and the name of its sender or callback."""
         missing = sorted(self.intake.trust.missing().items())
         hanging = sorted(self.dispatcher.hanging.items())
         return {

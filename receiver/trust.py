@@ -1,6 +1,6 @@
-"""Who is trusted, for what: values that the operator has configured.
+"""`TrustedSender`: an agent that may send notifications, as the operator configured it.
 
-A message only selects among what stands here, see `receiver.selection`.
+A message only selects one of these, see `receiver.selection`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _E = TypeVar("_E", bound=StrEnum)
 
 _LONGEST_STALE = timedelta(days=7)
 
-# RFC 3986 §3.3. A query is no part of it, and braces would make a pattern of it.
 _IN_A_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+# RFC 3986 §3.3, without a query; braces would make it a pattern of aiohttp's router.
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
 # RFC 9110 §5.6.2: a token; RFC 6901 §3: a pointer.
 _ID_FIELD = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+|(?:/(?:[^~/]|~[01])*)+")
@@ -49,16 +49,16 @@ class SenderProfile(StrEnum):
 
     STANDARD = "standard"
     """The notification JWT of pushkit: `iss`, `aud`, `iat`, `exp`, `jti` and the body's hash are
-    required; `taskId`, `configId` and `seq` are taken where they are stated."""
+    required; `taskId`, `configId` and `seq` are used if stated."""
     A2A_SAMPLES = "a2a-samples"
     """The first A2A samples: only `iat` and the body's hash, which may be over a compact
-    re-serialisation of the body. No audience and no id: weaker, so it is named."""
+    re-serialisation of the body. Weaker: no audience and no id."""
     TRPC_A2A_GO = "trpc-a2a-go"
     """trpc-a2a-go: only `iat` and the hash of the raw body."""
     UNSIGNED_SECRET_ONLY = "unsigned-secret-only"  # noqa: S105  # a profile's name
-    """No signature: the A2A SDKs as they are send a token, or a static `Authorization`, and nothing
-    else. Whoever learns that secret can make up any notification, and nobody can see that a body
-    was changed on its way."""
+    """No signature: unmodified A2A SDKs send only a token, or a static `Authorization`. Anybody who
+    learns that secret can forge notifications, and changes to a body on its way are not detected.
+    """
 
     @property
     def signed(self) -> bool:
@@ -67,7 +67,7 @@ class SenderProfile(StrEnum):
 
 
 class TaskPolicy(StrEnum):
-    """Which tasks a sender may speak of (A2A §4.3.3: the client must check)."""
+    """Which tasks a sender may send updates of (A2A §4.3.3: the client must check)."""
 
     REGISTERED = "registered"
     """Tokens and tasks that were registered with `expect()`."""
@@ -81,46 +81,46 @@ class TaskPolicy(StrEnum):
 class TrustedSender:
     """One agent that may send notifications.
 
-    Exactly one of `jwks_url`, `jwks_file` and `keys` says which keys it signs with. One that does
-    not sign, or by Standard Webhooks alone, has none, and a path of its own: nothing else tells it
-    apart.
+    Exactly one of `jwks_url`, `jwks_file` and `keys` says which keys it signs with. A sender that
+    does not sign, or by Standard Webhooks alone, has no such keys; it needs a path of its own,
+    since nothing else identifies it.
 
     Attributes:
         name: Short and unique: for logs, callbacks and the inbox.
-        issuer: The `iss` that it states; required in the standard profile, where there is a JWT.
-        jwks_url: Where its JWK Set is fetched, pinned.
-        stale_for: How long its JWK Set may be used after it ceased to be fresh, while fetches fail:
-            for so long a revoked key may count. After that its requests are answered 503.
+        issuer: The `iss` that it states; required in the standard profile if it signs by a JWT.
+        jwks_url: The URL of its JWK Set, pinned.
+        stale_for: How long its JWK Set may be used after it ceased to be fresh, while fetches fail;
+            a revoked key is accepted for as long. After that its requests are answered 503.
         jwks_file: A JWK Set in a file.
         keys: Keys by `kid`, already loaded.
         path: Where its notifications arrive.
         audience: URLs that its `aud` may name; by default the receiver's own URL and this path.
         profile: How it signs.
-        schemes: Which signatures must hold, each of them; what else it sends is not looked at.
-            Standard Webhooks alone proves no audience: whoever has the same secret can be sent what
-            was meant for this receiver, and the other way round.
-        webhook_secrets: For Standard Webhooks, `whsec_…` (v1) or `whpk_…` (v1a); any one of them
-            is enough, so that one can be replaced.
-        algorithms: What it may sign with.
-        tolerance: How far the time that it signed may be from now.
+        schemes: The signatures that must all be valid; others that it sends are ignored. Standard
+            Webhooks alone proves no audience: a notification for another receiver with the same
+            secret can be replayed to this one, and the other way round.
+        webhook_secrets: For Standard Webhooks, `whsec_…` (v1) or `whpk_…` (v1a); a signature by one
+            of them is enough, so that a secret can be replaced.
+        algorithms: The algorithms that it may sign with.
+        tolerance: How far the signed time may be from the current time.
         tokens: Static tokens that it was given out of band.
         token_required: Whether a notification without a token is refused.
-        credentials: Static `Authorization` values (`Bearer abc`) or API keys that it was given;
-            one of them must arrive if there are any.
-        tasks: Which tasks it may speak of.
-        max_body_bytes: Its largest body; None for the receiver's own limit, which it cannot lift.
+        credentials: Static `Authorization` values (`Bearer abc`) or API keys that it was given; if
+            there are any, each request must bring one.
+        tasks: Which tasks it may send updates of.
+        max_body_bytes: Its largest body; None for the receiver's own limit, which is a maximum.
         rate: How much it may send; None for the receiver's own `sender_rate`.
-        id_field: Of an unsigned sender, what names a delivery: a header (`X-Event-Id`), or a member
-            of the body as a JSON Pointer (`/statusUpdate/metadata/eventId`). Without it, and
+        id_field: For an unsigned sender, where the delivery id is: a header (`X-Event-Id`), or a
+            member of the body as a JSON Pointer (`/statusUpdate/metadata/eventId`). Without it, and
             without a `webhook-id`, such a sender's repetitions are not recognised.
-        card: Its agent card, verified by whoever configures this (`receiver pin`): data parts are
-            held against the schemas in it.
-        schemas: Those schemas; these last six follow from the others.
-        verifiers: What Standard Webhooks signatures are verified with.
+        card: Its agent card, verified by the operator (`receiver pin`): data parts are validated
+            against the schemas in it.
+        schemas: Those schemas. This and the next five attributes are derived from the others.
+        verifiers: The verifiers of Standard Webhooks signatures.
         token_hashes: The SHA-256 of each static token.
         credential_hashes: The SHA-256 of each static `Authorization` value or API key.
-        audiences: What its `aud` may name, in one spelling; empty for the receiver's own URL.
-        signing: The schemes of which a signature must hold; empty if it does not sign.
+        audiences: The URLs that its `aud` may name, normalised; empty for the receiver's own URL.
+        signing: The schemes by which it must sign; empty if it does not sign.
     """
 
     name: str
@@ -208,16 +208,16 @@ def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
         _mistakes_of_signed(sender) if sender.profile.signed else _mistakes_of_unsigned(sender)
     )
     if not sender.name:
-        yield "name: expected a short one, found nothing"
+        yield "name: found none, expected a short name"
     if not _PATH.fullmatch(sender.path):
         yield "path: expected it to start with /, without query or braces"
-    # An empty secret, from a variable that is not set, would be one that everybody knows.
+    # An empty secret, from a variable that is not set, would be known to everybody.
     secrets = (*sender.tokens, *sender.credentials)
     if not all(secret.strip() for secret in secrets):
         yield "an empty token or credential"
     elif not all(map(_IN_A_HEADER.fullmatch, secrets)):
         yield (
-            "a token or credential that no request can bring: expected printable ASCII, without"
+            "a token or credential that no header can carry: expected printable ASCII, without"
             " spaces or line breaks around it"
         )
     if sender.max_body_bytes is not None and sender.max_body_bytes < 1:
@@ -239,12 +239,12 @@ def _mistakes_of_signed(sender: TrustedSender) -> Iterable[str]:
     if not sender.has_keys and _sources(sender):
         yield f"expected no keys: {Scheme.STANDARD_WEBHOOKS} has webhook_secrets"
     if sender.has_keys and not sender.algorithms:
-        yield "algorithms: expected at least one, or nothing that it signs could hold"
+        yield "algorithms: found none, expected at least one"
     standard = sender.profile is SenderProfile.STANDARD
     if standard and Scheme.JWT in sender.signing and not sender.issuer:
-        yield "expected issuer, the `iss` that it states"
+        yield "issuer: found none, expected the `iss` that the sender states"
     if sender.id_field is not None:
-        yield "id_field: only an unsigned sender needs one: the others sign their ids"
+        yield "id_field: found one, expected none: only an unsigned sender needs it"
 
 
 def _mistakes_of_schemes(sender: TrustedSender) -> Iterable[str]:
@@ -254,7 +254,7 @@ def _mistakes_of_schemes(sender: TrustedSender) -> Iterable[str]:
     if unknown := sorted(set(sender.schemes).difference(Scheme)):
         yield f"schemes: found {unknown[0]!r}, expected some of {known}"
     if sender.profile is not SenderProfile.STANDARD and set(sender.schemes) != _JWT_ALONE:
-        yield f"schemes: {sender.profile.value} has the JWT alone"
+        yield f"schemes: profile {sender.profile.value} signs by the JWT alone"
     if bool(sender.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in sender.signing):
         yield f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only there"
 
@@ -269,18 +269,18 @@ def _mistakes_of_unsigned(sender: TrustedSender) -> Iterable[str]:
 
 
 def check_senders(senders: Sequence[TrustedSender]) -> None:
-    """Refuse senders that could not be told apart.
+    """Refuse senders that cannot be distinguished.
 
     Raises:
-        ConfigError: Two of one name, one path in two spellings, or one that shares its path
-            although it names no key.
+        ConfigError: Two senders have one name, one path is spelled in two ways, or a sender without
+            a named key shares its path.
     """
     names = [sender.name for sender in senders]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"two senders are called {name!r}, expected names of their own")
+            raise ConfigError(f"two senders are called {name!r}, expected different names")
     paths = [sender.path for sender in senders]
-    # A request's path is compared decoded: of two spellings, chance would choose.
+    # A request's path is compared decoded: two spellings would be ambiguous.
     spelt: dict[str, str] = {}
     for path in paths:
         if (other := spelt.setdefault(unquote(path), path)) != path:
@@ -290,25 +290,25 @@ def check_senders(senders: Sequence[TrustedSender]) -> None:
             how = "signs without naming a key" if sender.profile.signed else "does not sign"
             raise ConfigError(
                 f"sender {sender.name!r}: it {how}, and shares its path {sender.path}:"
-                " expected a path of its own, since nothing else tells it apart"
+                " expected a path of its own, since nothing else identifies it"
             )
 
 
 def check_memory(senders: Iterable[TrustedSender], remembered: timedelta) -> None:
-    """Refuse a memory of ids that ends while what was captured is still of this moment.
+    """Refuse a memory of ids that is shorter than a captured request stays valid.
 
     Args:
-        senders: Who is trusted.
+        senders: The trusted senders.
         remembered: How long ids are remembered.
 
     Raises:
         ConfigError: A notification of one of them could be replayed after its id was forgotten.
     """
     for sender in senders:
-        # Signed so far ahead of our clock, and good until so long after it.
+        # A request may be signed one tolerance ahead of our clock, and is valid for one after it.
         if sender.profile.signed and 2 * sender.tolerance > remembered:
             raise ConfigError(
                 f"sender {sender.name!r}: tolerance: found {sender.tolerance}, expected at most"
-                f" half of the {remembered} that ids are remembered for, or what was captured"
+                f" half of the {remembered} that ids are remembered for, or a captured request"
                 " could be replayed once its id is forgotten"
             )

@@ -1,4 +1,4 @@
-"""`Trust`: the trusted senders with where their keys are found, files and pinned URLs."""
+"""`Trust`: the trusted senders, each with the source of its keys: a pinned URL, or a file."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _log = logging.getLogger("receiver")
 
 
 class TrustSnapshot:
-    """The trusted senders with their keys at one moment: what `verify_notification` needs.
+    """The trusted senders with their keys at one moment, for `verify_notification`.
 
-    Immutable. Keys change: take a new one every few minutes (`fetch_trust`), or when a key file
+    Immutable. Since keys change, replace it every few minutes (`fetch_trust`), or when a key file
     has changed.
 
     Args:
@@ -48,16 +48,16 @@ class TrustSnapshot:
         self._places = places_of(base_url(url), entries)
 
     def at(self, path: str) -> Place:
-        """Return a path, as it is configured, with its senders: perhaps none."""
+        """Return the place of a configured path; one without senders if there is none."""
         return self._places.get(path) or Place(path, "")
 
 
 class Trust:
-    """The trusted senders, each with where its keys are found. Replaced whole, never changed.
+    """The trusted senders, each with the source of its keys. Replaced as a whole, never changed.
 
     Attributes:
-        url: The base URL, in one spelling.
-        places: Where notifications arrive, by path, decoded as a request's is compared.
+        url: The base URL, normalised.
+        places: The senders of each path; paths are decoded, as those of requests are.
     """
 
     def __init__(self, url: str, senders: Iterable[tuple[TrustedSender, VerificationKeys]]) -> None:
@@ -81,11 +81,11 @@ class Trust:
     ) -> Trust:
         """Return the trust in these senders.
 
-        The keys that were fetched `before`, for the trust that is being replaced, are kept of
-        senders whose `jwks_url` and `stale_for` are the same.
+        Keys that the trust `before` this one has fetched are kept for senders whose `jwks_url` and
+        `stale_for` are the same.
 
         Raises:
-            ConfigError: The senders cannot be told apart, or a key source is unusable.
+            ConfigError: The senders cannot be distinguished, or a source of keys is unusable.
         """
         check_senders(senders)
         fetched = before._fetched() if before else {}
@@ -99,7 +99,7 @@ class Trust:
         return [entry.sender for entry in self._entries]
 
     def sender(self, name: str) -> TrustedSender | None:
-        """Return the sender of that name."""
+        """Return the sender of that name; None if there is none."""
         entry = self._by_name.get(name)
         return None if entry is None else entry.sender
 
@@ -107,18 +107,18 @@ class Trust:
         return len(self._entries)
 
     def at(self, path: str) -> Place:
-        """Return a path, as it is configured, with its senders: perhaps none."""
+        """Return the place of a configured path; one without senders if there is none."""
         return self._places.get(path) or Place(path, "")
 
     async def close(self, *, but: Trust | None = None) -> None:
-        """Stop the fetching of keys, except where another trust goes on with it."""
+        """Close the sources of keys, except those that the trust `but` also uses."""
         kept = {id(entry.source) for entry in but._entries} if but else set()
         for entry in self._entries:
             if id(entry.source) not in kept:
                 await entry.source.close()
 
     async def snapshot(self) -> TrustSnapshot:
-        """Return all keys as they are now, fetched where that is due."""
+        """Return the senders with their current keys, fetched if due."""
         held = await asyncio.gather(*map(_all_keys, self._entries))
         return TrustSnapshot(self.url, held)
 
@@ -129,10 +129,10 @@ class Trust:
                 entry.source.load()
 
     def missing(self) -> dict[str, str]:
-        """Return whose keys cannot be had, by the sender's name, and why.
+        """Return the reasons why senders have no keys, by the senders' names.
 
-        One that is fetched for the first time is none of them, nor a set that has ended and that
-        nobody has asked for since.
+        Without senders whose keys are being fetched for the first time, or have expired and were
+        not needed since.
         """
         found = {
             entry.sender.name: entry.source.failing()
@@ -155,11 +155,11 @@ def _entry(sender: TrustedSender, keys: VerificationKeys) -> Entry:
 
 
 async def keys_of(asked: KeysOf) -> list[HeldKeys]:
-    """Return the keys that are asked for, fetched where that is due."""
+    """Return the keys that are asked for, fetched if due."""
     entries = asked.entries
     if len(entries) == 1:
         return [await _named_keys(entries[0], asked)]
-    # Whose keys have to be fetched does not hold up one whose keys are at hand.
+    # A fetch for one sender must not delay a request of another whose keys are in memory.
     held = [await _all_keys(entry, fetched=False) for entry in entries]
     if any(kid in each.keys for each in held for kid in asked.kids(each.sender)):
         return held
@@ -171,20 +171,20 @@ def _source(sender: TrustedSender) -> Hashable:
 
 
 def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
-    """Log which senders are trusted without a signature, or an audience, and what that means."""
+    """Log a warning for each sender that proves no signature, or no audience."""
     for sender in senders:
         if not sender.profile.signed:
             _log.warning(
-                "sender %s is admitted as %s at %s: it does not sign, so whoever learns its token"
-                " or credentials can make up any notification of it",
+                "sender %s is trusted as %s at %s: it does not sign, so anybody who learns its"
+                " token or credentials can forge its notifications",
                 sender.name,
                 sender.profile.value,
                 sender.path,
             )
         elif not sender.has_keys:
             _log.warning(
-                "sender %s is trusted by %s alone at %s: that names no audience, so whoever else"
-                " verifies with the same secret or key can replay to here what it was sent",
+                "sender %s is trusted by %s alone at %s: that names no audience, so another"
+                " receiver with the same secret or key can replay its notifications to this one",
                 sender.name,
                 Scheme.STANDARD_WEBHOOKS.value,
                 sender.path,
@@ -192,7 +192,7 @@ def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
 
 
 async def _all_keys(entry: Entry, *, fetched: bool = True) -> HeldKeys:
-    """Return all keys of a sender, fetched where that is due; or those at hand, without a wait."""
+    """Return all keys of a sender: fetched if due, or without `fetched` only those in memory."""
     missing = None if fetched else entry.source.missing()
     try:
         if missing is None:
@@ -203,7 +203,7 @@ async def _all_keys(entry: Entry, *, fetched: bool = True) -> HeldKeys:
 
 
 async def _named_keys(entry: Entry, asked: KeysOf) -> HeldKeys:
-    """Return the keys that a request names, fetched where that is due."""
+    """Return the keys that a request names, fetched if due."""
     keys = {}
     try:
         for kid in dict.fromkeys(asked.kids(entry.sender)):
@@ -219,7 +219,7 @@ def load_trust(url: str, senders: Sequence[TrustedSender]) -> TrustSnapshot:
 
     Args:
         url: The base URL at which agents reach this receiver, without the senders' paths.
-        senders: Who is trusted.
+        senders: The trusted senders.
 
     Raises:
         ConfigError: A sender has a `jwks_url` (see `fetch_trust`), or a file is unusable.
@@ -227,8 +227,8 @@ def load_trust(url: str, senders: Sequence[TrustedSender]) -> TrustSnapshot:
     for sender in senders:
         if sender.jwks_url is not None:
             raise ConfigError(
-                f"sender {sender.name!r}: jwks_url: expected jwks_file or keys here;"
-                " fetch_trust() fetches"
+                f"sender {sender.name!r}: jwks_url: load_trust() fetches no keys: expected"
+                " jwks_file or keys, or use fetch_trust()"
             )
     return TrustSnapshot(
         url, [HeldKeys(sender=sender, keys=_local_keys(sender)) for sender in senders]
@@ -242,16 +242,16 @@ async def fetch_trust(
     allow: Sequence[str] = (),
     clock: Callable[[], datetime] = utc_now,
 ) -> TrustSnapshot:
-    """Return a snapshot of senders, their JWK Sets fetched now.
+    """Return a snapshot of senders, with their JWK Sets fetched now.
 
-    A sender whose set cannot be fetched is in it without keys: `verify_notification` answers 503
-    for it, and the next snapshot may have them.
+    A sender whose set cannot be fetched is in it without keys: `verify_notification` refuses it
+    with 503 until a later snapshot has them.
 
     Args:
         url: The base URL at which agents reach this receiver, without the senders' paths.
-        senders: Who is trusted.
-        allow: Hosts that are named for development.
-        clock: Returns now, aware, in UTC.
+        senders: The trusted senders.
+        allow: Hosts that are not checked, for development.
+        clock: Returns the current time, aware, in UTC.
 
     Raises:
         ConfigError: A URL is refused, or a file is unusable.
@@ -266,7 +266,7 @@ async def fetch_trust(
 def sender_keys(
     sender: TrustedSender, transport: Transport, clock: Callable[[], datetime]
 ) -> VerificationKeys:
-    """Return where a sender's keys are found: its pinned URL, its file, or its configuration.
+    """Return the source of a sender's keys: its pinned URL, its file, or its configuration.
 
     Raises:
         ConfigError: The file cannot be read, holds no usable key, or the URL is refused.

@@ -255,7 +255,7 @@ def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: 
         pytest.param("tasks", "tolerance_seconds", "{0}:9: senders[0].tol", id="wrong type"),
         pytest.param("https://client", "client", "{0}:1: url: expected an absolute", id="no URL"),
         pytest.param(
-            f'issuer = "{ISSUER}"\n', "", "{0}:4: senders[0]: expected issuer", id="no issuer"
+            f'issuer = "{ISSUER}"\n', "", "{0}:4: senders[0]: issuer: found none", id="no issuer"
         ),
         pytest.param(
             'jwks_file = "jwks.json"\n',
@@ -538,7 +538,7 @@ def test_expect_replaces_a_token_that_a_file_names(receiver_command: Run, config
     replaced = json.loads(ran.out)
     assert replaced["taskId"] == "task-1"
     assert replaced["token"] != minted["token"]
-    assert "no token that sender" in receiver_command("expect", "--replaces", str(old)).error
+    assert "no valid token of sender" in receiver_command("expect", "--replaces", str(old)).error
 
 
 def test_expect_says_that_a_file_is_no_text(receiver_command: Run, config: Path) -> None:

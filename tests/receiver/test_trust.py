@@ -318,7 +318,7 @@ def test_one_path_in_two_spellings_is_a_wrong_setting(spelling: str) -> None:
 def test_a_secret_that_no_request_can_bring_is_refused_and_not_told(
     where: str, secret: str
 ) -> None:
-    with pytest.raises(ConfigError, match="no request can bring") as refused:
+    with pytest.raises(ConfigError, match="no header can carry") as refused:
         TrustedSender(**{**SETTINGS, where: [secret]})
 
     assert "s3" not in str(refused.value)
@@ -327,7 +327,7 @@ def test_a_secret_that_no_request_can_bring_is_refused_and_not_told(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"algorithms": []}, "algorithms: expected at least one"),
+        ({"algorithms": []}, "algorithms: found none, expected at least one"),
         ({"algorithms": "ES256"}, "algorithms: expected a list"),
         ({"algorithms": ["none"]}, "algorithms: found 'none', expected one of ES256"),
     ],

@@ -180,7 +180,7 @@ async def test_it_is_named_at_the_start_and_at_each_acceptance(
 
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
-    assert "sender agent is admitted as unsigned-secret-only" in warnings[0]
+    assert "sender agent is trusted as unsigned-secret-only" in warnings[0]
     assert "accepted sender=agent profile=unsigned-secret-only" in caplog.text
 
 
