@@ -15,7 +15,14 @@ from pushkit.keys.jwk import SigningKey
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets
 from pushkit.storage.location import is_file
-from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered, variable_option
+from pushkit.terminal.options import (
+    FILE,
+    PATH,
+    OptionDecorator,
+    choice_option,
+    gathered,
+    variable_option,
+)
 from receiver.settings import ReceiverSettings, load_settings
 
 config_option = variable_option(
@@ -46,7 +53,7 @@ class InboxOptions:
         return location
 
 
-inbox_options: Given = gathered(
+inbox_options: OptionDecorator = gathered(
     "where",
     InboxOptions,
     config=config_option,
@@ -105,7 +112,7 @@ def _schemes(schemes: tuple[Scheme, ...], secrets_file: Path | None) -> Schemes:
     return Schemes(names=schemes, webhook_secrets=secrets)
 
 
-scheme_options: Given = gathered(
+scheme_options: OptionDecorator = gathered(
     "schemes",
     _schemes,
     schemes=choice_option(

@@ -13,7 +13,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.location import is_file
 from pushkit.terminal.databases import OperatedDatabase
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
-from pushkit.terminal.options import Given, gathered, variable_option
+from pushkit.terminal.options import OptionDecorator, gathered, variable_option
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -49,7 +49,7 @@ class Outbox(OperatedDatabase[A]):
         return super().change(work)
 
 
-def outbox_option(admin: Callable[[Database], A]) -> Given:
+def outbox_option(admin: Callable[[Database], A]) -> OptionDecorator:
     """`--database`: an outbox that is there, by what operators have of it, as `outbox`."""
 
     def found(database: str) -> Outbox[A]:

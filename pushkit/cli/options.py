@@ -22,7 +22,7 @@ from pushkit.signing.standard_webhooks import load_webhook_secrets
 from pushkit.terminal.options import (
     FILE,
     PATH,
-    Given,
+    OptionDecorator,
     choice_option,
     gathered,
     read_by,
@@ -88,7 +88,7 @@ class KeyFile:
 
 def key_file_options(
     says: str = "The key file.", default: Path | None = Path("keys.json")
-) -> Given:
+) -> OptionDecorator:
     """`--keys` and `--passphrase-file`: a `key_file`, None if none is named by default either."""
     keys = variable_option("--keys", type=PATH, default=default, envvar="PUSHKIT_KEYS", help=says)
     return gathered("key_file", _key_file, keys=keys, passphrase_file=_passphrase_option)
@@ -129,7 +129,7 @@ class SigningGiven:
         return Signing(schemes=self.schemes, webhook_secrets=self.webhook_secrets)
 
 
-def scheme_option(says: str) -> Given:
+def scheme_option(says: str) -> OptionDecorator:
     """`--scheme`, several times."""
     return choice_option(
         "--scheme", "schemes", of=Scheme, multiple=True, default=[Scheme.JWT.value], help=says
@@ -193,7 +193,7 @@ _FILTERS: Final = {
 }
 
 
-def filter_options(kind: Callable[..., object], **more: Given) -> Given:
+def filter_options(kind: Callable[..., object], **more: OptionDecorator) -> OptionDecorator:
     """What a filter of this kind knows, and more of its members: the filter as `wanted`."""
     known = inspect.signature(kind).parameters
     options = {name: option for name, option in _FILTERS.items() if name in known}

@@ -33,7 +33,7 @@ from pushkit.terminal.processes import (
     unless_stopped,
     until_stopped,
 )
-from pushkit.terminal.systemd import told_to_systemd
+from pushkit.terminal.systemd import reporting_to_systemd
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
@@ -94,7 +94,7 @@ async def _deliver(settings: WorkerSettings, sockets: Sequence[socket.socket]) -
         sender = _sender(settings)
         if not await unless_stopped(stop, sender.start()):
             return
-        async with sender, _operated(sender, sockets), told_to_systemd():
+        async with sender, _operated(sender, sockets), reporting_to_systemd():
             click.echo(f"process {os.getpid()} delivers for {settings.issuer}")
             await stop.wait()
             click.echo(f"process {os.getpid()} drains")

@@ -28,7 +28,7 @@ from pushkit.terminal.command import parse_age
 from pushkit.terminal.log_output import LogFormat
 from pushkit.terminal.options import (
     PATH,
-    Given,
+    OptionDecorator,
     age_option,
     allow_option,
     choice_option,
@@ -77,11 +77,11 @@ def _waits(value: str) -> tuple[timedelta, ...]:
     return tuple(parse_age(each.strip()) for each in value.split(","))
 
 
-def _age_option(name: str, default: str, says: str) -> Given:
+def _age_option(name: str, default: str, says: str) -> OptionDecorator:
     return age_option(name, metavar="AGE", default=default, help=says)
 
 
-def _keep_option(name: str, default: str, says: str) -> Given:
+def _keep_option(name: str, default: str, says: str) -> OptionDecorator:
     kept = read_by(lambda value: None if value == _FOREVER else parse_age(value))
     return click.option(name, metavar=f"AGE|{_FOREVER}", default=default, callback=kept, help=says)
 

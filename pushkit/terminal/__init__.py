@@ -1,1 +1,1 @@
-"""What the commands of both packages share: how they are called, write, run and read TOML."""
+"""Shared by the commands of both packages: options, output, processes, databases and TOML."""

@@ -1,6 +1,6 @@
-"""What commands share: `--json`, how they read an age, their colours, and how they end.
+"""Running commands: lazy groups, errors and exit statuses; `--json`, ages and colours.
 
-0 done, 1 refused or failed, 2 called wrongly; errors in readable lines.
+The exit status is 0 for success, 1 for a refusal or a failure, and 2 for a wrong call.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class LazyGroup(click.Group):
-    """A group of commands that are imported when they are asked for."""
+    """A group whose commands are imported on first use."""
 
     def __init__(
         self, *args: Any, modules: Mapping[str, str] | None = None, **options: Any
     ) -> None:
         super().__init__(*args, **options)
-        # The module of each, by its name; there it has the name with `_` for `-`.
+        # The module of each command, by the command's name; the function has `_` in place of `-`.
         self._modules = modules or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names."""
+        """Return the names of all commands."""
         return sorted({*super().list_commands(ctx), *self._modules})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -51,21 +51,21 @@ class LazyGroup(click.Group):
 def run_command(group: click.Group) -> None:
     """Run a click group, and exit.
 
-    What is raised on purpose, or by the operating system, becomes `error: …` on standard error, a
-    line each, and exit status 1; click itself answers a wrong call with its usage and status 2.
+    Errors of pushkit and of the operating system become lines `error: …` on standard error, and
+    exit status 1; click itself answers a wrong call with its usage and status 2.
     """
-    with errors_told():
+    with errors_reported():
         group()
 
 
 @contextlib.contextmanager
-def errors_told() -> Iterator[None]:
-    """End with status 1 upon what `run_command` tells of."""
+def errors_reported() -> Iterator[None]:
+    """Report errors of pushkit and of the operating system, and exit with status 1."""
     try:
         yield
     except PushkitError as exc:
         _fail(str(exc))
-    except OSError as exc:  # a disk that is full, a path that is too long
+    except OSError as exc:  # for example a full disk
         where = "" if exc.filename is None else f"{os.fsdecode(exc.filename)}: "
         _fail(f"{where}{exc.strerror or type(exc).__name__}")
 
@@ -77,7 +77,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def parse_age(value: str) -> timedelta:
-    """Read a value like `90m`, `12h`, `7d`; raise what click tells its user if it is none."""
+    """Read an age like `90m`, `12h` or `7d`. Raises click.BadParameter."""
     found = _AGE.fullmatch(value)
     if found is None:
         raise click.BadParameter("expected a number and s, m, h or d, for example 30d")
@@ -88,7 +88,7 @@ def parse_age(value: str) -> timedelta:
 
 
 def painted(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
-    """Return text in a colour, if standard output is a terminal; else as it is."""
+    """Return text with a style if standard output is a terminal, else unchanged."""
     # no-color.org: any value that is not empty.
     if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return text

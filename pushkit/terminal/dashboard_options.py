@@ -1,4 +1,4 @@
-"""Where a dashboard listens, and who may look and act: by options of a command, or by a file."""
+"""The settings of a dashboard, as options of a command."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from pathlib import Path
 
 import click
 
-from pushkit.terminal.options import PATH, Given, gathered
+from pushkit.terminal.options import PATH, OptionDecorator, gathered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardOptions:
-    """Where a dashboard listens, and who may look and act."""
+    """Where a dashboard listens, and what its visitors may do."""
 
-    # `host:port`. Beyond loopback a token is needed.
-    listen: str
+    listen: str  # `host:port`; a token is needed unless this is a loopback address
     variable: str  # the environment variable that may hold the token
-    hosts: tuple[str, ...] = ()  # names that it is served under
-    token_file: Path | None = None  # a file with the token, mode 0600; before the variable
-    allow_actions: bool = False  # whether who has the token may change anything
-    # A file that a line is added to for every action; None for standard error.
-    audit_log: Path | None = None
+    hosts: tuple[str, ...] = ()  # the names that `Host` headers may contain
+    token_file: Path | None = None  # a file with the token, mode 0600; precedes the variable
+    allow_actions: bool = False  # whether a visitor with the token may change anything
+    audit_log: Path | None = None  # gets a line for every action; None for standard error
 
 
-def dashboard_options(*, listen: str, variable: str) -> Given:
-    """Give a command these options, as one `DashboardOptions` that it calls `options`."""
+def dashboard_options(*, listen: str, variable: str) -> OptionDecorator:
+    """Add these options to a command, which gets a `DashboardOptions` as `options`."""
     return gathered(
         "options",
         functools.partial(DashboardOptions, variable=variable),
         listen=click.option(
-            "--listen", default=listen, help="Address and port. Beyond loopback a token is needed."
+            "--listen",
+            default=listen,
+            help="Address and port. Other addresses than loopback need a token.",
         ),
         hosts=click.option(
-            "--host", "hosts", multiple=True, help="A name that it is served under."
+            "--host", "hosts", multiple=True, help="A host name under which browsers reach it."
         ),
         token_file=click.option(
             "--token-file",
@@ -42,11 +42,13 @@ def dashboard_options(*, listen: str, variable: str) -> Given:
             help=f"A file with the token, mode 0600.  [env var: {variable} holds the token itself]",
         ),
         allow_actions=click.option(
-            "--allow-actions", is_flag=True, help="Let who has the token redrive, …"
+            "--allow-actions",
+            is_flag=True,
+            help="Allow actions, such as redrive, to visitors with the token.",
         ),
         audit_log=click.option(
             "--audit-log",
             type=PATH,
-            help="A file that a line is added to for every action.  [default: standard error]",
+            help="A file to which every action adds a line.  [default: standard error]",
         ),
     )

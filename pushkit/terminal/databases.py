@@ -1,4 +1,4 @@
-"""A database that commands look at, change or bring up to date."""
+"""Databases that commands read, change or migrate."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 check_option = click.option(
-    "--check", is_flag=True, help="Change nothing; exit status 1 if there is work."
+    "--check", is_flag=True, help="Change nothing; exit with 1 if a migration is needed."
 )
 
 
 class OperatedDatabase(Generic[A]):
-    """A database, by what operators have of it.
+    """A database for the commands of operators; opened for each use.
 
     Args:
-        find: Returns it, not yet open; raises ConfigError where there is none.
-        admin: Makes of it, once it is open, what operators have.
+        find: Returns the database, not yet open; raises ConfigError if there is none.
+        admin: Makes the operators' interface to the open database.
     """
 
     def __init__(self, find: Callable[[], Database], admin: Callable[[Database], A]) -> None:
@@ -34,11 +34,11 @@ class OperatedDatabase(Generic[A]):
         self._admin = admin
 
     def look(self, work: Callable[[A], Awaitable[R]]) -> R:
-        """Do what only reads: nothing can be written."""
+        """Run `work` on the database, opened for reading."""
         return asyncio.run(self._work(Access.READ, work))
 
     def change(self, work: Callable[[A], Awaitable[R]]) -> R:
-        """Do what writes."""
+        """Run `work` on the database, opened for writing, and show its progress."""
         with showing_progress():
             return asyncio.run(self._work(Access.WRITE, work))
 
@@ -48,7 +48,7 @@ class OperatedDatabase(Generic[A]):
 
 
 def migrate_database(found: Database, *, check: bool) -> None:
-    """Bring a database to this version's schema, or say what that would be; exit 1 if much is."""
+    """Migrate a database to this version's schema, or print what that would do, and exit."""
     schema = asyncio.run(found.schema())
     if check:
         schema.check_not_newer()

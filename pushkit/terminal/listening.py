@@ -1,4 +1,4 @@
-"""Sockets that listen where a setting or `--listen host:port` says."""
+"""Makes listening sockets for a setting or for `--listen host:port`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LISTEN_BACKLOG: Final = 1024
 
 
 def listen(address: str, *, setting: str) -> list[socket.socket]:
-    """Bind every address of a name, before there are processes that accept on them.
+    """Bind every address of a host, before the processes start that accept connections on them.
 
     Args:
-        address: `host:port`, an IPv6 address in brackets; without a host all of this machine.
-        setting: Which setting says so, for the error.
+        address: `host:port`, with brackets for IPv6; without a host all addresses of this machine.
+        setting: The name of the setting, for errors.
 
     Raises:
-        ConfigError: It is none, or cannot be had.
+        ConfigError: The address is malformed, or cannot be bound.
     """
     name, _, port = address.rpartition(":")
     if parse_host_and_port(f"*{address}" if address.startswith(":") else address) is None:
@@ -39,7 +39,7 @@ def listen(address: str, *, setting: str) -> list[socket.socket]:
 
 
 def listen_option(address: str) -> tuple[str, int]:
-    """Return the host and the port that `--listen` names. Raises ConfigError: it names none."""
+    """Return host and port of a `--listen` option. Raises ConfigError: it is malformed."""
     found = parse_host_and_port(address)
     if found is None:
         raise ConfigError(f"--listen: found {address!r}, expected host:port")
@@ -47,7 +47,7 @@ def listen_option(address: str) -> tuple[str, int]:
 
 
 def listening_at(address: str) -> socket.socket:
-    """Return a socket that listens there; port 0 is any. Raises ConfigError: it cannot be had."""
+    """Return a socket that listens at an address; port 0 takes a free one. Raises ConfigError."""
     host, port = listen_option(address)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -60,6 +60,6 @@ def listening_at(address: str) -> socket.socket:
 
 def _reason(exc: OSError) -> str:
     number = exc.errno or 0
-    # `create_server` tells of a name that nobody knows as if the system had said so.
+    # `create_server` reports an unknown name as a plain OSError with a negative number.
     is_of_name = isinstance(exc, socket.gaierror) or number < 0
     return str(exc.strerror).partition(" (while")[0] if is_of_name else os.strerror(number)

@@ -1,6 +1,6 @@
-"""Options of the commands of both packages, and what a command gets of them.
+"""Options of the commands of both packages.
 
-What belongs together comes to a command as one object: see `gathered`.
+Options that belong together reach a command as one object: see `gathered`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,29 @@ from pushkit.terminal.output import Columns, table_of
 if TYPE_CHECKING:
     from pushkit.bounded_json import JsonObject
 
-Given: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
-"""A decorator that gives a command an option, or several."""
+OptionDecorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
+"""Adds one or several options to a command."""
 
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-"""A file that is there."""
+"""A file that exists."""
 PATH: Final = click.Path(dir_okay=False, path_type=Path)
-"""A file that may be there."""
+"""A file that may not exist yet."""
 
 allow_option = click.option(
-    "--allow", multiple=True, metavar="HOST:PORT", help="A destination named for development."
+    "--allow",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="For development: a host for which the destination rules are lifted.",
 )
 
 
-def gathered(name: str, make: Callable[..., object], **options: Given) -> Given:
-    """Give a command options, and what is made of their values as one argument.
+def gathered(name: str, make: Callable[..., object], **options: OptionDecorator) -> OptionDecorator:
+    """Add options to a command, which gets one object made from their values.
 
     Args:
-        name: What the command calls it.
-        make: Makes it of the values, by name.
-        **options: What gives each value, in the order of `--help`; also what is gathered itself.
+        name: The name of the command's argument.
+        make: Makes the object; gets the values by name.
+        **options: Adds the option for each value, in the order of `--help`; may be gathered itself.
     """
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
@@ -59,19 +62,19 @@ def gathered(name: str, make: Callable[..., object], **options: Given) -> Given:
 
 
 def read_by(read: Callable[[Any], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return a callback of click that reads the value of an option, where it has one."""
+    """Return a callback for click that applies a function to the value of an option, if any."""
     return lambda _context, _parameter, value: None if value is None else read(value)
 
 
-def variable_option(*names: str, envvar: str, **more: Any) -> Given:
-    """Give a command an option that an environment variable may stand in for; the help says so."""
+def variable_option(*names: str, envvar: str, **more: Any) -> OptionDecorator:
+    """Add an option with an environment variable as its default, which `--help` mentions."""
     return click.option(*names, envvar=envvar, show_envvar=True, **more)
 
 
-def choice_option(*names: str, of: Iterable[Enum], **more: Any) -> Given:
-    """Give a command an option, or several values of one, that is a member of an enum by value.
+def choice_option(*names: str, of: Iterable[Enum], **more: Any) -> OptionDecorator:
+    """Add an option whose values are those of an enum; the command gets members of the enum.
 
-    What is not named here is as of `click.option`; a default is a value.
+    Other arguments are those of `click.option`; a default is a value, not a member.
     """
     members = {each.value: each for each in of}
 
@@ -81,24 +84,24 @@ def choice_option(*names: str, of: Iterable[Enum], **more: Any) -> Given:
     return click.option(*names, type=click.Choice(list(members)), callback=read_by(member), **more)
 
 
-def seconds_option(*names: str, within: tuple[int, int], **more: Any) -> Given:
-    """Give a command an option in whole seconds within bounds, as a `timedelta`."""
+def seconds_option(*names: str, within: tuple[int, int], **more: Any) -> OptionDecorator:
+    """Add an option in whole seconds within bounds; the command gets a `timedelta`."""
     span = read_by(lambda seconds: timedelta(seconds=seconds))
     return click.option(*names, type=click.IntRange(*within), callback=span, **more)
 
 
-def age_option(name: str, **more: Any) -> Given:
-    """Give a command an option like `90m`, `12h`, `7d`, as a `timedelta`."""
+def age_option(name: str, **more: Any) -> OptionDecorator:
+    """Add an option like `90m`, `12h` or `7d`; the command gets a `timedelta`."""
     return click.option(name, callback=read_by(parse_age), **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Which page of a list to show, and how."""
+    """Which page of a list to show, and in which format."""
 
-    after: Any  # the last id of the page before
-    limit: int  # how many at the most
-    as_json: bool  # whether as JSON, not as a table
+    after: Any  # the last id of the previous page
+    limit: int  # the maximum number of rows
+    as_json: bool  # as JSON instead of a table
 
     def show(
         self,
@@ -106,7 +109,7 @@ class Page:
         document: Callable[[Any], JsonObject],
         columns: Columns,
     ) -> None:
-        """Write what was found, which has ids, and whether there may be more."""
+        """Write the rows, which have ids, and say so if there may be more."""
         if self.as_json:
             click.echo(json.dumps([document(each) for each in found], indent=2))
             return
@@ -115,28 +118,30 @@ class Page:
             click.echo(f"there may be more: --after {found[-1].id}", err=True)
 
 
-def page_options(ids: type = str) -> Given:
-    """Give a command that lists what has such ids its `page`."""
+def page_options(ids: type = str) -> OptionDecorator:
+    """Add the options for one page of a list of rows with such ids, as `page`."""
     return gathered(
         "page",
         Page,
-        after=click.option("--after", type=ids, help="The last id of the page before."),
-        limit=click.option("--limit", type=click.IntRange(1, 10000), default=100),
+        after=click.option("--after", type=ids, help="The last id of the previous page."),
+        limit=click.option(
+            "--limit", type=click.IntRange(1, 10000), default=100, help="The rows of a page."
+        ),
         as_json=json_option,
     )
 
 
 def chosen_options(
-    kind: Callable[..., object], wanted: Given, *, all_says: str, ids: type = str
-) -> Given:
-    """Give a command what is `chosen`: by ids, by a filter or with `--all`.
+    kind: Callable[..., object], wanted: OptionDecorator, *, all_says: str, ids: type = str
+) -> OptionDecorator:
+    """Add what selects rows, as `chosen`: ids, a filter of this kind, or `--all`.
 
-    The filter, made without arguments, leaves nothing out; its options are gathered as `wanted`.
+    `kind()` is the filter that selects everything; `wanted` adds the options of a filter.
     """
 
     def choose(*, ids: tuple[object, ...], wanted: object, everything: bool) -> object:
         if [bool(ids), wanted != kind(), everything].count(True) != 1:
-            raise click.UsageError("expected either ids, or a filter, or --all")
+            raise click.UsageError("expected ids, filter options, or --all")
         return ids or wanted
 
     return gathered(

@@ -1,4 +1,4 @@
-"""How commands write: records, tables, moments, durations, and what others wrote."""
+"""Formats the output of commands: records, tables, times, durations and untrusted text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 Columns: TypeAlias = "dict[str, str | Callable[[Any], object]]"
-"""The columns of a table: under each heading the path of an attribute, or what makes a cell."""
+"""The columns of a table: for each heading, the path of an attribute or a function."""
 
 
 def example(*lines: str) -> str:
@@ -24,7 +24,7 @@ def example(*lines: str) -> str:
 
 
 def document(record: object, names: str = "") -> JsonObject:
-    """Return a record as a JSON object, moments as text: some members, parted by blanks, or all."""
+    """Return a record as a JSON object with times as text; `names` selects members, or all."""
     members = names.split() or [each.name for each in fields(cast("DataclassInstance", record))]
     return {name: _as_json(getattr(record, name)) for name in members}
 
@@ -38,7 +38,7 @@ def _as_json(value: Any) -> JsonValue:
 
 
 def table(*rows: Sequence[str]) -> str:
-    """Return rows of cells, the first one with the headings, in columns."""
+    """Return rows of cells, of which the first are the headings, aligned in columns."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     padded = ([c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in rows)
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
@@ -48,9 +48,9 @@ def columns(paths: str, **made: Callable[[Any], object]) -> Columns:
     """Return the columns of a table.
 
     Args:
-        paths: Paths of attributes, parted by blanks; `HEADING=path` where the heading is not the
-            path's last name.
-        **made: What makes the cells of columns behind those, by heading.
+        paths: Paths of attributes, separated by blanks; `HEADING=path` if the heading is not the
+            last name of the path.
+        **made: Functions that make the cells of further columns, by heading.
     """
     found: dict[str, str | Callable[[Any], object]] = {}
     for each in paths.split():
@@ -60,13 +60,13 @@ def columns(paths: str, **made: Callable[[Any], object]) -> Columns:
 
 
 def table_of(columns: Columns, found: Iterable[object]) -> str:
-    """Return a table with a row for each that was found."""
+    """Return a table with a row for each object."""
     cells = [attrgetter(each) if isinstance(each, str) else each for each in columns.values()]
     return table([*columns], *([_cell(read(each)) for read in cells] for each in found))
 
 
 def lines_of(found: JsonObject) -> str:
-    """Return a document in lines, each a member and its value."""
+    """Return a document as lines, one for each member."""
     shown = {
         name: ", ".join(map(str, value)) if isinstance(value, list) else value
         for name, value in found.items()
@@ -86,7 +86,7 @@ def _cell(value: object) -> str:
 
 
 def moment(found: datetime | None) -> str:
-    """Return a moment in UTC, to the second."""
+    """Return a time in UTC, to the second."""
     return "-" if found is None else found.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -96,12 +96,12 @@ def milliseconds(duration: timedelta | None) -> str:
 
 
 def in_a_line(text: str) -> str:
-    """Return a text that others wrote so that it stays on its line, and moves no cursor."""
+    """Return untrusted text on one line, without control characters."""
     return harmless(text.encode("utf-8", "backslashreplace")).replace("\n", "\\n")
 
 
 def harmless(text: bytes) -> str:
-    """Return bytes that others wrote as text that moves no cursor and sets no title."""
+    """Return untrusted bytes as text without control characters, except newlines and tabs."""
     decoded = text.decode("utf-8", "backslashreplace")
     return "".join(
         char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in decoded

@@ -1,4 +1,4 @@
-"""How services run: their event loop, several processes that do the same, who watches over them."""
+"""Running services: their event loop, their processes, and the supervisor of these."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from pushkit.scheduling.pump import cancelled
-from pushkit.terminal.command import errors_told
+from pushkit.terminal.command import errors_reported
 from pushkit.terminal.systemd import Relay
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -31,8 +31,8 @@ _LONGEST_PAUSE = timedelta(seconds=30)
 class _Child:
     process: SpawnProcess
     started: float  # monotonic
-    pause: timedelta  # from its start until another one may be started in its place
-    ended: float | None = None  # when its end was seen, and reported
+    pause: timedelta  # from its start until it may be replaced
+    ended: float | None = None  # when its end was noticed
 
     @property
     def dead(self) -> bool:
@@ -44,20 +44,20 @@ class _Child:
 
 
 class Supervisor:
-    """Runs a function in so many processes, until a stop signal comes."""
+    """Runs a function in several processes until a stop signal comes."""
 
     def __init__(
         self,
-        target: Callable[..., None],  # what each of them runs; importable, and ends upon SIGTERM
-        arguments: Sequence[object],  # its arguments; picklable, sockets included
+        target: Callable[..., None],  # run by each process; importable, and ends upon SIGTERM
+        arguments: Sequence[object],  # its arguments; picklable, may include sockets
         *,
-        count: int,  # how many
+        count: int,  # of processes
         name: str,  # for lists of processes
         deadline: timedelta,  # how long they may take to end; then they are killed
-        # How long after its own start a process that died is started again, at the earliest: longer
-        # while it keeps dying (`next_pause`). None: one that dies takes the whole with it.
+        # How long after its start a process that died is restarted at the earliest; longer if it
+        # keeps dying (`next_pause`). None: when one process dies, the others are stopped.
         restart_after: timedelta | None = None,
-        # Signals to hand on. A process has them blocked when it starts, and lets them in with
+        # Signals to forward. They are blocked when a process starts, until it calls
         # `accept_signal`.
         forward: Sequence[signal.Signals] = (),
     ) -> None:
@@ -74,39 +74,39 @@ class Supervisor:
         self._relay = Relay(count)
 
     def run(self) -> int:
-        """Run them; return the exit status of the whole: 1 if one died for good or was killed."""
-        with self._relay, _signals((*STOP_SIGNALS, *self._forward)) as came:
+        """Run the processes; return the exit status: 1 if one died for good or was killed."""
+        with self._relay, _signals((*STOP_SIGNALS, *self._forward)) as signals:
             self._children = [
                 self._spawn(number, self._first_pause) for number in range(self._count)
             ]
-            asked_to_stop = self._watch(came)
+            asked_to_stop = self._watch(signals)
             self._relay.stopping()
             killed = self._stop()
         return 0 if asked_to_stop and not killed else 1
 
-    def _watch(self, came: int) -> bool:
-        """Return True once a stop signal came, False once a process died that stays dead."""
+    def _watch(self, signals: int) -> bool:
+        """Return True when a stop signal came, False when a process died and is not restarted."""
         while True:
             sentinels = [child.process.sentinel for child in self._children if not child.dead]
             channels = self._relay.channels
-            ready = wait([came, *sentinels, *channels], self._until_restart())
-            self._relay.hear()
-            numbers = set(os.read(came, 4096)) if came in ready else set()
+            ready = wait([signals, *sentinels, *channels], self._until_restart())
+            self._relay.forward()
+            numbers = set(os.read(signals, 4096)) if signals in ready else set()
             if numbers & set(STOP_SIGNALS):
                 return True
             for child, number in itertools.product(self._children, numbers):
                 if child.process.pid is not None and not child.dead:
                     os.kill(child.process.pid, number)
-            self._bury(ready)
+            self._report_ended(ready)
             if not self._restarts and any(child.dead for child in self._children):
                 return False
             self._restart_due()
 
-    def _bury(self, ready: Sequence[object]) -> None:
-        """Note and report the processes whose end was seen."""
+    def _report_ended(self, ready: Sequence[object]) -> None:
+        """Record and report the processes that ended."""
         for child in self._children:
             if child.process.sentinel in ready:
-                child.process.join()  # the sentinel may be a moment ahead of the exit status
+                child.process.join()  # the sentinel may be ready before the exit status
                 child.ended = time.monotonic()
                 self._relay.forget(child.process.pid or 0)
                 ended = f"process {child.process.pid} ended with {child.process.exitcode}"
@@ -121,7 +121,7 @@ class Supervisor:
                 self._children[number] = self._spawn(number, pause)
 
     def _until_restart(self) -> float | None:
-        """Return the seconds until a dead process is started again; None if none waits for it."""
+        """Return the seconds until the next restart of a dead process; None if there is none."""
         due = [child.due for child in self._children if child.dead]
         return max(min(due) - time.monotonic(), 0) if due else None
 
@@ -131,17 +131,18 @@ class Supervisor:
             args=(self._target, *self._arguments),
             name=f"{self._name}-{number + 1}",
         )
-        # The mask is inherited: a signal that comes before its handler waits, and does not kill.
+        # The process inherits the mask: a signal before it has a handler is held, and does not
+        # kill it.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._forward)
         try:
-            with self._relay.heard():
+            with self._relay.receiving():
                 process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._forward)
         return _Child(process=process, started=time.monotonic(), pause=pause)
 
     def _stop(self) -> int:
-        """Let the processes end; return how many had to be killed."""
+        """Terminate the processes; return how many had to be killed."""
         for child in self._children:
             child.process.terminate()
         ends = time.monotonic() + self._deadline.total_seconds()
@@ -158,26 +159,26 @@ class Supervisor:
 
 
 def next_pause(pause: timedelta, lived: timedelta, *, first: timedelta) -> timedelta:
-    """Return the pause of what is started in the place of a process, after that one's and its life.
+    """Return the pause of a process's replacement, by the process's own pause and life.
 
-    One that lived for long died of something new; one that did not dies of the same again.
+    The pause doubles, up to 30 s, unless the process lived for that long: then it is the first one.
     """
     return first if lived >= _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
 
 
 def _run_child(target: Callable[..., None], *arguments: object) -> None:
-    with errors_told():
+    with errors_reported():
         target(*arguments)
 
 
 def is_first_process() -> bool:
-    """Say whether this is the only process, a supervisor's first, or one started in its place."""
+    """Return whether this is the only process, a supervisor's first, or a replacement of that."""
     process = multiprocessing.current_process()
     return multiprocessing.parent_process() is None or process.name.endswith("-1")
 
 
 def place_in_service() -> str | None:
-    """Return in whose place a supervisor started this process: the same after each death."""
+    """Return a name for this process's place under its supervisor, which a replacement keeps."""
     supervisor = multiprocessing.parent_process()
     if supervisor is None:
         return None
@@ -185,7 +186,7 @@ def place_in_service() -> str | None:
 
 
 def run_service_loop(main: Coroutine[Any, Any, None], *, uvloop: bool = True) -> None:
-    """Run a process of ours from start to end, on uvloop where it is installed, and may be used."""
+    """Run the coroutine of a service, on uvloop if that is installed and allowed."""
     new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     if uvloop:
         with contextlib.suppress(ImportError):
@@ -196,9 +197,9 @@ def run_service_loop(main: Coroutine[Any, Any, None], *, uvloop: bool = True) ->
 
 @contextlib.contextmanager
 def until_stopped() -> Iterator[asyncio.Event]:
-    """Yield an event that is set by a stop signal, or by the end of whatever supervises this.
+    """Yield an event that is set by a stop signal or by the end of the supervisor.
 
-    For the main thread of a process, inside its event loop.
+    Only for the main thread of a process, inside its event loop.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -215,7 +216,7 @@ def until_stopped() -> Iterator[asyncio.Event]:
 
 
 async def unless_stopped(stop: asyncio.Event, starting: Coroutine[Any, Any, None]) -> bool:
-    """Do what a service starts with; break it off, and return False, if it is stopped meanwhile."""
+    """Await the start of a service; if it is stopped meanwhile, cancel that and return False."""
     start, end = asyncio.create_task(starting), asyncio.create_task(stop.wait())
     await asyncio.wait([start, end], return_when=asyncio.FIRST_COMPLETED)
     end.cancel()
@@ -227,22 +228,22 @@ async def unless_stopped(stop: asyncio.Event, starting: Coroutine[Any, Any, None
 
 
 def accept_signal(number: signal.Signals, handler: Callable[[], None]) -> None:
-    """Let a signal in that the supervisor hands on; inside the event loop of the main thread."""
+    """Accept a signal that the supervisor forwards; inside the event loop of the main thread."""
     asyncio.get_running_loop().add_signal_handler(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
 
 
 @contextlib.contextmanager
 def _signals(numbers: Sequence[signal.Signals]) -> Iterator[int]:
-    """Yield a descriptor from which the numbers of the signals that came are read, a byte each."""
+    """Yield a descriptor from which the numbers of received signals are read, one byte each."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
 
-    def tell(number: int, _frame: object) -> None:
+    def write(number: int, _frame: object) -> None:
         with contextlib.suppress(BlockingIOError):
             os.write(write_end, bytes([number]))
 
-    before = {number: signal.signal(number, tell) for number in numbers}
+    before = {number: signal.signal(number, write) for number in numbers}
     try:
         yield read_end
     finally:

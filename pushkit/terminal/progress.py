@@ -1,4 +1,4 @@
-"""Long work on a terminal: how far it is, and what Ctrl-C leaves behind."""
+"""Shows the progress of long work on a terminal, and handles Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 def showing_progress() -> AbstractContextManager[None]:
-    """Show how many are done, if standard error is a terminal; end in good order upon Ctrl-C.
+    """Show how many items are done, if standard error is a terminal; exit cleanly upon Ctrl-C.
 
-    The work is done in lots, each in a transaction of its own, and finds by itself what is left:
-    the same command goes on.
+    For work in batches, each in its own transaction, that finds the remaining items when repeated.
     """
-    counter = _Counter(aloud=sys.stderr.isatty())
-    said = "interrupted after {}: they stay done, and the same command goes on"
-    return _showing(counter, said)
+    counter = _Counter(visible=sys.stderr.isatty())
+    message = "interrupted after {}: these stay done; run the same command again to continue"
+    return _showing(counter, message)
 
 
 def showing_steps(number: int) -> AbstractContextManager[None]:
-    """Show which of so many steps is done, of work that is one transaction; likewise upon Ctrl-C.
+    """Show how many of the steps of one transaction are done; exit cleanly upon Ctrl-C.
 
-    A step may take long, and says nothing meanwhile.
+    A step may take long, without progress meanwhile.
     """
-    counter = _Counter(aloud=sys.stderr.isatty(), steps=number)
+    counter = _Counter(visible=sys.stderr.isatty(), steps=number)
     counter.show()
-    said = "interrupted: all of it is done, or nothing; the same command does what is missing"
-    return _showing(counter, said)
+    message = "interrupted: everything is done, or nothing; run the same command again to make sure"
+    return _showing(counter, message)
 
 
 @contextlib.contextmanager
@@ -52,10 +51,10 @@ def _showing(counter: _Counter, interrupted: str) -> Iterator[None]:
 
 
 class _Counter:
-    def __init__(self, *, aloud: bool, steps: int | None = None) -> None:
+    def __init__(self, *, visible: bool, steps: int | None = None) -> None:
         self.done = 0
         self._steps = steps
-        self._aloud = aloud
+        self._visible = visible
         self._began = self._last = time.monotonic()
         self._width = 0
 
@@ -65,12 +64,12 @@ class _Counter:
             self.show()
 
     def show(self) -> None:
-        if not self._aloud:
+        if not self._visible:
             return
         self._last = now = time.monotonic()
         if self._steps is None:
             rate = self.done / (now - self._began)
-            line = f"{self.done:,} done, {rate:,.0f} a second; Ctrl-C stops, and may go on later"
+            line = f"{self.done:,} done, {rate:,.0f} a second; Ctrl-C stops, to continue later"
         else:
             line = f"{self.done} of {self._steps} steps done; Ctrl-C leaves everything as it was"
         click.echo(f"\r{line.ljust(self._width)}", err=True, nl=False)

@@ -1,8 +1,8 @@
-"""What systemd is told of a service: ready, alive, stopping (sd_notify(3)).
+"""Reports the state of a service to systemd: ready, alive, stopping (sd_notify(3)).
 
-`NOTIFY_SOCKET` says where; without it nothing is told. systemd listens to one process of a service.
-Where that one only supervises, the others tell it, and it is ready once all of them are, and alive
-for as long as none of them is silent.
+`NOTIFY_SOCKET` is systemd's socket; without it nothing is reported. systemd listens to one process
+of a service. If that process only supervises, the others report to it, and it reports ready when
+all of them are, and alive as long as all of them do.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _LONGEST: Final = 4096
 
 
 @contextlib.asynccontextmanager
-async def told_to_systemd() -> AsyncIterator[None]:
-    """Say that this process serves, for as long as this lasts and its event loop turns."""
+async def reporting_to_systemd() -> AsyncIterator[None]:
+    """Report this process as ready in this context, and alive while its event loop runs."""
     notify(_READY)
     period = _period()
     beating = None if period is None else asyncio.create_task(_beat(period / 2))
@@ -39,7 +39,7 @@ async def told_to_systemd() -> AsyncIterator[None]:
 
 
 def notify(state: str) -> None:
-    """Tell systemd, if it listens; what goes wrong with that is nobody else's."""
+    """Send a state to systemd, if it listens; errors are ignored."""
     address = os.environ.get(_SOCKET, "")
     if not address.startswith(("/", "@")):
         return
@@ -56,7 +56,7 @@ async def _beat(every: float) -> None:
 
 
 def _period() -> float | None:
-    """Return how often systemd wants to hear from this process; None for never."""
+    """Return the watchdog's period in seconds; None if systemd does not watch this process."""
     period, watched = os.environ.get(_PERIOD, ""), os.environ.get(_WATCHED)
     if not period.isdigit() or int(period) == 0 or watched not in {None, str(os.getpid())}:
         return None
@@ -64,7 +64,7 @@ def _period() -> float | None:
 
 
 class Relay:
-    """Hears what processes would tell systemd, and tells it what is so of all of them."""
+    """Receives what processes report to systemd, and reports what holds for all of them."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -89,12 +89,12 @@ class Relay:
 
     @property
     def channels(self) -> list[socket.socket]:
-        """What to wait for, and then to `hear`."""
+        """The socket to wait for before `forward`, in a list that may be empty."""
         return [] if self._channel is None else [self._channel]
 
     @contextlib.contextmanager
-    def heard(self) -> Iterator[None]:
-        """Let processes that are started within this tell this one."""
+    def receiving(self) -> Iterator[None]:
+        """Let processes started in this context report to this one."""
         if self._channel is None:
             yield
             return
@@ -106,22 +106,22 @@ class Relay:
             del os.environ[_SOCKET]
             os.environ.update({name: value for name, value in before.items() if value is not None})
 
-    def hear(self) -> None:
-        """Take in what was told, and hand on what is so of all."""
+    def forward(self) -> None:
+        """Read the reports of processes, and report to systemd what holds for all of them."""
         if self._channel is None:
             return
         with contextlib.suppress(BlockingIOError):
             while True:
-                said = dict(
+                report = dict(
                     line.split("=", 1)
                     for line in self._channel.recv(_LONGEST).decode().splitlines()
                     if "=" in line
                 )
-                who = said.get(_PROCESS, "")
-                if "READY" in said:
-                    self._ready.add(who)
-                if "WATCHDOG" in said:
-                    self._alive.add(who)
+                process = report.get(_PROCESS, "")
+                if "READY" in report:
+                    self._ready.add(process)
+                if "WATCHDOG" in report:
+                    self._alive.add(process)
         if not self._is_ready and len(self._ready) >= self._count:
             self._is_ready = True
             notify(_READY)
@@ -130,12 +130,12 @@ class Relay:
             notify(_ALIVE)
 
     def forget(self, process: int) -> None:
-        """Let a process that died count no longer, for itself or for one that is silent."""
+        """Forget the reports of a process that died, so that they cannot stand for another."""
         self._ready.discard(str(process))
         self._alive.discard(str(process))
 
     def stopping(self) -> None:
-        """Say that the service ends."""
+        """Report that the service stops."""
         notify(_STOPPING)
 
     @property

@@ -1,6 +1,6 @@
-"""What is wrong with a TOML document, member by member, in words of its author and not of a model.
+"""Describes the errors in a TOML document in its author's terms, not in those of pydantic.
 
-No value is repeated, which may be a secret, but for numbers that are out of range.
+Values may be secrets and are not repeated, except numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from pushkit.terminal.toml_places import Location, did_you_mean
 
-# By the beginning of the kind of mistake, as pydantic calls it.
+# By the beginning of pydantic's name for the mistake.
 _EXPECTED: Final = {
     "string_type": "a string",
     "path_type": "a string",
@@ -45,17 +45,17 @@ _TYPES: Final = (
 
 
 def mistakes_of(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[Location, str]]:
-    """Yield where each mistake is, and what was expected there."""
+    """Yield the location of each mistake, and a message with what was expected there."""
     for mistake in error.errors(include_url=False):
-        yield mistake["loc"], _said(mistake, model)
+        yield mistake["loc"], _message(mistake, model)
 
 
-def _said(mistake: ErrorDetails, model: type[BaseModel]) -> str:
+def _message(mistake: ErrorDetails, model: type[BaseModel]) -> str:
     kind, where = mistake["type"], mistake["loc"]
     if kind == "missing":
         return "expected, but missing"
     if kind == "extra_forbidden":
-        return _of_a_stranger(where, model)
+        return _unknown_setting(where, model)
     expected = next((says for name, says in _EXPECTED.items() if kind.startswith(name)), None)
     if expected is None:
         return mistake["msg"].removeprefix("Value error, ")
@@ -75,7 +75,7 @@ def _found(kind: str, found: object) -> str:
     return f", found {found}" if isinstance(found, int | float) else ""
 
 
-def _of_a_stranger(location: Location, model: type[BaseModel]) -> str:
+def _unknown_setting(location: Location, model: type[BaseModel]) -> str:
     name, table = str(location[-1]), _table_at(location[:-1], model) or model
     if name not in table.model_fields and name in model.model_fields:
         return "there is no such setting here: it belongs above the first [table]"
@@ -83,7 +83,7 @@ def _of_a_stranger(location: Location, model: type[BaseModel]) -> str:
 
 
 def _table_at(location: Location, model: type[BaseModel]) -> type[BaseModel] | None:
-    """Return what describes the table, or the list of tables, at a location; None for neither."""
+    """Return the model of the table, or of the list of tables, at a location; None for neither."""
     found: type[BaseModel] | None = model
     for step in location:
         if isinstance(step, str) and found is not None:

@@ -1,4 +1,4 @@
-"""Where a member stands in a TOML document, which the parser does not tell, and what was meant."""
+"""Finds the lines of members in a TOML document, and suggests corrections of names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEY = re.compile(r"^\s*([\w\"-]+)\s*=")
 
 
 def line_of(text: str, location: Location) -> int:
-    """Return the line of a TOML document where a member stands, or the nearest one above it."""
+    """Return the line number of a member in a TOML document, or of its closest parent."""
     best, best_depth = 1, 0
     table: Location = ()
     here: Location
@@ -39,13 +39,13 @@ def name_of(location: Location) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the suggestion that goes behind a message about an unknown name; empty for none."""
+    """Return a suggestion to append to a message about an unknown name; empty for none."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _opened(name: str, counts: dict[str, int], *, of_array: bool) -> Location:
-    """Return the path of a table, and count those of arrays."""
+    """Return the location of a table, and count the tables of each array."""
     if of_array:
         counts[name] = counts.get(name, -1) + 1
     path: list[int | str] = []

@@ -33,7 +33,7 @@ from pushkit.terminal.processes import (
     unless_stopped,
     until_stopped,
 )
-from pushkit.terminal.systemd import told_to_systemd
+from pushkit.terminal.systemd import reporting_to_systemd
 from receiver.receiver import Receiver
 from receiver.reload import SettingsWatcher, watching
 from receiver.serving.server import HttpServer
@@ -153,7 +153,7 @@ async def _serve(
                 _operated(receiver, sockets.ops),
                 _looked_at(receiver, settings, sockets),
                 _server(receiver, settings, sockets.webhook, tls),
-                told_to_systemd(),
+                reporting_to_systemd(),
             ):
                 _say_what_is_served(receiver, settings)
                 click.echo(f"process {os.getpid()} serves")

@@ -278,12 +278,12 @@ def test_a_process_that_died_does_not_speak_for_one_that_is_silent(
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", systemd.variables["NOTIFY_SOCKET"])
     with Relay(2) as relay, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as process:
-        with relay.heard():
+        with relay.receiving():
             process.connect(os.environ["NOTIFY_SOCKET"])
 
         def says(word: str, number: int) -> None:
             process.send(f"{word}=1\nX_PROCESS={number}\n".encode())
-            relay.hear()
+            relay.forward()
 
         for number in (101, 102):  # started again and again, beside one that does not begin
             says("READY", number)
