@@ -413,11 +413,11 @@ async def bare_posts(load: Load) -> Cost:
     filler = b" " * max(0, 560 + load.body_bytes - len(body) - 18)
     headers = [("Content-Type", "application/a2a+json"), ("Authorization", "Bearer " + "x" * 420)]
     targets = [client.policy.check(load.url(task)) for task in range(load.tasks)]
-    within = {"timeout": timedelta(seconds=10), "body_within": timedelta(seconds=1)}
+    timeout, body_within = timedelta(seconds=10), timedelta(seconds=1)
 
     async def send(task: int) -> None:
         said = body % time.monotonic_ns() + filler
-        await client.post(targets[task], headers, said, **within)
+        await client.post(targets[task], headers, said, timeout=timeout, body_within=body_within)
 
     cost = await run(load, send)
     await client.close()

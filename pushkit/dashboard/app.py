@@ -1,4 +1,4 @@
-"""The sender's dashboard: routes, and what the buttons do."""
+"""The sender's dashboard: its routes and its actions."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def sender_dashboard(
     keys: KeySource | None = None,
     issuer: str | None = None,
 ) -> Site:
-    """Return a sender's dashboard, to be mounted where operators are.
+    """Return a sender's dashboard, to mount where only operators can reach it.
 
         app.add_subapp("/ops", sender_dashboard(push, token=token, hosts=["ops.example.com"]).app())
         app.mount("/ops", sender_dashboard(push, token=token, hosts=["ops.example.com"]).asgi())
 
-    It shows what tasks contain: serve it where operators are, never beside the webhook of others.
+    It shows what tasks contain: never serve it to the public.
 
     Args:
         sender: The sender.
-        token: What readers show; 20 characters or more.
+        token: The token that readers need; 20 characters or more.
         hosts: The names that it is served under.
         allow_actions: Whether anything may be changed.
         keys: The signing keys, to show their states.
-        issuer: `iss` of its notifications, to show them whole.
+        issuer: `iss` of the sender's notifications, to show their claims in full.
 
     Raises:
         ConfigError: The token is too short.
@@ -76,7 +76,7 @@ def dashboard_app(
     issuer: str | None = None,
     clock: Callable[[], datetime] = utc_now,
 ) -> Site:
-    """Return the dashboard over an outbox that is open."""
+    """Return the dashboard of an open outbox."""
     pages = Pages(outbox, subscriptions, keys=keys, issuer=issuer, clock=clock)
     site = Site(access=access, templates=_TEMPLATES, title="pushkit", clock=clock)
     site.show("/", "overview.html", pages.overview)
@@ -106,7 +106,7 @@ def _add_actions(site: Site, outbox: OutboxAdmin, subscriptions: SubscriptionAdm
     async def cancel(ids: list[str]) -> tuple[JsonObject, str]:
         done = await outbox.cancel(ids)
         not_done = {} if len(done) == len(ids) else {"not_pending": len(ids) - len(done)}
-        return _came_to("cancelled", done, not_done)
+        return _result("cancelled", done, not_done)
 
     async def redrive_all(request: PageRequest) -> str:
         query = {name: request.field(name) for name in _FILTERS if request.field(name)}
@@ -129,7 +129,7 @@ def _add_actions(site: Site, outbox: OutboxAdmin, subscriptions: SubscriptionAdm
 def _add_change(site: Site, name: str, change: _Change, done: str) -> None:
     async def one(request: PageRequest) -> str:
         found = await change([id_of(request)])
-        said = done if found.ids else "It was so already."
+        said = done if found.ids else "Nothing changed: it was in that state already."
         if found.missing:
             said = "There is no such subscription."
         return f"/subscriptions/{quote(id_of(request), safe='')}?{urlencode({'said': said})}"
@@ -138,7 +138,7 @@ def _add_change(site: Site, name: str, change: _Change, done: str) -> None:
 
 
 def _found_by(wanted: str) -> str:
-    """Return the page of what somebody looks for: an id, a destination, else a task."""
+    """Return the page for a search text: an id, a destination, or else a task."""
     if wanted.startswith("dlv_"):
         return f"/deliveries/{quote(wanted, safe='')}"
     if wanted.startswith("sub_"):
@@ -147,10 +147,10 @@ def _found_by(wanted: str) -> str:
 
 
 def _again(done: str, found: Redriven | Retried) -> tuple[JsonObject, str]:
-    return _came_to(done, found.ids, {why.value: n for why, n in found.reasons.items()})
+    return _result(done, found.ids, {why.value: n for why, n in found.reasons.items()})
 
 
-def _came_to(done: str, ids: Sequence[str], not_done: dict[str, int]) -> tuple[JsonObject, str]:
+def _result(done: str, ids: Sequence[str], not_done: dict[str, int]) -> tuple[JsonObject, str]:
     said = f"{len(ids)} {done}"
     if not_done:
         said += "; not " + ", ".join(f"{n} ({why})" for why, n in sorted(not_done.items()))

@@ -1,4 +1,4 @@
-"""Is the sender healthy: a pure rule over figures and keys, and what to do where it is not."""
+"""The sender's health: a pure rule from figures and keys to findings, each with a remedy."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _OLD = timedelta(hours=1)
 
 
 def findings(figures: OutboxFigures, ring: KeyRing | None) -> Iterator[Finding]:
-    """Yield what is to be known."""
+    """Yield what an operator should know."""
     yield from _of_deliveries(figures)
     if ring is not None:
         try:
             ring.active_key(figures.now)
         except NoSigningKeyError as exc:
-            says, mends = f"Nothing can be signed: {exc}.", mend("no_signing_key")
-            yield Finding(Severity.FAILURE, says, mends, "/keys")
+            says = f"Nothing can be signed: {exc}."
+            yield Finding(Severity.FAILURE, says, mend("no_signing_key"), "/keys")
 
 
 def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
     if overdue and not figures.local_faults:
         yield Finding(
             Severity.FAILURE,
-            "Deliveries that could be attempted are not taken.",
+            "Deliveries are due, and no worker claims them.",
             "Does a worker run (pushkit worker, or the agent's own)? If so, it is short of slots or"
             " of CPU.",
             "/deliveries?state=pending",
@@ -41,7 +41,7 @@ def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
         waits = "delivery waits" if number == 1 else "deliveries wait"
         yield Finding(
             Severity.FAILURE,
-            f"{number} {waits} because of something on this side: {meaning(code)}.",
+            f"{number} {waits} because of an error on this side: {meaning(code)}.",
             mend(code),
             f"/deliveries?state=pending&error={code}",
         )
@@ -50,29 +50,29 @@ def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             f"{fail} or asked to wait.",
-            "Deliveries to them are tried again by themselves; the others go on.",
+            "Deliveries to them are retried automatically; deliveries to others continue.",
             "/destinations",
         )
     if died := sum(each.state is DeliveryState.DEAD for each in figures.finished):
         yield Finding(
             Severity.WARNING,
             f"{died} dead {'letter' if died == 1 else 'letters'} within the last hour.",
-            "Look at why; redrive them once their webhook is mended.",
+            "Look at their errors; redrive them once their webhook works again.",
             "/deliveries?state=dead",
         )
     elif figures.dead.number:
         yield Finding(
             Severity.NOTE,
             "There are dead letters, none of them new.",
-            "Redrive or leave them: they go by themselves when their retention ends.",
+            "Redrive them, or leave them: they are deleted when their retention ends.",
             "/deliveries?state=dead",
         )
     oldest = figures.oldest_pending_at
     if oldest is not None and figures.now - oldest > _OLD:
         yield Finding(
             Severity.NOTE,
-            "The oldest delivery in turn has waited for more than an hour.",
-            "It is tried again by the retry schedule.",
+            "The oldest delivery at the head of a queue has waited for more than an hour.",
+            "It is attempted again by the retry schedule.",
             "/deliveries?state=pending",
         )
 
@@ -83,70 +83,71 @@ def meaning(code: str) -> str:
         return ERROR_CODES[code]
     if code.startswith("status_"):
         return f"the webhook answered {code.removeprefix('status_')}"
-    return "an error of this side of that name"
+    return "an error on this side"
 
 
 def mend(code: str) -> str:
-    """Return what to do about an error code."""
+    """Return what an operator can do about an error code."""
     if code.startswith("status_5"):
         code = "status_500"
     return _MENDS.get(
-        code, "Look at the attempts below and at the webhook's log; redrive once it is mended."
+        code, "Look at the attempts below and at the webhook's log; redrive once it works again."
     )
 
 
 _NOT_ACCEPTED = (
-    "The webhook did not accept our credentials, token or signature: does it know the present keys,"
-    " issuer and URL? Redrive after that is mended."
+    "The webhook did not accept the credentials, token or signature: does it know the current keys,"
+    " issuer and URL? Redrive after that is corrected."
 )
-_NOT_UNSEALED = "Give the workers the secret key it was sealed with (docs/secrets.md)."
+_NOT_UNSEALED = "Give the workers the secret key that it was sealed with (docs/secrets.md)."
 _MENDS = {
-    "status_500": "The webhook's own log says why. It is tried again by the schedule; what is dead"
-    " can be redriven once the webhook works.",
+    "status_500": "The webhook's own log says why. Pending deliveries are retried by the schedule;"
+    " dead letters can be redriven once the webhook works.",
     "status_401": _NOT_ACCEPTED,
     "status_403": _NOT_ACCEPTED,
-    "status_404": "Nothing is at that path: the client has to register its webhook's present URL.",
+    "status_404": "Nothing is at that path: the client has to register its webhook's current URL.",
     "redirect": "Redirects are never followed: the client has to register the final URL.",
-    "rejected": "The webhook found the body wrong: does it speak the version of A2A that it was"
+    "rejected": "The webhook refused the body: does it speak the version of A2A that it was"
     " registered with? Its own log says more.",
-    "conflict": "The webhook knows this id with another body: it was given somebody else's state,"
+    "conflict": "The webhook knows this id with another body: its database is another receiver's,"
     " or an older copy of its own.",
-    "gone": "The webhook said that it wants nothing any more. Enabling its subscription takes that"
-    " back (pushkit subscriptions enable --resend).",
-    "too_large": "Raise the webhook's (or its proxy's) limit of a body, or send artifacts by URL.",
-    "unsupported_media_type": "The webhook has to take application/a2a+json, and"
-    " application/json of versions before A2A 1.0.",
-    "unprocessable": "The webhook read the body and wanted another: does it speak the version of"
+    "gone": "The webhook wants no more notifications. To send to it again, enable its subscription"
+    " (pushkit subscriptions enable --resend).",
+    "too_large": "Raise the body limit of the webhook or its proxy, or send artifacts by URL.",
+    "unsupported_media_type": "The webhook has to accept application/a2a+json, and"
+    " application/json for versions before A2A 1.0.",
+    "unprocessable": "The webhook read the body but did not accept it: does it speak the version of"
     " A2A that it was registered with? Its own log says more.",
     "timeout": "The webhook took longer than an attempt may (15 s, unless the sender's timeout says"
-    " otherwise): it should answer first and work afterwards.",
+    " otherwise): it should answer first, and work afterwards.",
     "dns_failure": "Is the name still registered? Look it up from this machine.",
-    "connection_refused": "Nobody listens there: the webhook is down, or a firewall refuses.",
-    "tls_failure": "Certificate, name or version: openssl s_client -connect host:port shows it.",
-    "transport": "The connection broke: a proxy or the server ended it before its answer, as one"
-    " does that refuses a client certificate.",
-    "address_refused": "The name leads to a private or forbidden address. An intranet is opened by"
-    " allow_networks (docs/destinations.md).",
-    "destination_refused": "The URL breaks a rule of the destination policy: see"
-    " docs/destinations.md for what can be opened.",
-    "ownership_unproven": "The webhook has to answer the question of ownership:"
+    "connection_refused": "Nothing listens there: the webhook is down, or a firewall refuses.",
+    "tls_failure": "Certificate, name or version: openssl s_client -connect host:port shows which.",
+    "transport": "The connection broke: the server or a proxy closed it before an answer, as a"
+    " server does that refuses a client certificate.",
+    "address_refused": "The name resolves to a private or forbidden address. allow_networks permits"
+    " an intranet (docs/destinations.md).",
+    "destination_refused": "The URL breaks a rule of the destination policy: docs/destinations.md"
+    " says which rules can be relaxed.",
+    "ownership_unproven": "The webhook has to answer the ownership challenge:"
     " see docs/destinations.md.",
-    "too_old": "It waited longer than the retry policy allows. Redriving it begins its age anew.",
+    "too_old": "It waited longer than the retry policy allows. Redriving it resets its age.",
     "subscription_missing": "Nothing, if it was removed on purpose; its client can register again.",
-    "superseded": "Nothing: a newer status has said it. SenderOptions(coalesce=) allows that.",
+    "superseded": "Nothing: a newer status replaced it, as SenderOptions(coalesce=) allows.",
     "invalid_configuration": "The message, or the workers' log, names the setting.",
     "sealed_secret": _NOT_UNSEALED,
     "secret_key_missing": _NOT_UNSEALED,
     "no_signing_key": "Run pushkit keys list, then pushkit keys rotate.",
     "key_file": "Can this process read the key file? The message, or its log, says what is wrong.",
-    "signing_failed": "The KMS or the function that chooses failed: the workers' log says how.",
-    "egress_proxy": "Is the proxy up, and its user and password right? The workers' log has what it"
-    " answered.",
+    "signing_failed": "The KMS, or the function that chooses a signature, failed: see the workers'"
+    " log.",
+    "egress_proxy": "Is the proxy up, and are its user and password right? The workers' log has its"
+    " answer.",
     "resources_exhausted": "Raise the limit of open files (ulimit -n, LimitNOFILE=), or find what"
     " does not close its files.",
     "oauth": "The authorization server gave no token: is it reachable, and the client valid?",
-    "storage": "The database refused: the message, or the workers' log, has its words.",
+    "storage": "The database refused: the message, or the workers' log, has its error.",
     "unexpected_error": "A defect: the workers' log has its traceback.",
-    "worker_died": "A worker ended in the middle of an attempt. Its deliveries come back.",
+    "worker_died": "A worker ended during an attempt. Its deliveries are attempted again.",
     "lease_expired": "An attempt was not settled in time: a worker hangs, or is short of CPU.",
 }

@@ -1,4 +1,4 @@
-"""The OpenAPI description of the dashboard's API."""
+"""The OpenAPI description of the sender's dashboard API."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
         "activates_at retires_at revoked_at: moment?",
     ),
     "Keys": record("is_known: flag", "keys: Key[]"),
-    "Done": record("ids: text[]", "not_done: counts # How many were left as they are, by why."),
+    "Done": record("ids: text[]", "not_done: counts # How many were not changed, by reason."),
 }
 
 
@@ -116,9 +116,9 @@ _CURSOR: Final[JsonObject] = {"type": "string", "pattern": CURSOR_PATTERN}
 _ID: Final = parameter(
     "id", {"type": "string", "minLength": 1, "maxLength": 128}, "Its id.", "path"
 )
-_BEFORE: Final = parameter("before", "name", "`before` of the page before.")
+_BEFORE: Final = parameter("before", "name", "`before` of the previous page.")
 _OF: Final = (
-    parameter("task", "name", "Of this task; without `tenant`, of the tenant without a name."),
+    parameter("task", "name", "Of this task; without `tenant`, of the unnamed tenant."),
     parameter("tenant", "name", "Of this tenant."),
     parameter("owner", "name", "Of this owner."),
     parameter("origin", "name", "To this destination: https://host:port."),
@@ -126,16 +126,16 @@ _OF: Final = (
 
 
 def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
-    """Return the description."""
+    """Return the description of the API below `server`."""
     paths: JsonObject = {
-        "/overview": get("Overview", "Whether the sender is healthy, in one look."),
+        "/overview": get("Overview", "Whether the sender is healthy, and its main figures."),
         "/deliveries": get(
             "Deliveries",
-            "Deliveries, newest first. A page may end before it is full: go on by `before`.",
+            "Deliveries, newest first. A page may not be full: `before` leads to the next one.",
             parameter("state", "DeliveryState", "In this state."),
             *_OF,
             parameter("subscription", "name", "Of this subscription."),
-            parameter("error", "name", "Whose last error has this code."),
+            parameter("error", "name", "With this code as their last error."),
             _BEFORE,
             LIMIT,
         ),
@@ -144,12 +144,14 @@ def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
             "One delivery with its attempts, and its request rebuilt.",
             _ID,
             parameter("body", "shown", "1: with the body."),
-            parameter("answers", "shown", "1: with the answers that were kept."),
+            parameter("answers", "shown", "1: with the webhook's answers, if they were stored."),
         ),
         "/subscriptions": get(
             "Subscriptions",
             "Subscriptions, newest first, without secrets.",
-            parameter("state", "SubscriptionState", "In this state; all but withdrawn ones."),
+            parameter(
+                "state", "SubscriptionState", "In this state; by default all but `withdrawn`."
+            ),
             *_OF,
             _BEFORE,
             LIMIT,
@@ -157,24 +159,24 @@ def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
         "/subscriptions/{id}": get("SubscriptionReport", "One subscription.", _ID),
         "/destinations": get(
             "Destinations",
-            "Destinations that have failed, with their breakers.",
-            parameter("after", _CURSOR, "`after` of the page before."),
+            "Destinations that failed or asked to wait, with their breakers.",
+            parameter("after", _CURSOR, "`after` of the previous page."),
             LIMIT,
         ),
         "/keys": get("Keys", "The signing keys and their states."),
     }
     if with_actions:
         for name, says in (
-            ("redrive", "Bring a dead letter back."),
-            ("resend", "Send again what was delivered or cancelled."),
-            ("retry", "Try what is pending now."),
-            ("cancel", "Cancel what is pending."),
+            ("redrive", "Redrive a dead letter."),
+            ("resend", "Send a delivered or cancelled delivery again."),
+            ("retry", "Attempt a pending delivery now."),
+            ("cancel", "Cancel a pending delivery."),
         ):
             paths[f"/deliveries/{{id}}/{name}"] = {"post": operation("Done", says, _ID)}
     return api_document(
         server,
         title="pushkit dashboard",
-        says="What the sender's dashboard shows. Moments are in UTC.",
+        says="What the sender's dashboard shows. Times are in UTC.",
         paths=paths,
         schemas=_SCHEMAS,
     )

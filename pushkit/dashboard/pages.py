@@ -1,4 +1,4 @@
-"""What each page shows, as a JSON document: the pages and the API are made of the same."""
+"""The documents of the sender's dashboard: its pages and its API show the same ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from pushkit.webui.site import id_of
 
 _DELIVERED: Final = DeliveryState.DELIVERED
 _SPARK_ATTEMPTS: Final = 40
-_SPARKED: Final = 200  # of what ended last, whose attempts are looked at
+_SPARKED: Final = 200  # the last finished deliveries, whose attempts are shown
 _PART: Final = "([A-Za-z0-9_.~-]|%[2-9A-F][0-9A-F])"
 CURSOR_PATTERN: Final = f"^({_PART}*/){{2}}{_PART}+$"
 _CURSOR: Final = re.compile(CURSOR_PATTERN)
@@ -49,7 +49,7 @@ _JWT: Final = re.compile(rb"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 
 
 class Pages:
-    """Documents over the operators' doors."""
+    """Documents from the operators' view of outbox, subscriptions and keys."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Pages:
         self._clock = clock
 
     async def overview(self, _request: PageRequest) -> JsonObject:
-        """Return what says whether the sender is healthy, in one look."""
+        """Return the verdict, and the figures and errors behind it."""
         figures = await self._outbox.figures()
         ring = self._keys.ring() if self._keys else None
         delivered = [each for each in figures.finished if each.state is _DELIVERED]
@@ -147,7 +147,7 @@ class Pages:
         """Return a page of subscriptions, newest first."""
         query = request.query
         wanted = SubscriptionFilter(
-            state=choice_of(query, "state", SubscriptionState), **_of(query)
+            state=choice_of(query, "state", SubscriptionState), **_shared_filter(query)
         )
         page = await self._subscriptions.browse(
             wanted, before=text_of(query, "before"), limit=limit_of(query)
@@ -169,7 +169,7 @@ class Pages:
         }
 
     async def destinations(self, request: PageRequest) -> JsonObject:
-        """Return a page of destinations that have failed, and those that were delivered to last."""
+        """Return a page of destinations with failures or a wait, and the last attempted ones."""
         now, limit = self._clock(), limit_of(request.query)
         after = _destination_key(request.query.get("after") or None)
         page = await self._outbox.destinations(after=after, limit=limit + 1)
@@ -190,7 +190,7 @@ class Pages:
         }
 
     async def keys(self, _request: PageRequest) -> JsonObject:
-        """Return the signing keys and their states, if they are known here."""
+        """Return the signing keys and their states, if the dashboard was given them."""
         return {"is_known": self._keys is not None, "keys": [*self._key_documents(self._clock())]}
 
     # --- parts ---------------------------------------------------------------------------------
@@ -202,16 +202,16 @@ class Pages:
         return [key_document(ring, entry, now) for entry in ring.keys]
 
     async def _answer(self, subscription_id: str, answer: bytes | None) -> str | None:
-        """Return what a webhook answered, without the secrets that it may have echoed."""
+        """Return a webhook's answer, without the secrets that it may have echoed."""
         if answer is None:
             return None
         found = await self._subscriptions.without_secrets(subscription_id, answer)
         if found is None:
-            return "(not shown: the secrets that it may repeat cannot be opened here)"
+            return "(not shown: it may repeat secrets that this dashboard has no key to open)"
         return _JWT.sub(b"<JWT ***>", found).decode("utf-8", "backslashreplace")
 
     async def _speeds(self, finished: Sequence[Finished]) -> dict[str, list[float]]:
-        """Return how long the last attempts at each destination took, the oldest first."""
+        """Return the durations of the last attempts by origin, in seconds, the oldest first."""
         lately = finished[:_SPARKED]
         attempts = await self._outbox.attempts_of([each.id for each in lately])
         found: dict[str, list[float]] = defaultdict(list)
@@ -222,11 +222,11 @@ class Pages:
     def _destination(
         self, each: DestinationStanding, now: datetime, speeds: Mapping[str, list[float]]
     ) -> JsonObject:
-        from_failures = self._outbox.breaker.failures
+        threshold = self._outbox.breaker.failures
         state = "closed"
         if each.waits_until > now:
-            state = "open" if each.failures >= from_failures else "waits"
-        elif each.failures >= from_failures:
+            state = "open" if each.failures >= threshold else "waits"
+        elif each.failures >= threshold:
             state = "half_open"
         return {
             **document(each, "tenant owner origin"),
@@ -238,27 +238,27 @@ class Pages:
 
 
 def delivery_filter(query: Mapping[str, str]) -> DeliveryFilter:
-    """Return the filter that a query means. Raises ConfigError: a wrong value."""
+    """Return the filter that a query asks for. Raises ConfigError: a wrong value."""
     return DeliveryFilter(
         state=choice_of(query, "state", DeliveryState),
         subscription_id=text_of(query, "subscription"),
         error=text_of(query, "error"),
-        **_of(query),
+        **_shared_filter(query),
     )
 
 
-def _of(query: Mapping[str, str]) -> dict[str, Any]:
-    """Return what filters of deliveries and of subscriptions both have."""
+def _shared_filter(query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the members that filters of deliveries and of subscriptions share."""
     names = {"tenant": "tenant", "owner": "owner", "task_id": "task", "origin": "origin"}
     return {member: text_of(query, name) for member, name in names.items()}
 
 
 def _destination_key(after: str | None) -> DestinationKey | None:
-    """Return the key that a cursor is (see `_cursor`)."""
+    """Return the destination of a cursor (see `_cursor`)."""
     if after is None:
         return None
     if not _CURSOR.fullmatch(after):
-        raise ConfigError("after: expected what a page before returned as `after`")
+        raise ConfigError("after: expected the `after` of the previous page")
     tenant, owner, origin = map(unquote, after.split("/"))
     return (tenant, owner, origin)
 

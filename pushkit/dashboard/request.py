@@ -1,7 +1,7 @@
-"""A request as it was sent, rebuilt from what is stored of it, its secrets masked.
+"""The request of an attempt, rebuilt from stored rows, with its secrets masked.
 
-What stands in no row is not shown: the operator's own credentials for a destination, schemes
-beside the JWT, and the signature itself, which is made anew for every attempt and kept nowhere.
+It lacks what no row holds: the operator's own credentials for a destination, signature schemes
+other than the JWT, and the signature itself, which is made for each attempt and never stored.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def rebuilt_request(
     delivery: DeliverySummary,
     subscription: Subscription | None,
     *,
-    body: bytes | None,  # its body; None where it cannot be opened here
+    body: bytes | None,  # None if this process has no key to open it
     sent_at: datetime,
-    ring: KeyRing | None,  # who signed; None if that is not known here
-    issuer: str | None,  # `iss`; None if that is not known here
+    ring: KeyRing | None,  # the signing keys; None if the dashboard was not given them
+    issuer: str | None,  # `iss`; None if the dashboard was not given it
 ) -> JsonObject | None:
-    """Return the request of one attempt; None if its subscription is gone."""
+    """Return the request of one attempt; None if its subscription was removed."""
     if subscription is None:
         return None
     try:

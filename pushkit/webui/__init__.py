@@ -1,1 +1,1 @@
-"""What the dashboards of both packages share: who may look, and the frame of every page."""
+"""Shared by the dashboards of both packages: access rules, and the frame of every page."""

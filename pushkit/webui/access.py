@@ -1,14 +1,14 @@
-"""Who may look at a dashboard, and act on it: rules over headers, without a web framework.
+"""Access to a dashboard, for reading and for actions: rules over headers, without a web framework.
 
-1. `Host` names this machine as it was asked, or a name that was configured: otherwise a page on the
-   web could point its own name at a loopback address, and read (DNS rebinding).
-2. Without a token the dashboard is for loopback alone, for reading alone, and for no proxy.
-3. With a token everything needs it: as a Bearer token, or by a session that a login with it began.
-4. An action is from a page of ours (`Origin`, `Sec-Fetch-Site`) and carries the token of its form;
-   or it carries the Bearer token, which no browser adds by itself.
+1. `Host` must be the address that the request reached, or a configured name. Otherwise a web page
+   could point its own name at a loopback address and read the dashboard (DNS rebinding).
+2. Without a token, the dashboard is read-only, and only for loopback clients without a proxy.
+3. With a token, every request needs it: as a Bearer token, or by a session that began with it.
+4. An action comes from a page of this dashboard (`Origin`, `Sec-Fetch-Site`) and carries the
+   token of its form; or it carries the Bearer token, which no browser adds by itself.
 
-Sessions and form tokens are authenticated with a key that is made of the token: nothing is stored,
-every process with the same token agrees, and a new token ends them all.
+Sessions and form tokens are authenticated with a key derived from the token: nothing is stored,
+all processes with the same token accept them, and a new token ends them all.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ SESSION_LIFETIME: Final = timedelta(hours=12)
 _TOKEN = re.compile(r"[!-~]+")
 _NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9a-fA-F.:]*:[0-9a-fA-F.]*:[0-9a-fA-F.:]*", re.ASCII)
 _HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII)
-# What says that somebody else asks through this connection.
-_OF_PROXIES: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+# Fields that a proxy adds: the client is then not the peer of the connection.
+_PROXY_FIELDS: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardAccess:
-    """Who may look, and act.
+    """The access rules of one dashboard.
 
     Raises:
-        ConfigError: A short token, one that is not visible ASCII, actions without one, or a host
-            that is none, or has a port.
+        ConfigError: The token is short or not visible ASCII, actions have no token, or a host is
+            not a host name or has a port.
     """
 
-    # What readers show; None for loopback alone.
+    # The token that every request needs; None allows reading from loopback only.
     token: str | None = field(default=None, repr=False)
     allow_actions: bool = False  # whether anything may be changed
-    # Names that `Host` may have besides the address that was asked, and `localhost`.
+    # Names that `Host` may have besides the address that the request reached, and `localhost`.
     hosts: Collection[str] = ()
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class DashboardAccess:
     # --- 1. the host ---------------------------------------------------------------------------
 
     def knows_host(self, host: str | None, asked: str | None) -> bool:
-        """Say whether `Host` means this dashboard, asked at an address of this machine."""
+        """Return whether `Host` means this dashboard; `asked` is the address it was reached at."""
         match = _HOST.fullmatch(host or "")
         if match is None:
             return False
@@ -82,34 +82,34 @@ class DashboardAccess:
             return is_loopback(asked)
         return _same_address(name, asked)
 
-    # --- 2. and 3. who ---------------------------------------------------------------------------
+    # --- 2. and 3. reading -----------------------------------------------------------------------
 
     def may_read_without_token(self, peer: str | None, headers: Mapping[str, str]) -> bool:
-        """Say whether a request may read without showing anything; names in small letters."""
+        """Return whether a request may read without a token; `headers` has lower-case names."""
         return (
             self.token is None
             and is_loopback(peer)
-            and not any(name in headers for name in _OF_PROXIES)
+            and not any(name in headers for name in _PROXY_FIELDS)
         )
 
     def holds_token(self, token: str) -> bool:
-        """Say whether a token is the one, in time that tells nothing of it."""
+        """Return whether a token is the right one, compared in constant time."""
         if self.token is None:
             return False
         return hmac.compare_digest(_digest(token), _digest(self.token))
 
     def holds_bearer(self, authorization: str | None) -> bool:
-        """Say whether an `Authorization` field carries the token."""
+        """Return whether an `Authorization` field carries the token."""
         scheme, _, token = (authorization or "").partition(" ")
         return scheme.lower() == "bearer" and self.holds_token(token.strip())
 
     def begin_session(self, now: datetime) -> str:
-        """Return the value of a cookie that stands for the token."""
+        """Return the value of a new session's cookie."""
         value = f"{int((now + SESSION_LIFETIME).timestamp())}.{secrets.token_hex(16)}"
         return f"{value}.{self._sign('session', value)}"
 
     def holds_session(self, cookie: str | None, now: datetime) -> bool:
-        """Say whether a cookie is one that was begun with this token, and has not ended."""
+        """Return whether a cookie is of a session that began with this token and is not over."""
         value, _, signature = (cookie or "").rpartition(".")
         if self.token is None or not _is_equal(signature, self._sign("session", value)):
             return False
@@ -118,19 +118,19 @@ class DashboardAccess:
     # --- 4. actions ----------------------------------------------------------------------------
 
     def form_token(self, session: str, path: str) -> str:
-        """Return what the form of one action carries, in one session."""
+        """Return the token that the form of one action carries, in one session."""
         return self._sign("form", f"{session} {path}")
 
     def holds_form(self, session: str, path: str, token: str) -> bool:
-        """Say whether a form token is of this action and session."""
+        """Return whether a form token is of this action and session."""
         return _is_equal(token, self.form_token(session, path))
 
     @staticmethod
     def is_same_origin(headers: Mapping[str, str]) -> bool:
-        """Say whether a browser states that a page of ours asks. One that states nothing does not.
+        """Return whether a browser states that the request is from a page of this dashboard.
 
-        The names of fields are in small letters. The scheme is not compared: TLS may have ended
-        before this process.
+        The names of fields are in lower case. A request that states nothing is refused. The scheme
+        is not compared: a proxy may terminate TLS.
         """
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
         if site is not None and site != "same-origin":
@@ -147,7 +147,7 @@ class DashboardAccess:
 
 
 def is_loopback(address: str | None) -> bool:
-    """Say whether an address is this machine's own, of loopback."""
+    """Return whether an address is a loopback address."""
     try:
         found = ipaddress.ip_address((address or "").partition("%")[0])
     except ValueError:

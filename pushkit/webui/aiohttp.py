@@ -1,4 +1,4 @@
-"""A dashboard as an aiohttp application, to be run alone or mounted by `add_subapp`."""
+"""A dashboard as an aiohttp application, run alone or mounted by `add_subapp`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def application(site: Site) -> web.Application:
-    """Return an application of every path of a site."""
+    """Return an application that serves every path of a site."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         answer = await site.answer(
@@ -45,7 +45,7 @@ def _request(request: web.Request) -> PageRequest:
 
 
 async def read_body(request: web.Request, limit: int) -> bytes | None:
-    """Return the body of a request; None once it is longer than the limit, or breaks off."""
+    """Return the body of a request; None if it exceeds the limit or is cut off."""
     body = bytearray()
     with contextlib.suppress(ConnectionError, web.RequestPayloadError):
         async for chunk in request.content.iter_any():

@@ -1,4 +1,4 @@
-"""A dashboard as an ASGI application, to be run alone or mounted: `app.mount("/ops", …)`."""
+"""A dashboard as an ASGI application, run alone or mounted: `app.mount("/ops", …)`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AsgiSite:
         self._site = site
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Serve one request, or the lifespan of a server: there is nothing to start or end."""
+        """Serve one request; acknowledge a server's lifespan events, for which nothing is done."""
         if scope["type"] == "lifespan":
             for done in ("startup", "shutdown"):
                 await receive()
@@ -42,29 +42,29 @@ class AsgiSite:
 
 
 async def refuse_websocket(receive: _Receive, send: _Send) -> None:
-    """Close a WebSocket that asks to be opened; the server answers 403."""
+    """Refuse a WebSocket handshake; the server answers 403."""
     await receive()
     await send({"type": "websocket.close", "code": 1000})
 
 
 def mounted_at(scope: Mapping[str, Any]) -> str:
-    """Return what of a request's `path` the application is mounted at; empty at the root.
+    """Return the part of a request's `path` under which the application is mounted.
 
-    In ASGI `path` has the whole, and `root_path` what is mounted.
+    Empty at the root. In ASGI, `path` is the whole path, and `root_path` its mounted part.
     """
     path, root = f"{scope['path']}/", scope.get("root_path", "").rstrip("/")
     if not path.startswith(f"{root}/"):
-        # A server that was told a root path that the proxy strips may leave it out of `path`.
-        # Starlette adds what it mounts behind it, and says here where that begins.
+        # A server may leave a root path that its proxy strips out of `path`. Starlette appends
+        # its own mounts to `root_path`, and keeps the server's part in `app_root_path`.
         root = root.removeprefix(scope.get("app_root_path", root))
     return root if path.startswith(f"{root}/") else ""
 
 
 def path_within(scope: Mapping[str, Any]) -> str:
-    """Return the path below the mount as it came, where the server gives it: with its %2F."""
+    """Return the path below the mount, undecoded if the server has `raw_path`: with its %2F."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     path = raw.partition(b"?")[0].decode("latin-1")
-    # By its slashes: what is encoded in it may be spelled in several ways.
+    # The mount is counted by its slashes: its encoding may be spelled in several ways.
     _, *segments = path.split("/")
     return "/" + "/".join(segments[mounted_at(scope).count("/") :])
 
@@ -87,7 +87,7 @@ def _request(scope: _Message) -> PageRequest:
 
 
 async def read_body(receive: _Receive, limit: int) -> bytes | None:
-    """Return the body of a request; None once it is longer than the limit, or breaks off."""
+    """Return the body of a request; None if it exceeds the limit or is cut off."""
     body, more = bytearray(), True
     while more:
         message = await receive()
@@ -111,8 +111,8 @@ async def _send(answer: Answer, receive: _Receive, send: _Send) -> None:
 async def _send_events(
     moments: AsyncGenerator[bytes, None], receive: _Receive, send: _Send
 ) -> None:
-    """Send events until they end, or nobody listens any more: a server says that by `receive`."""
-    gone = asyncio.ensure_future(_gone(receive))
+    """Send events until they end or the client disconnects, which `receive` reports."""
+    gone = asyncio.ensure_future(_disconnected(receive))
     try:
         async with contextlib.aclosing(moments) as events:
             async for event in events:
@@ -123,6 +123,6 @@ async def _send_events(
         gone.cancel()
 
 
-async def _gone(receive: _Receive) -> None:
+async def _disconnected(receive: _Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""What both dashboards show in documents, take from queries, and say of what they find."""
+"""The parts of documents that both dashboards share: pages, figures, query values, findings."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ MAX_CHARS: Final = 512
 TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f]*$"
 _TEXT: Final = re.compile(TEXT_PATTERN)
 _BUCKETS: Final = 60
-# Lines of deep JSON are mostly indentation: a megabyte of it comes to 70, and takes seconds.
+# Deep JSON is mostly indentation: a megabyte of it becomes 70 MB, and takes seconds.
 _MAX_INDENTED_BYTES: Final = 64 * 1024
 
 
 def page_document(name: str, page: Page[T], document: Callable[[T], JsonObject]) -> JsonObject:
-    """Return a page of a list that is looked through from its newest."""
+    """Return a page of a list that is read from its newest item."""
     items = [document(each) for each in page.items]
     return {name: [*items], "before": page.before, "is_cut": page.is_cut}
 
 
 def percentile(ordered: Sequence[float], part: float) -> float | None:
-    """Return what so great a part of some values does not exceed; None of none."""
+    """Return the percentile of sorted values, for a part of 0 to 1; None without values."""
     return ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else None
 
 
 def percentiles(values: Iterable[float]) -> JsonObject:
-    """Return the median of some values, and what 95 and 99 of a hundred do not exceed."""
+    """Return the 50th, 95th and 99th percentile of some values."""
     ordered = sorted(values)
     return {f"p{part}": percentile(ordered, part / 100) for part in (50, 95, 99)}
 
@@ -46,20 +46,20 @@ def percentiles(values: Iterable[float]) -> JsonObject:
 def buckets(
     found: Iterable[tuple[datetime, str]], names: Sequence[str], since: datetime, now: datetime
 ) -> list[JsonValue]:
-    """Return how much there is of each name in each sixtieth of a time."""
+    """Count the items of each name in each sixtieth of a period."""
     whole = max(now - since, timedelta(seconds=1))
     width = whole / _BUCKETS
     counted: list[dict[str, int]] = [dict.fromkeys(names, 0) for _ in range(_BUCKETS)]
     for at, name in found:
-        place = (at - since) // width
-        counted[min(max(place, 0), _BUCKETS - 1)][name] += 1
+        index = (at - since) // width
+        counted[min(max(index, 0), _BUCKETS - 1)][name] += 1
     return [
         {"at": (since + whole * n / _BUCKETS).isoformat(), **each} for n, each in enumerate(counted)
     ]
 
 
 def shown_body(body: bytes | None) -> str | None:
-    """Return a body as people read it: JSON in lines, anything else, or a long one, as it is."""
+    """Return a body for reading: JSON indented; anything else, or a long body, as it is."""
     if body is None:
         return None
     text = body.decode("utf-8", "backslashreplace")
@@ -72,7 +72,7 @@ def shown_body(body: bytes | None) -> str | None:
 
 
 def text_of(query: Mapping[str, str], name: str) -> str | None:
-    """Return a value of a query, None if empty. Raises ConfigError: no database takes it."""
+    """Return a value of a query, None if empty. Raises ConfigError: too long, or control chars."""
     found = query.get(name) or None
     if found is not None and (len(found) > MAX_CHARS or not _TEXT.fullmatch(found)):
         raise ConfigError(f"{name}: expected at most {MAX_CHARS} characters, none of control")
@@ -80,7 +80,7 @@ def text_of(query: Mapping[str, str], name: str) -> str | None:
 
 
 def choice_of(query: Mapping[str, str], name: str, known: type[E]) -> E | None:
-    """Return a value of a query that is one of some words. Raises ConfigError: it is none."""
+    """Return a value of a query as a member of an enumeration. Raises ConfigError: it is none."""
     found = query.get(name) or None
     if found is not None and found not in {*known}:
         raise ConfigError(f"{name}: expected one of {', '.join(known)}")
@@ -88,7 +88,7 @@ def choice_of(query: Mapping[str, str], name: str, known: type[E]) -> E | None:
 
 
 def limit_of(query: Mapping[str, str]) -> int:
-    """Return how many a page may have. Raises ConfigError: it is no number, or too large."""
+    """Return the most items of a page. Raises ConfigError: it is not a number from 1 to 200."""
     text = query.get("limit", "50")
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= 200):
         raise ConfigError("limit: expected a number from 1 to 200")
@@ -96,7 +96,7 @@ def limit_of(query: Mapping[str, str]) -> int:
 
 
 class Severity(IntEnum):
-    """How bad a finding is; the worst one is what the overview says first."""
+    """The severity of a finding; the worst one decides the verdict of the overview."""
 
     NOTE = 0
     WARNING = 1
@@ -117,7 +117,7 @@ _VERDICTS: Final = ("healthy", "attention", "failing")  # by severity
 
 
 def verdict_document(findings: Iterable[Finding]) -> JsonObject:
-    """Return the verdict and what it is made of, the worst first."""
+    """Return the verdict and the findings it is made of, the worst first."""
     ordered = sorted(findings, key=lambda each: -each.severity)
     worst = ordered[0].severity if ordered else Severity.NOTE
     return {

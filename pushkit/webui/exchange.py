@@ -1,4 +1,4 @@
-"""A request for a page and its answer, whichever server has them: aiohttp's, or one of ASGI."""
+"""A request for a page and its answer, independent of the server: aiohttp's or an ASGI server."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from urllib.parse import parse_qsl
 _MAX_VALUES = 1000
 
 ReadForm: TypeAlias = Callable[[int], Awaitable[bytes | None]]
-"""Reads the body of a request; None once it is longer than the limit, or breaks off."""
+"""Reads the body of a request, up to a limit in bytes; None if it is longer, or cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """A request."""
+    """A request for a page."""
 
     method: str
-    # The path under which the dashboard stands, percent-encoded, without a slash at its end.
+    # The path under which the dashboard is mounted, percent-encoded, without a trailing slash.
     root: str
     path: str  # the path below it, percent-encoded
-    query: Mapping[str, str]  # what it asks for
-    # Its header fields by name, in small letters (`joined_fields`).
+    query: Mapping[str, str]  # the first value of each name
+    # The header fields by lower-case name (`joined_fields`).
     headers: Mapping[str, str] = field(repr=False)
-    peer: str | None  # the address that it came from
-    asked: str | None  # the address of this machine that its connection leads to
+    peer: str | None  # the address of the client
+    asked: str | None  # the address of this machine that the client connected to
     is_secure: bool = False  # whether it came over TLS
-    # What stands in its path, by the names of the route.
+    # The values of the route's parameters in the path, by name.
     values: Mapping[str, str] = field(default_factory=dict)
-    # What a form says; its names may stand several times.
+    # The values of a form; a name may have several.
     form: Mapping[str, list[str]] = field(default_factory=dict, repr=False)
 
     def cookie(self, name: str) -> str:
-        """Return a cookie; empty if there is none of that name."""
+        """Return the value of a cookie; empty if there is none of that name."""
         for each in self.headers.get("cookie", "").split(";"):
             found, _, value = each.strip().partition("=")
             if found == name:
@@ -41,23 +41,23 @@ class PageRequest:
         return ""
 
     def field(self, name: str) -> str:
-        """Return what a form says once; empty if it does not."""
+        """Return the first value of a form's field; empty if there is none."""
         return next(iter(self.form.get(name, ())), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer: with a body, or with events for as long as they come."""
+    """An answer: a body, or a stream of server-sent events."""
 
-    status: int = 200  # the status
-    headers: tuple[tuple[str, str], ...] = ()  # its header fields
-    body: bytes = field(default=b"", repr=False)  # its body
-    # What is sent in place of a body, as it comes; whoever serves closes it.
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = field(default=b"", repr=False)
+    # Sent one by one in place of a body; the server's adapter closes the generator.
     events: AsyncGenerator[bytes, None] | None = None
 
 
 class Refused(Exception):  # noqa: N818  # an answer, no error of this program
-    """Raised where a request is answered with a refusal."""
+    """Raised to answer a request with a refusal."""
 
     def __init__(self, status: int, text: str, *headers: tuple[str, str]) -> None:
         super().__init__(text)
@@ -66,7 +66,7 @@ class Refused(Exception):  # noqa: N818  # an answer, no error of this program
 
 
 class SeeOther(Exception):  # noqa: N818  # an answer, no error of this program
-    """Raised where another page is to be shown: a path below the dashboard's root."""
+    """Raised to redirect (303) to another page: a path below the dashboard's root."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -74,7 +74,7 @@ class SeeOther(Exception):  # noqa: N818  # an answer, no error of this program
 
 
 def joined_fields(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return header fields by name, in small letters; what stands twice is one value of both."""
+    """Return header fields by lower-case name; the values of a repeated name are joined."""
     found: dict[str, str] = {}
     for name, value in fields:
         name = name.lower()  # noqa: PLW2901  # the same name
@@ -84,7 +84,7 @@ def joined_fields(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def values_of(encoded: str) -> dict[str, list[str]]:
-    """Return the values of a query or a form. Raises Refused: there are too many."""
+    """Return the values of a query or a form by name. Raises Refused: there are too many."""
     try:
         pairs = parse_qsl(encoded, keep_blank_values=True, max_num_fields=_MAX_VALUES)
     except ValueError as exc:

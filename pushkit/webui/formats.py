@@ -1,4 +1,4 @@
-"""How pages write moments, durations, numbers and small pictures. Pure functions over documents."""
+"""Template filters for times, durations, numbers and small charts: pure functions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def utc(moment: str | None) -> str:
-    """Return a moment to the second, in UTC."""
+    """Return a time to the second, in UTC."""
     return _NONE if moment is None else _read(moment).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def relative(moment: str | None, now: datetime) -> str:
-    """Return a moment as people say it: `5 min ago`, `in 3 h`."""
+    """Return a time relative to now: `5 min ago`, `in 3 h`."""
     if moment is None:
         return _NONE
     seconds = (now - _read(moment)).total_seconds()
@@ -41,7 +41,7 @@ def lasting(seconds: float) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return a duration that is mostly short."""
+    """Return a duration in milliseconds, or in a larger unit from one second on."""
     if seconds is None:
         return _NONE
     if seconds < 1:
@@ -50,12 +50,12 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def counted(found: Mapping[str, int | bool]) -> str:
-    """Return a number that was counted up to a bound."""
+    """Return a count, with a `+` if counting stopped at its bound."""
     return f"{found['number']:,}" + ("+" if found["more"] else "")
 
 
 def points(values: Sequence[float], width: int = 120, height: int = 28) -> str:
-    """Return the points of a line in an SVG of this size: the oldest value at the left."""
+    """Return the points of an SVG polyline of this size: the oldest value at the left."""
     if not values:
         return ""
     top = max(values) or 1.0
@@ -67,20 +67,20 @@ def points(values: Sequence[float], width: int = 120, height: int = 28) -> str:
 
 
 def bars(values: Sequence[float], height: int = 60) -> list[float]:
-    """Return the heights of bars in an SVG of this height."""
+    """Return the heights of the bars of an SVG of this height."""
     top = max(values, default=0) or 1.0
     return [round(height * value / top, 1) for value in values]
 
 
 def phases(attempt: Mapping[str, JsonValue], width: float = 100.0) -> list[dict[str, JsonValue]]:
-    """Return the phases of an attempt as parts of a bar: name, where it begins, how long it is."""
+    """Return the phases of an attempt as parts of a bar: name, start, width and duration."""
     names = ("resolve", "connect", "wait", "body")
     took = {name: attempt.get(f"{name}_seconds") for name in names}
     known = {name: each for name, each in took.items() if isinstance(each, int | float)}
     whole = attempt["duration_seconds"]
     total = max(whole if isinstance(whole, int | float) else 0, sum(known.values())) or 1.0
     found: list[dict[str, JsonValue]] = []
-    # What is left over is ours: signing, a turn, a token of OAuth.
+    # The rest of the duration is this side's: signing, waiting for a connection, an OAuth token.
     at = width * (1 - sum(known.values()) / total)
     for name, seconds in known.items():
         size = width * seconds / total
@@ -94,7 +94,7 @@ def _read(moment: str) -> datetime:
 
 
 def coded(text: str) -> Markup:
-    """Return a text as markup, what stands in backticks as code."""
+    """Return a text as markup, with the parts in backticks as code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  # escaped before
 
 

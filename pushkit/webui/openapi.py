@@ -1,4 +1,4 @@
-"""The words of which both dashboards describe their APIs (OpenAPI 3.1)."""
+"""Helpers with which both dashboards describe their APIs (OpenAPI 3.1)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _WORDS: Final[dict[str, JsonObject]] = {
 
 
 def schema_of(written: str) -> JsonObject:
-    """Return the schema that a word stands for, or a reference to the one of that name.
+    """Return the schema of a word, or a reference to the schema of that name.
 
-    With `[]` behind it a list of it, with `?` that or null.
+    A trailing `[]` means a list of it, a trailing `?` that or null.
     """
     if written.endswith("?"):
         return {"anyOf": [schema_of(written[:-1]), {"type": "null"}]}
@@ -37,14 +37,14 @@ def schema_of(written: str) -> JsonObject:
 def record(*lines: str) -> JsonObject:
     """Return a schema of an object that has these members, and no others.
 
-    Each line is `names: schema`, the names parted by blanks; behind ` # ` what is to be said of it.
+    Each line is `names: schema # description`: names separated by spaces, the description optional.
     """
     members: dict[str, JsonValue] = {}
     for line in lines:
         names, _, rest = line.partition(": ")
         written, _, says = rest.partition(" # ")
-        told: JsonObject = {"description": says} if says else {}
-        members |= {name: schema_of(written) | told for name in names.split()}
+        description: JsonObject = {"description": says} if says else {}
+        members |= {name: schema_of(written) | description for name in names.split()}
     return {
         "type": "object",
         "properties": members,
@@ -54,14 +54,14 @@ def record(*lines: str) -> JsonObject:
 
 
 def one_of(names: Iterable[str]) -> JsonObject:
-    """Return a schema of one of some words."""
+    """Return a schema of an enumeration."""
     return {"type": "string", "enum": [*map(str, names)]}
 
 
 def parameter(
     name: str, schema: JsonObject | str, says: str, where: str = "query", *, required: bool = False
 ) -> JsonObject:
-    """Describe a parameter; what stands in a path is required."""
+    """Describe a parameter; one in a path is always required."""
     return {
         "name": name,
         "in": where,
@@ -75,7 +75,7 @@ LIMIT: Final = parameter(
     "limit", {"type": "integer", "minimum": 1, "maximum": 200}, "How many at most; 50 by default."
 )
 _SHARED: Final[dict[str, JsonValue]] = {
-    "AtMost": record("number: integer", "more: flag # Counting ended at the number."),
+    "AtMost": record("number: integer", "more: flag # Counting stopped at the number."),
     "Verdict": one_of(("healthy", "attention", "failing")),
     "Severity": one_of(("note", "warning", "failure")),
     "Finding": record("severity: Severity", "says mend link: text"),
@@ -87,9 +87,9 @@ _SHARED: Final[dict[str, JsonValue]] = {
 def api_document(
     server: str, *, title: str, says: str, paths: JsonObject, schemas: dict[str, JsonValue]
 ) -> JsonObject:
-    """Return a description of an API that stands below a path of a server.
+    """Return the description of an API whose paths are below `server`.
 
-    Its operations are by path; what they answer is by name, beside what all dashboards do.
+    `schemas` are the API's own, by name; those that all dashboards share are added.
     """
     return {
         "openapi": "3.1.0",
@@ -105,7 +105,7 @@ def api_document(
 
 
 def get(schema: str, says: str, *parameters: JsonObject) -> JsonObject:
-    """Describe a path that can be read."""
+    """Describe a path that answers GET."""
     return {"get": operation(schema, says, *parameters)}
 
 
@@ -113,13 +113,13 @@ _REFUSALS: Final = {
     "400": "A parameter is wrong.",
     "401": "No token, or a wrong one.",
     "403": "Not allowed.",
-    "404": "There is none.",
+    "404": "Not found.",
     "503": "The database cannot be read.",
 }
 
 
 def operation(schema: str, says: str, *parameters: JsonObject) -> JsonObject:
-    """Describe an operation by what it answers."""
+    """Describe an operation by the schema of its answer."""
     found: JsonObject = {"application/json": {"schema": schema_of(schema)}}
     problem: JsonObject = {"application/problem+json": {"schema": schema_of("Problem")}}
     answers: JsonObject = {"200": {"description": "Found.", "content": found}}

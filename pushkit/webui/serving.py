@@ -28,19 +28,19 @@ _WRITTEN: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def access_of(options: DashboardOptions) -> DashboardAccess:
-    """Return who may look and act.
+    """Return the access rules that the options ask for.
 
     Raises:
-        ConfigError: No token where one is needed, an empty or a weak one.
-        KeyFileError: The file of the token cannot be read, or others may.
+        ConfigError: A needed token is missing, or a token is empty or weak.
+        KeyFileError: The token's file cannot be read, or other users may read it.
     """
     token = secret_variable(options.variable)
     if options.token_file is not None:
         found = read_private(options.token_file, made_by="openssl rand -hex 20 >")
         token = found.decode("utf-8", "replace").strip()
     host = options.listen.rpartition(":")[0].strip("[]")
-    beyond = host != "localhost" and not is_loopback(host)
-    if token is None and (options.allow_actions or beyond):
+    is_exposed = host != "localhost" and not is_loopback(host)
+    if token is None and (options.allow_actions or is_exposed):
         why = "to allow actions" if options.allow_actions else f"beyond loopback ({options.listen})"
         raise ConfigError(
             f"{why} a token is needed: name a file of it, or"
@@ -50,7 +50,7 @@ def access_of(options: DashboardOptions) -> DashboardAccess:
 
 
 def audit_to(file: Path | None) -> None:
-    """Write actions to a file, or to the log. Raises ConfigError: it cannot be written."""
+    """Send the audit log to a file, or to the log. Raises ConfigError: it cannot be opened."""
     audit = logging.getLogger("pushkit.dashboard.audit")
     audit.setLevel(logging.INFO)
     if file is None:
@@ -66,7 +66,7 @@ def audit_to(file: Path | None) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(site: Site, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
-    """Serve a dashboard on sockets that listen, for as long as this lasts."""
+    """Serve a dashboard on listening sockets while the context is open."""
     runner = web.AppRunner(site.app(), access_log=None, shutdown_timeout=2)
     await runner.setup()
     try:
@@ -79,12 +79,12 @@ async def serving(site: Site, sockets: Sequence[socket.socket]) -> AsyncIterator
 
 def run_dashboard(
     options: DashboardOptions,
-    # Opens what it shows, and closes it again.
+    # Opens the dashboard's database, and closes it again.
     opened: Callable[[DashboardAccess], AbstractAsyncContextManager[Site]],
     *,
-    say: Callable[[str], None],  # called with the line that tells where it is
+    say: Callable[[str], None],  # called with the line that has the dashboard's address
 ) -> None:
-    """Serve a dashboard until a stop signal. Raises ConfigError: no such address, no token."""
+    """Serve a dashboard until a stop signal. Raises ConfigError: bad address, or no token."""
     log_to_stderr(verbose=False, log_format=LogFormat.TEXT)
 
     async def run(access: DashboardAccess, sockets: Sequence[socket.socket]) -> None:

@@ -1,7 +1,7 @@
-"""The frame of a dashboard: access before every handler, headers after it, templates.
+"""The frame of a dashboard: access checks before every handler, headers after it, templates.
 
-No page loads anything from elsewhere, and none has an inline script or style. Which server has the
-requests is of no interest here: `pushkit.webui.aiohttp` and `pushkit.webui.asgi` bring them.
+No page loads anything from another origin, and none has an inline script or style. The module is
+independent of the server: `pushkit.webui.aiohttp` and `pushkit.webui.asgi` pass requests to it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Handler: TypeAlias = Callable[[PageRequest], Awaitable[Answer]]
 Action: TypeAlias = Callable[[PageRequest], Awaitable[str]]
 Documents: TypeAlias = Callable[[PageRequest], Awaitable[JsonObject]]
 Act: TypeAlias = Callable[[list[str]], Awaitable[tuple[JsonObject, str]]]
-"""Does something with what has these ids; returns what it came to, and how a page says that."""
+"""Acts on the items of these ids; returns the result as a document, and as a sentence."""
 
 _HERE: Final = Path(__file__).parent
 _MAX_FORM_BYTES: Final = 64 * 1024
 _MAX_LIVE: Final = 32
 _MAX_TICKED: Final = 200
 _MAX_ID_CHARS: Final = 128
-_EVERY: Final = 5.0  # seconds
+_LIVE_INTERVAL: Final = 5.0  # seconds
 _LIVE_FOR: Final = 600  # seconds
 _HEADERS: Final = {
     "Content-Security-Policy": (
@@ -51,7 +51,7 @@ _HEADERS: Final = {
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # Not `no-referrer`: browsers would then send `Origin: null` with our own forms.
+    # With `no-referrer`, browsers would send `Origin: null` with this dashboard's own forms.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -81,7 +81,7 @@ class Site:
         self._wrong_tokens = RepeatedLog(_log, most=10)
         self._clock = clock
         self._title = title
-        # Cookies know no ports: another dashboard of this machine has another one.
+        # Cookies are shared by all ports of a host: each kind of dashboard has its own name.
         self._cookie = f"{title}_dashboard"
         self._environment = Environment(
             loader=FileSystemLoader([templates, _HERE / "templates"]),
@@ -102,13 +102,13 @@ class Site:
         self._route("POST", "/logout", self._logout)
         self._route("GET", "/live", self._serve_live)
 
-    # --- what is mounted -----------------------------------------------------------------------
+    # --- routes --------------------------------------------------------------------------------
 
     def show(self, path: str, template: str, make: Documents, *, kept: Sequence[str] = ()) -> None:
-        """Serve what is found as a page, and as JSON below `/api/v1`; `/` as `/overview`.
+        """Serve a document as a page, and as JSON below `/api/v1` (`/` as `/overview`).
 
-        `{name}` in a path is any one segment. What is `kept` of the query is shown by the page's
-        form, and goes along to what is older.
+        `{name}` in a path matches any one segment. The query's values named in `kept` are shown in
+        the page's form, and kept in the link to older items.
         """
 
         async def page(request: PageRequest) -> Answer:
@@ -132,7 +132,7 @@ class Site:
         self._route("GET", f"/api/v1{'/overview' if path == '/' else path}", document)
 
     def search(self, found_by: Callable[[str], str]) -> None:
-        """Let a field on every page lead to what somebody looks for: a path below the root."""
+        """Serve the search field: redirect to the path that `found_by` returns for its text."""
 
         async def serve(request: PageRequest) -> Answer:
             raise SeeOther(found_by(request.query.get("q", "").strip()))
@@ -140,7 +140,7 @@ class Site:
         self._route("GET", "/search", serve)
 
     def describe(self, document: Callable[..., JsonObject]) -> None:
-        """Serve what the API is described by, given its path and whether it is `with_actions`."""
+        """Serve the API's description, made from its path and whether it is `with_actions`."""
 
         async def serve(request: PageRequest) -> Answer:
             base = f"{request.root}/api/v1"
@@ -149,9 +149,9 @@ class Site:
         self._route("GET", "/api/openapi.json", serve)
 
     def actions(self, path: str, name: str, act: Act, *, kept: Sequence[str]) -> None:
-        """Let one of what is listed at a path be acted on, or several that were ticked.
+        """Serve an action on one item of the list at a path, on several ticked ones, and by API.
 
-        A program may act on one. `kept` is what the list is filtered by.
+        `kept` names the filters of the list, to which the page returns.
         """
 
         async def one(request: PageRequest) -> str:
@@ -166,12 +166,12 @@ class Site:
 
         async def by_api(request: PageRequest) -> Answer:
             self._check_actions()
-            # A session would do for reading; no browser adds a Bearer token by itself.
+            # A session is not enough: browsers send it by themselves, a Bearer token never.
             if not self.access.holds_bearer(request.headers.get("authorization")):
                 raise Refused(403, "an action of the API needs the Bearer token")
-            self._tell(request, name, "asked")
+            self._audit(request, name, "asked")
             found, _ = await act([id_of(request)])
-            self._tell(request, name, "done")
+            self._audit(request, name, "done")
             return _json(found)
 
         self.action(f"{path}/{{id}}/{name}", name, one)
@@ -179,36 +179,36 @@ class Site:
         self._route("POST", f"/api/v1{path}/{{id}}/{name}", by_api)
 
     def action(self, path: str, name: str, act: Action) -> None:
-        """Let a form do something; it then shows the page that `act` returns."""
+        """Serve an action of a form, and redirect to the page that `act` returns."""
 
         async def serve(request: PageRequest) -> Answer:
             self._check_form(request)
-            self._tell(request, name, "asked")
+            self._audit(request, name, "asked")
             then = await act(request)
-            self._tell(request, name, "done")
+            self._audit(request, name, "done")
             raise SeeOther(then)
 
         self._route("POST", path, serve)
 
     async def _serve_live(self, request: PageRequest) -> Answer:
-        """Tell a page when to look again, by server-sent events."""
+        """Tell a page when to refresh, by server-sent events."""
         headers = (("Content-Type", "text/event-stream"),)
         if request.method == "HEAD":
             return Answer(headers=headers)
         if self._live >= _MAX_LIVE:
             raise Refused(503, "too many pages are live at once")
         events = self._moments()
-        await anext(events)  # from here on it is counted, and ends when it is closed
+        await anext(events)  # counts it: from now on, closing the generator runs its `finally`
         return Answer(headers=headers, events=events)
 
     async def _moments(self) -> AsyncGenerator[bytes, None]:
         self._live += 1
         try:
             yield b""
-            # What ends with a session is asked for again, and refused.
+            # The browser then reconnects, and is refused if its session is over.
             ends = asyncio.get_running_loop().time() + _LIVE_FOR
             while asyncio.get_running_loop().time() < ends:
-                await asyncio.sleep(_EVERY)
+                await asyncio.sleep(_LIVE_INTERVAL)
                 yield b"event: changed\ndata:\n\n"
         finally:
             self._live -= 1
@@ -216,16 +216,16 @@ class Site:
     def _route(self, method: str, path: str, handler: Handler) -> None:
         self._routes.append((method, path.split("/"), handler))
 
-    # --- where it is served --------------------------------------------------------------------
+    # --- as an application ---------------------------------------------------------------------
 
     def app(self) -> web.Application:
-        """Return it as an aiohttp application, to be run, or mounted by `add_subapp`."""
+        """Return the site as an aiohttp application, to run, or to mount by `add_subapp`."""
         from pushkit.webui.aiohttp import application
 
         return application(self)
 
     def asgi(self) -> AsgiSite:
-        """Return it as an ASGI application, to be run, or mounted in Starlette or FastAPI."""
+        """Return the site as an ASGI application, to run, or to mount in Starlette or FastAPI."""
         from pushkit.webui.asgi import AsgiSite
 
         return AsgiSite(self)
@@ -248,17 +248,17 @@ class Site:
             answer = self._refusal(request, Refused(400, str(exc)))
         except PushkitError as exc:
             _log.error("dashboard: %s: %s", printable(request.path), exc)
-            answer = self._refusal(request, Refused(503, f"{exc.code}: the log says more"))
-        except Exception:  # noqa: BLE001  # whatever it is, nothing of it is shown
+            answer = self._refusal(request, Refused(503, f"{exc.code}: see the dashboard's log"))
+        except Exception:  # noqa: BLE001  # no detail of an unexpected error is shown
             _log.exception("dashboard: %s", printable(request.path))
-            answer = self._refusal(request, Refused(500, "an error of the dashboard: see its log"))
+            answer = self._refusal(request, Refused(500, "the dashboard failed: see its log"))
         return replace(answer, headers=tuple((_HEADERS | dict(answer.headers)).items()))
 
     async def _admitted(self, request: PageRequest, read: ReadForm) -> Answer:
         if not self.access.knows_host(request.headers.get("host"), request.asked):
             raise Refused(421, "Host names another server: give this name by --host or `hosts`")
         if not request.path.startswith(("/static/", "/login")) and not self._may_read(request):
-            self._turn_away(request)
+            self._require_login(request)
         handler, values = self._find(request)
         request = replace(request, values=values)
         if request.method == "POST":
@@ -268,12 +268,12 @@ class Site:
             request = replace(request, form=values_of(body.decode("utf-8", "replace")))
         return await handler(request)
 
-    def _turn_away(self, request: PageRequest) -> None:
+    def _require_login(self, request: PageRequest) -> None:
         if request.path.startswith("/api/") or request.method not in _READS:
             challenge = ("WWW-Authenticate", "Bearer")
             raise Refused(401, "expected the token: Authorization: Bearer …", challenge)
         if self.access.token is None:
-            raise Refused(403, "without a token, the dashboard is for loopback alone")
+            raise Refused(403, "without a token, the dashboard answers loopback clients only")
         asked = urlencode(request.query)
         then = urlencode({"next": request.path + (f"?{asked}" if asked else "")})
         raise SeeOther(f"/login?{then}")
@@ -287,7 +287,7 @@ class Site:
         )
 
     def _find(self, request: PageRequest) -> tuple[Handler, dict[str, str]]:
-        """Return who answers a path, and what stands in it."""
+        """Return the handler of a path, and the values of the path's parameters."""
         came = [unquote(part) for part in request.path.split("/")]
         wanted = "GET" if request.method == "HEAD" else request.method
         allowed: list[str] = []
@@ -335,7 +335,7 @@ class Site:
             static_version=self._static_version,
         )
         headers = (("Content-Type", "text/html; charset=utf-8"),)
-        # What a browser sent may hold what no encoding has.
+        # A browser may have sent lone surrogates, which UTF-8 cannot encode.
         return Answer(status=status, headers=headers, body=text.encode("utf-8", "replace"))
 
     # --- logging in ----------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class Site:
         if not self.access.is_same_origin(request.headers):
             raise Refused(403, "the form is not from a page of this dashboard")
         if not self.access.holds_token(request.field("token").strip()):
-            said = "dashboard: a wrong token from %s"
+            said = "dashboard: wrong token from %s"
             self._wrong_tokens.say(request.peer, logging.WARNING, said, request.peer)
             return self._html(request, "login.html", {"then": then, "wrong": True}, status=403)
         lifetime = int(SESSION_LIFETIME.total_seconds())
@@ -384,9 +384,9 @@ class Site:
         ):
             raise Refused(403, "the form has expired: load its page again")
 
-    def _tell(self, request: PageRequest, name: str, came_to: str) -> None:
-        """Write a line of the audit log: before, so that none is missing, and after."""
-        _audit.info("%s %s path=%s from=%s", name, came_to, printable(request.path), request.peer)
+    def _audit(self, request: PageRequest, name: str, stage: str) -> None:
+        """Write a line of the audit log, at the stage `asked` (so none is missing) or `done`."""
+        _audit.info("%s %s path=%s from=%s", name, stage, printable(request.path), request.peer)
 
     # --- static --------------------------------------------------------------------------------
 
@@ -396,7 +396,7 @@ class Site:
             raise Refused(404, "there is no such file")
         headers = (
             ("Content-Type", _STATIC_TYPES[Path(name).suffix]),
-            # Its address has its version in it.
+            # The pages' links to it contain its version.
             ("Cache-Control", "public, max-age=31536000, immutable"),
         )
         return Answer(headers=headers, body=self._static[name])
@@ -406,7 +406,7 @@ _READS: Final = ("GET", "HEAD")
 
 
 def _match(parts: list[str], came: list[str]) -> dict[str, str] | None:
-    """Return what stands in a path, by the names of a route; None if it is another's."""
+    """Return the values of a route's parameters in a path; None if the path does not match."""
     if len(parts) != len(came):
         return None
     values: dict[str, str] = {}
@@ -422,7 +422,7 @@ def id_of(request: PageRequest) -> str:
     """Return the `{id}` in a path."""
     found = request.values["id"]
     if len(found) > _MAX_ID_CHARS or not found.isprintable():
-        raise Refused(404, "there is nothing of this id")
+        raise Refused(404, "there is nothing with this id")
     return found
 
 
@@ -431,7 +431,7 @@ def _filled(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _local(path: str | None) -> str:
-    """Return a path of this dashboard: what a link says is not where a login leads."""
+    """Return a path of this dashboard: a login never redirects to another site (open redirect)."""
     if not path or not path.startswith("/") or path.startswith("//") or "\\" in path:
         return "/"
     return path if path.isascii() and path.isprintable() else "/"

@@ -1,4 +1,4 @@
-"""The receiver's dashboard: routes, and what the buttons do."""
+"""The receiver's dashboard: its routes and its actions."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _FILTERS: Final = ("status", "sender", "task", "unmatched")
 def receiver_dashboard(
     receiver: Receiver, *, token: str, hosts: Collection[str], allow_actions: bool = False
 ) -> Site:
-    """Return a receiver's dashboard, to be mounted where operators are.
+    """Return a receiver's dashboard, to mount where only operators can reach it.
 
         app.add_subapp("/ops", receiver_dashboard(receiver, token=token, hosts=[host]).app())
         app.mount("/ops", receiver_dashboard(receiver, token=token, hosts=[host]).asgi())
 
-    It shows what tasks contain: never mount it beside the webhook.
+    It shows what tasks contain: never serve it to the public.
 
     Args:
-        receiver: The receiver; refusals are kept from here on.
-        token: What readers show; 20 characters or more.
+        receiver: The receiver; refusals are kept from this call on.
+        token: The token that readers need; 20 characters or more.
         hosts: The names that it is served under.
         allow_actions: Whether anything may be changed.
 
@@ -51,13 +51,13 @@ def receiver_dashboard(
 def dashboard_of(
     receiver: Receiver,
     *,
-    access: DashboardAccess,  # who may look, and act
-    clock: Callable[[], datetime] = utc_now,  # returns now, aware, in UTC
-    memory: Memory | None = None,  # where refusals are kept, if others tell there, too
+    access: DashboardAccess,
+    clock: Callable[[], datetime] = utc_now,  # returns the current time, aware, in UTC
+    memory: Memory | None = None,  # where refusals are kept; given if other processes add theirs
 ) -> Site:
-    """Return the dashboard of a receiver of this process; refusals are kept from here on."""
+    """Return the dashboard of a receiver in this process; refusals are kept from this call on."""
     memory = memory or Memory(clock)
-    receiver.events.add(memory.hear)
+    receiver.events.add(memory.record)
     pages = InboxPages(receiver.inbox, clock=clock, memory=memory, degraded=receiver.degraded)
     return _site(pages, access, clock)
 
@@ -65,7 +65,7 @@ def dashboard_of(
 def inbox_dashboard(
     inbox: InboxAdmin, *, access: DashboardAccess, clock: Callable[[], datetime] = utc_now
 ) -> Site:
-    """Return the dashboard over an inbox that is open: without refusals, which are in no row."""
+    """Return the dashboard of an open inbox: without refusals, which are not stored."""
     return _site(InboxPages(inbox, clock=clock), access, clock)
 
 
@@ -83,8 +83,8 @@ def _site(pages: InboxPages, access: DashboardAccess, clock: Callable[[], dateti
 
     async def redrive(ids: list[str]) -> tuple[JsonObject, str]:
         found = await pages.inbox.redrive([number_of(each) for each in ids])
-        said = f"{len(found.ids)} called back again"
-        said += f"; not {found.skipped}, which are no dead letters" if found.skipped else ""
+        said = f"{len(found.ids)} redriven"
+        said += f"; {found.skipped} skipped: not a dead letter" if found.skipped else ""
         return {"ids": list(found.ids), "skipped": found.skipped}, f"{said}."
 
     if access.allow_actions:
@@ -93,7 +93,7 @@ def _site(pages: InboxPages, access: DashboardAccess, clock: Callable[[], dateti
 
 
 def _found_by(wanted: str) -> str:
-    """Return the page of what somebody looks for: `#17` is a notification, all else a task."""
+    """Return the page for a search text: `#17` is a notification, anything else a task."""
     if wanted.startswith("#") and is_number(wanted[1:]):
         return f"/notifications/{wanted[1:]}"
     return f"/task?{urlencode({'task': wanted})}" if wanted else "/notifications"

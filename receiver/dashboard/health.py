@@ -1,4 +1,4 @@
-"""Is the receiver healthy: a pure rule over figures and what was heard, and what to do."""
+"""The receiver's health: a pure rule from figures and events to findings, each with a remedy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from receiver.inbox.figures import CallbackTrouble, InboxFigures
 from receiver.refusals import REFUSALS, refusal_of
 
 _OVERDUE: Final = timedelta(minutes=1)
-_LATELY: Final = timedelta(hours=1)
-# Something on this side: whoever sends is genuine, or would have been.
+_RECENTLY: Final = timedelta(hours=1)
+# Refusals for a reason on this side: the sender did nothing wrong.
 _OURS: Final = frozenset(
     {"backlog_full", "inbox_full", "internal", "keys_unavailable", "not_started", "storage"}
 )
@@ -29,72 +29,76 @@ _SIGNED: Final = frozenset(
 def findings(
     figures: InboxFigures,
     troubles: Sequence[CallbackTrouble],
-    refusals: Iterable[KeptRefusal] = (),  # those that are kept, of a receiver in this process
-    degraded: Mapping[str, str] | None = None,  # what such a receiver says is wrong for some
+    refusals: Iterable[KeptRefusal] = (),  # kept by a receiver in this process
+    degraded: Mapping[str, str] | None = None,  # why it fails for some senders, by part
 ) -> Iterator[Finding]:
-    """Yield what is to be known."""
+    """Yield what an operator should know."""
     yield from _of_callbacks(figures, troubles)
     yield from _of_refusals(figures, refusals)
     for part, reason in (degraded or {}).items():
         link = "/refusals" if part == "keys" else "/callbacks"
         mend = "The receiver's log and receiver check say more."
-        yield Finding(Severity.WARNING, f"Wrong for some: {reason}.", mend, link)
+        yield Finding(Severity.WARNING, f"Degraded: {reason}.", mend, link)
 
 
 def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) -> Iterator[Finding]:
     if figures.due_since is not None and figures.now - figures.due_since > _OVERDUE:
         yield Finding(
             Severity.FAILURE,
-            "Notifications that could be called back are not taken.",
+            "Notifications are due for their callbacks, and no receiver claims them.",
             "Does a receiver with callbacks run? Its log and /readyz say what hangs.",
             "/notifications?status=received",
         )
     if failing := sorted({each.callback for each in troubles if each.waiting}):
         waiting = sum(each.waiting for each in troubles)
-        are = "notification is" if waiting == 1 else "notifications are"
+        wait = "notification waits" if waiting == 1 else "notifications wait"
         named = ", ".join(failing[:3]) + (" …" if failing[3:] else "")
         yield Finding(
             Severity.WARNING,
-            f"{waiting} {are} called back again for {named}.",
-            "It failed, and is called again by the schedule; its errors say why.",
+            f"{waiting} {wait} for a retry of {named}.",
+            "The callback failed, and is retried by the schedule; its errors say why.",
             "/callbacks",
         )
     if dead := figures.dead.number:
         yield Finding(
             Severity.WARNING,
             "There is a dead letter." if dead == 1 else "There are dead letters.",
-            "Look at why; redrive them once their callback is mended.",
+            "Look at their errors; redrive them once their callback works again.",
             "/notifications?status=dead",
         )
     if figures.unmatched.number:
         yield Finding(
             Severity.NOTE,
-            "No callback wanted some notifications.",
-            "Register one for them and redrive, or leave them.",
+            "Some notifications matched no callback.",
+            "Register a callback for them and redrive them, or leave them.",
             "/notifications?unmatched=1",
         )
 
 
 def _of_refusals(figures: InboxFigures, refusals: Iterable[KeptRefusal]) -> Iterator[Finding]:
-    lately = [each.event for each in refusals if figures.now - each.event.at < _LATELY]
-    genuine = [each for each in lately if each.code in _OURS or is_of_a_sender(each)]
+    recent = [each.event for each in refusals if figures.now - each.event.at < _RECENTLY]
+    genuine = [each for each in recent if each.code in _OURS or is_of_a_sender(each)]
     for code, number in Counter(each.code for each in genuine).most_common():
         row = refusal_of(code)
         yield Finding(
             Severity.FAILURE if code in _OURS else Severity.WARNING,
-            f"{number} refused within the last hour: {row.means}.",
+            f"{_requests(number)} refused within the last hour: {row.means}.",
             row.mend,
             f"/refusals?code={code}",
         )
-    if strangers := len(lately) - len(genuine):
+    if strangers := len(recent) - len(genuine):
         yield Finding(
             Severity.NOTE,
-            f"{strangers} refused within the last hour that proved no trusted sender.",
-            "Strangers, or an agent that is set up wrongly: the reasons tell.",
+            f"{_requests(strangers)} refused within the last hour, not from a proven sender.",
+            "Strangers, or a misconfigured agent: the reasons tell which.",
             "/refusals",
         )
 
 
+def _requests(number: int) -> str:
+    return "1 request" if number == 1 else f"{number} requests"
+
+
 def is_of_a_sender(refused: NotificationRefused) -> bool:
-    """Say whether a trusted sender was refused: from step 4 on the signature has been proven."""
+    """Return whether a trusted sender was refused: after step 3, its signature is verified."""
     return refused.sender is not None or refused.code in _SIGNED

@@ -1,7 +1,7 @@
-"""What a receiver tells while it is listened to: refusals by reason, and how callbacks end.
+"""A listener that keeps the newest refusals of a receiver, and the results of its callbacks.
 
-Kept in memory, and bounded: of each reason the newest of trusted senders, and the newest of
-strangers, so that neither a flood nor one reason pushes out the others.
+Its memory is bounded for each reason, for trusted senders and for strangers apart, so that neither
+a flood of strangers nor one frequent reason pushes out the others.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pushkit.events.model import Event
 from pushkit.events.receiver import CalledBack, NotificationRefused
 
 SHOWN: Final = (NotificationRefused, CalledBack)
-_KEPT: Final = 100  # of each reason, of senders and of strangers
-_LATELY: Final = 40  # calls of a callback whose times are kept
+_KEPT: Final = 100  # refusals for each reason, of senders and of strangers
+_DURATIONS: Final = 40  # the last calls of a callback whose durations are kept
 _FAILURES: Final = 10
 _MOST_CHARS: Final = 500
 
@@ -28,11 +28,11 @@ class KeptRefusal:
     """One refusal."""
 
     number: int  # 1, 2, 3… since this memory began
-    event: NotificationRefused  # what was told
+    event: NotificationRefused
 
     @property
     def reason(self) -> str:
-        """What was found and expected, not too long."""
+        """What was found and expected, cut to a bounded length."""
         return self.event.reason[:_MOST_CHARS]
 
 
@@ -45,12 +45,12 @@ class Calls:
 
     calls: int = 0
     failed: int = 0
-    took: deque[timedelta] = field(default_factory=lambda: deque(maxlen=_LATELY))
+    took: deque[timedelta] = field(default_factory=lambda: deque(maxlen=_DURATIONS))
     failures: deque[CalledBack] = field(default_factory=lambda: deque(maxlen=_FAILURES))
 
 
 class Memory:
-    """Hears of refusals and calls, and keeps the newest."""
+    """Counts refusals and calls of callbacks, and keeps the newest ones."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self.since: datetime = clock()
@@ -61,8 +61,8 @@ class Memory:
             lambda: deque(maxlen=_KEPT)
         )
 
-    def hear(self, event: Event) -> None:
-        """Keep what is of interest."""
+    def record(self, event: Event) -> None:
+        """Keep a refusal or a call of a callback; ignore any other event."""
         if isinstance(event, NotificationRefused):
             self._number += 1
             self.counts[event.code] += 1
@@ -77,12 +77,12 @@ class Memory:
                 calls.failures.append(event)
 
     def refusals(self, code: str | None = None) -> list[KeptRefusal]:
-        """Return the refusals that are kept, of one reason or all, the newest first."""
+        """Return the kept refusals for one reason or all, the newest first."""
         found = (each for kept in self._of(code) for each in kept)
         return sorted(found, key=_NUMBER, reverse=True)
 
     def find(self, number: int) -> KeptRefusal | None:
-        """Return one refusal; None if it is not kept any more."""
+        """Return one refusal; None if it is no longer kept."""
         return next((each for each in self.refusals() if each.number == number), None)
 
     def _of(self, code: str | None) -> Iterator[deque[KeptRefusal]]:

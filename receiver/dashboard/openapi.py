@@ -1,4 +1,4 @@
-"""The OpenAPI description of the dashboard's API."""
+"""The OpenAPI description of the receiver's dashboard API."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from receiver.inbox.model import InboxStatus
 
 _NUMBERED: Final[JsonObject] = {"type": "string", "pattern": "^[0-9]{1,18}$"}
 _ID: Final = parameter("id", _NUMBERED, "Its number.", "path")
-_BEFORE: Final = parameter("before", _NUMBERED, "`before` of the page before.")
+_BEFORE: Final = parameter("before", _NUMBERED, "`before` of the previous page.")
 
 _SUMMARY: Final = (
     "id body_bytes attempts: integer",
     "sender delivery_id kid: text",
     "task_id config_id last_error: text?",
     "seq: integer?",
-    "missing: integer # How many before it had not come when it did.",
+    "missing: integer # How many updates before it had not arrived when it did.",
     "late: flag",
     "status: Status",
     "issued_at received_at not_before: moment",
     "redriven_at finished_at: moment?",
-    "unmatched: flag # No callback wanted it.",
+    "unmatched: flag # It matched no callback.",
 )
 _REFUSAL: Final = (
     "number status: integer",
     "at: moment",
     "code peer: text",
-    "sender: text? # None if nobody proved to be one.",
+    "sender: text? # None if no trusted sender was proven.",
     "task_id delivery_id: text?",
     "reason: text # What was found, and what was expected.",
 )
@@ -107,17 +107,17 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
 
 
 def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
-    """Return the description."""
+    """Return the description of the API below `server`."""
     of_sender = parameter("sender", "name", "Of this trusted sender.")
     paths: JsonObject = {
-        "/overview": get("Overview", "Whether the receiver is healthy, in one look."),
+        "/overview": get("Overview", "Whether the receiver is healthy, and its main figures."),
         "/notifications": get(
             "Notifications",
-            "Notifications, newest first. A page may end before it is full: go on by `before`.",
-            parameter("status", "Status", "Where it stands."),
+            "Notifications, newest first. A page may not be full: `before` leads to the next one.",
+            parameter("status", "Status", "With this status."),
             of_sender,
             parameter("task", "name", "Of this task."),
-            parameter("unmatched", "shown", "1: what no callback wanted."),
+            parameter("unmatched", "shown", "1: those that matched no callback."),
             _BEFORE,
             LIMIT,
         ),
@@ -129,14 +129,14 @@ def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
         ),
         "/task": get(
             "Task",
-            "The newest 200 updates of a task, by `seq`, with what had not come.",
+            "The newest 200 updates of a task, by `seq`, with the gaps between them.",
             parameter("task", {**schema_of("name"), "minLength": 1}, "The task.", required=True),
             of_sender,
         ),
-        "/callbacks": get("Callbacks", "The callbacks that fail, and how they end."),
+        "/callbacks": get("Callbacks", "The callbacks: their failures, and their last calls."),
         "/refusals": get(
             "Refusals",
-            "What was refused, by reason, and what would mend it.",
+            "The refused requests by reason, each reason with its remedy.",
             parameter("code", "name", "For this reason."),
             _BEFORE,
             LIMIT,
@@ -145,12 +145,12 @@ def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
     }
     if with_actions:
         paths["/notifications/{id}/redrive"] = {
-            "post": operation("Done", "Call a dead letter back again.", _ID)
+            "post": operation("Done", "Redrive a dead letter.", _ID)
         }
     return api_document(
         server,
         title="receiver dashboard",
-        says="What the receiver's dashboard shows. Moments are in UTC.",
+        says="What the receiver's dashboard shows. Times are in UTC.",
         paths=paths,
         schemas=_SCHEMAS,
     )

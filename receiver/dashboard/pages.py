@@ -1,4 +1,4 @@
-"""What each page shows, as a JSON document: the pages and the API are made of the same."""
+"""The documents of the receiver's dashboard: its pages and its API show the same ones."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _OF_TASK: Final = 200
 _MAX_DIGITS: Final = 18
 _TROUBLE: Final = "error waiting dead last_at newest"
 _PURGED: Final = "there is no such notification: it may have been purged"
-_FORGOTTEN: Final = "there is no such refusal: only the newest of each reason are kept, in memory"
+_FORGOTTEN: Final = "there is no such refusal: only the newest for each reason are kept, in memory"
 
 
 class InboxPages:
-    """Documents over the inbox, and over what a receiver in this process told."""
+    """Documents from the inbox, and from the events of a receiver in this process."""
 
     def __init__(
         self,
         inbox: InboxAdmin,
         *,
         clock: Callable[[], datetime],
-        memory: Memory | None = None,  # what such a receiver told; None without one
-        # What such a receiver says is wrong for some.
+        memory: Memory | None = None,  # its events; None without a receiver in this process
+        # Returns why such a receiver fails for some senders, by part.
         degraded: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.inbox = inbox
@@ -56,7 +56,7 @@ class InboxPages:
         self._degraded = degraded
 
     async def overview(self, _request: PageRequest) -> JsonObject:
-        """Return what says whether notifications come in and are called back, in one look."""
+        """Return the verdict, and the figures and refusals behind it."""
         figures = await self.inbox.figures()
         troubles = await self.inbox.callback_troubles()
         dead = await self.inbox.browse(InboxFilter(status=InboxStatus.DEAD), limit=5)
@@ -94,7 +94,7 @@ class InboxPages:
         return page_document("notifications", page, document)
 
     async def notification(self, request: PageRequest) -> JsonObject:
-        """Return one notification with the steps it passed and its callbacks."""
+        """Return one notification with its verification steps and its callbacks."""
         report = await self.inbox.show(number_of(request.values["id"]))
         if report is None:
             raise Refused(404, _PURGED)
@@ -107,7 +107,7 @@ class InboxPages:
         }
 
     async def task(self, request: PageRequest) -> JsonObject:
-        """Return the notifications of a task in the order of `seq`, with what never came."""
+        """Return the notifications of a task in the order of `seq`, with the gaps between them."""
         query = request.query
         task_id = text_of(query, "task")
         if task_id is None:
@@ -117,7 +117,7 @@ class InboxPages:
         return {"task_id": task_id, "lines": _lines(page.items), "is_cut": page.before is not None}
 
     async def callbacks(self, _request: PageRequest) -> JsonObject:
-        """Return the callbacks that fail, by how, and how those of this process end."""
+        """Return the callbacks with their errors, and their calls in this process."""
         troubles = await self.inbox.callback_troubles()
         calls = self._memory.calls if self._memory else {}
         by_name: dict[str, list[CallbackTrouble]] = defaultdict(list)
@@ -136,7 +136,7 @@ class InboxPages:
         }
 
     async def refusals(self, request: PageRequest) -> JsonObject:
-        """Return how many were refused by reason, and a page of them, newest first."""
+        """Return the number of refusals by reason, and a page of refusals, newest first."""
         query, limit = request.query, limit_of(request.query)
         code, before = text_of(query, "code"), _before(query)
         kept = self._memory.refusals(code) if self._memory else []
@@ -149,7 +149,7 @@ class InboxPages:
         }
 
     async def refusal(self, request: PageRequest) -> JsonObject:
-        """Return one refusal with every step."""
+        """Return one refusal with its verification steps."""
         number = number_of(request.values["id"])
         found = self._memory.find(number) if self._memory else None
         if found is None:
@@ -174,7 +174,7 @@ class InboxPages:
 
 
 def inbox_filter(query: Mapping[str, str]) -> InboxFilter:
-    """Return the filter that a query means. Raises ConfigError: a wrong value."""
+    """Return the filter that a query asks for. Raises ConfigError: a wrong value."""
     return InboxFilter(
         status=choice_of(query, "status", InboxStatus),
         sender=text_of(query, "sender"),
@@ -188,25 +188,25 @@ def _before(query: Mapping[str, str]) -> int | None:
     if found is None:
         return None
     if not is_number(found):
-        raise ConfigError("before: expected what a page before returned as `before`")
+        raise ConfigError("before: expected the `before` of the previous page")
     return int(found)
 
 
 def is_number(text: str) -> bool:
-    """Say whether a text is an id that there may be."""
+    """Return whether a text can be the id of a notification or refusal."""
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
 def number_of(text: str) -> int:
-    """Return the id that stands in a path or a form."""
+    """Return the id in a path or a form. Raises Refused: it is not a number."""
     if not is_number(text):
-        raise Refused(404, "there is nothing of this number")
+        raise Refused(404, "there is nothing with this number")
     return int(text)
 
 
 def _refused(found: KeptRefusal) -> JsonObject:
-    told = document(found.event, "at code status sender task_id delivery_id peer")
-    return {**document(found, "number reason"), **told}
+    event = document(found.event, "at code status sender task_id delivery_id peer")
+    return {**document(found, "number reason"), **event}
 
 
 def _reason(code: str, number: int) -> JsonObject:
@@ -227,9 +227,9 @@ def _calls(found: Calls) -> JsonObject:
 
 
 def _lines(found: Sequence[NotificationSummary]) -> list[JsonValue]:
-    """Return the notifications of each sender and config by `seq`, gaps as lines of their own.
+    """Return the notifications of each sender and config by `seq`, with gaps as separate lines.
 
-    A gap is what had not come when the next one did, but for what came after all.
+    A gap is the numbers that had not arrived before the next notification, and have not since.
     """
     came: dict[tuple[str, str], set[int]] = defaultdict(set)
     for each in found:

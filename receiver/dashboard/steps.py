@@ -1,4 +1,4 @@
-"""The steps of the verification, in the order of `receiver.verification`, and what came of each."""
+"""The steps of the verification, in the order of `receiver.verification`, each with its result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Check(NamedTuple):
     checks: str
 
 
-_OF_BODY: Final = _Check(1, "the body, whole and in time")
+_BODY: Final = _Check(1, "the body, whole and in time")
 _HASH: Final = _Check(3, "the body is what was signed")
 _CHECKS: Final = (
     _Check(1, "address, head and size"),
@@ -24,25 +24,25 @@ _CHECKS: Final = (
     _Check(3, "signature"),
     _Check(4, "times, audience, issuer"),
     _Check(5, "token and credentials"),
-    _OF_BODY,
+    _BODY,
     _HASH,
     _Check(6, "the body can be read"),
     _Check(7, "no replay"),
     _Check(8, "the task is expected"),
-    _Check(9, "there is room, and it is stored"),
+    _Check(9, "within the backlog limits, and stored"),
     _Check(10, "callbacks"),
 )
-# Found wherever a header or the database is read: what was before it is known of nobody.
+# Codes of several steps: without a proven sender, it is unknown which earlier steps were done.
 _ANYWHERE: Final = frozenset({"invalid_signature", "malformed_request", "storage"})
 
 
 def steps_of_refused(refused: NotificationRefused) -> list[JsonObject]:
-    """Return every step with its result; none where it was no notification to begin with."""
+    """Return every step with its result; none if the request was no notification."""
     row = refusal_of(refused.code)
     if row.step is None:
         return []
     failing = _failing(refused, row.step)
-    # The sender is told of once it is proven, which is after steps 1 to 4.
+    # The event names the sender once it is proven, which is after steps 1 to 4.
     unknown = refused.code in _ANYWHERE and refused.sender is None
     steps: list[JsonObject] = []
     for number, check in enumerate(_CHECKS):
@@ -59,14 +59,14 @@ def steps_of_refused(refused: NotificationRefused) -> list[JsonObject]:
 
 
 def _failing(refused: NotificationRefused, step: int) -> int:
-    """Return the place of the step that a refusal is of."""
+    """Return the index in `_CHECKS` of the step that failed."""
     is_proven = refused.sender is not None
     if refused.code == "digest_mismatch":
         return _CHECKS.index(_HASH)
     if refused.code == "rate_limited" and is_proven:
         step = 6
     if step == 1 and is_proven:
-        return _CHECKS.index(_OF_BODY)
+        return _CHECKS.index(_BODY)
     if refused.code == "malformed_request" and refused.task_id is not None:
         step = 6
     elif refused.code == "malformed_request" and is_proven:
@@ -75,22 +75,22 @@ def _failing(refused: NotificationRefused, step: int) -> int:
 
 
 def steps_of_accepted(report: NotificationReport) -> list[JsonObject]:
-    """Return every step with what it has proven: whatever is in the inbox has passed 1 to 9."""
+    """Return every step with what it proved: a notification in the inbox has passed 1 to 9."""
     found = report.notification
     done = sum(each.done for each in report.callbacks)
     late = (found.received_at - found.issued_at).total_seconds()
     of_task = f"task {found.task_id}" if found.task_id else "no task"
-    key = f"key {found.kid}" if found.kid else "this sender signs none"
+    key = f"key {found.kid}" if found.kid else "this sender does not sign"
     ended = {InboxStatus.DONE: "passed", InboxStatus.DEAD: "failed"}.get(found.status, "waits")
-    called = f"{done} of {len(report.callbacks)} had it"
+    called = f"{done} of {len(report.callbacks)} done"
     if found.unmatched:
-        called = "no callback wanted it"
+        called = "it matched no callback"
     proven = (
         "",
         found.sender,
         key,
-        f"signed {late:.1f} s before it came",
-        "as this sender has to show",
+        f"signed {late:.1f} s before it arrived",
+        "as this sender requires",
         f"{found.body_bytes:,} bytes",
         key,
         of_task,

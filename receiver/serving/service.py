@@ -250,7 +250,7 @@ async def _looked_at(
     audit_to(settings.dashboard.build(settings.folder).audit_log)
     memory = Memory(utc_now)
     site = dashboard_of(receiver, access=access, memory=memory)
-    others = hearing(sockets.heard, memory.hear) if sockets.heard else contextlib.nullcontext()
+    others = hearing(sockets.heard, memory.record) if sockets.heard else contextlib.nullcontext()
     with others:
         async with serving(site, sockets.pages):
             yield

@@ -574,7 +574,7 @@ async def test_no_page_of_the_dashboard_shows_a_secret(
     echoes = ""
     for summary in deliveries:
         async with browser.get(f"/deliveries/{summary.id}?answers=1") as page:
-            echoes += (await page.text()).partition("What the webhook answered")[2]
+            echoes += (await page.text()).partition("The webhook's answers")[2]
     assert "X-A2A-Token" in echoes
     assert house.canaries.found_in(echoes) <= {"body"}
     assert "eyJ" not in echoes

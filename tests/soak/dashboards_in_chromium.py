@@ -402,8 +402,8 @@ class Trial:
         await tab.sees("Dead letters")
         await self.picture("sender-dead")
         await tab.click("report-25")
-        await tab.sees("Why it died")
-        await tab.sees("The webhook found the body wrong")
+        await tab.sees("Why it is dead")
+        await tab.sees("The webhook refused the body")
         await tab.click("Show the answers")
         await tab.sees("expected at least one part")
         await self.picture("sender-delivery")
@@ -430,7 +430,7 @@ class Trial:
         await tab.sees("By reason")
         await self.picture("receiver-refusals")
         await tab.click("wrong_audience", within="section:last-of-type td a")
-        await tab.sees("What mends it")
+        await tab.sees("Remedy")
         await tab.sees("localhost")
         await tab.sees("not reached")
         await self.picture("receiver-refusal")
@@ -438,12 +438,12 @@ class Trial:
         await tab.sees("ConnectionError")
         await self.picture("receiver-callbacks")
         await tab.click("notification", within="td a")
-        await tab.sees("Why it died")
+        await tab.sees("Why it is dead")
         await self.picture("receiver-notification")
         await tab.click("Redrive", within="button")
-        await tab.sees("1 called back again.")
+        await tab.sees("1 redriven.")
         await tab.click("report-57", within="dd a")
-        await tab.sees("Its updates, by number")
+        await tab.sees("Updates by sequence number")
         await self.picture("receiver-task")
 
     async def without_scripts(self) -> None:
@@ -451,7 +451,7 @@ class Trial:
         await self.tab.call("Emulation.setScriptExecutionDisabled", value=True)
         await self.tab.open(f"{self.at.sender}/deliveries?state=dead", "Dead letters")
         await self.tab.click("report-5")
-        await self.tab.sees("Why it died")
+        await self.tab.sees("Why it is dead")
         await self.tab.click("Redrive", within="button")
         await self.tab.sees("1 redriven.")
         await self.tab.call("Emulation.setScriptExecutionDisabled", value=False)
@@ -459,7 +459,7 @@ class Trial:
     async def by_the_keyboard(self) -> None:
         """Reach the content by its first stop, and every control by the next ones, visibly."""
         tab = self.tab
-        await tab.open(f"{self.at.receiver}/", "What came in")
+        await tab.open(f"{self.at.receiver}/", "Notifications by arrival")
         await tab.press("Tab", 9)
         assert await tab.run("document.activeElement.className") == "skip"
         stops = set()

@@ -1,6 +1,6 @@
-// Keeps a page with data-live fresh: the server says when to look, and <main> is put in place of
-// the old one. Not while somebody types, selects, presses, or has a box ticked. Without it all works
-// as well.
+// Keeps a page with data-live fresh: when the server sends an event, the page is fetched and its
+// <main> replaced. Not while the user types, selects, presses, or has a box ticked. Pages work
+// without this script, too.
 "use strict";
 (() => {
   const main = document.querySelector("main[data-live]");
@@ -28,7 +28,7 @@
     if (footer) document.querySelector("footer").replaceChildren(...footer.childNodes);
   };
 
-  // Only while it is looked at: a browser has few connections to one server.
+  // Only while the page is visible: a browser has few connections to one server.
   let source = null;
   const listen = () => {
     if (document.hidden && source) {
@@ -43,7 +43,7 @@
   listen();
 })();
 
-// One box ticks all of its table.
+// The box with data-all ticks all boxes of its table.
 document.addEventListener("change", (event) => {
   const box = event.target;
   if (!(box instanceof HTMLInputElement) || !box.hasAttribute("data-all")) return;

@@ -14,7 +14,7 @@ from tests.pushkit.dashboard.conftest import Browser
 async def test_a_page_is_told_to_look_again(
     reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site, "_EVERY", 0.01)
+    monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)
     assert 'data-live="/live"' in await reader.get("/")
     async with asyncio.timeout(DEADLINE), reader.client.get("/live") as answer:
         assert answer.content_type == "text/event-stream"

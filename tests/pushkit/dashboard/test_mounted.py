@@ -125,7 +125,7 @@ async def test_a_form_that_is_too_long_is_refused(ops: str, browser: aiohttp.Cli
 async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
     ops: str, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site, "_EVERY", 0.01)
+    monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)
     monkeypatch.setattr(site, "_MAX_LIVE", 1)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with asyncio.timeout(DEADLINE):

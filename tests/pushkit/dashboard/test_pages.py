@@ -23,14 +23,14 @@ async def test_what_flows_is_healthy(house: House, reader: Browser) -> None:
     await house.notify("task-1")
     await house.deliver()
     page = await reader.get("/")
-    assert "Healthy: deliveries flow." in page
+    assert "Healthy: deliveries arrive." in page
     assert "1 since " in page
 
 
 async def test_a_new_dead_letter_is_told_first(house: House, reader: Browser) -> None:
     await house.dead_letter()
     page = await reader.get("/")
-    assert "Something needs a look." in page
+    assert "Deliveries arrive, but something needs attention." in page
     assert "1 dead letter within the last hour." in page
     assert "the webhook answered 400" in page
 
@@ -41,7 +41,7 @@ async def test_a_failed_delivery_is_found_and_understood(house: House, reader: B
     page = await reader.get(reader.link(page, "1 dead letter within"))
     page = await reader.get(reader.link(page, "report-7"))
     assert delivery_id in page
-    assert "Why it died: the webhook answered 400" in page
+    assert "Why it is dead: the webhook answered 400" in page
     assert "Attempt 1" in page
     assert "does it speak the version of A2A" in page
 
@@ -96,7 +96,7 @@ async def test_deliveries_come_newest_first_in_pages(house: House, reader: Brows
 
 
 @pytest.mark.parametrize(
-    ("wanted", "shown"), [("dlv_", "What it is"), ("sub_", "Webhook"), ("task", "report-7")]
+    ("wanted", "shown"), [("dlv_", "Details"), ("sub_", "Webhook"), ("task", "report-7")]
 )
 async def test_the_search_finds_ids_and_tasks(
     house: House, reader: Browser, wanted: str, shown: str

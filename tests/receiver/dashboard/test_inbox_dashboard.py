@@ -95,7 +95,7 @@ async def page(client: Client, path: str, status: int = 200) -> str:
 
 
 async def test_an_empty_inbox_is_healthy(reader: Client) -> None:
-    assert "Healthy: notifications come in, and are called back." in await page(reader, "/")
+    assert "Healthy: notifications arrive, and callbacks run." in await page(reader, "/")
 
 
 async def test_a_dead_letter_is_found_and_understood(desk: Desk, reader: Client) -> None:
@@ -107,7 +107,7 @@ async def test_a_dead_letter_is_found_and_understood(desk: Desk, reader: Client)
     link = re.search(r'href="(/notifications/\d+)" title="bad-1#1"', found)
     assert link
     found = await page(reader, link[1])
-    assert "Why it died: handlers:told: ValueError" in found
+    assert "Why it is dead: handlers:told: ValueError" in found
     assert "3. signature" in found
     assert "key key-1" in found
     assert SECRET not in found
@@ -120,7 +120,7 @@ async def test_gaps_of_a_task_are_shown_where_they_are(desk: Desk, reader: Clien
     for seq in (1, 2, 5):
         await desk.came("task-1", seq=seq)
     found = await page(reader, "/task?task=task-1")
-    assert re.search(r"#2.*#3 to #4.*had not come.*#5", found, re.DOTALL)
+    assert re.search(r"#2.*#3 to #4.*had not arrived.*#5", found, re.DOTALL)
     assert re.search(r'<a href="/notifications/\d+"><strong>#5</strong></a>', found)
     assert re.search(r'href="/notifications" aria-current="page"', found)
 
@@ -192,7 +192,7 @@ async def test_a_dead_letter_is_redriven(desk: Desk, aiohttp_client: AiohttpClie
     async with client.post(path, data={"form_token": token[1]}) as answer:
         assert answer.status == 403
     async with client.post(path, data={"form_token": token[1]}, headers=origin) as answer:
-        assert "1 called back again." in await answer.text()
+        assert "1 redriven." in await answer.text()
     desk.mended = True
     await desk.call_back()
     [done] = (await admin.browse()).items
@@ -218,7 +218,7 @@ async def test_several_dead_letters_are_redriven_together(
     ids = [each.id for each in (await admin.browse()).items]
     form = {"form_token": token[1], "status": "dead", "id": str(ids[0])}
     async with client.post("/notifications/redrive", data=form, headers=origin) as answer:
-        assert "1 called back again." in await answer.text()
+        assert "1 redriven." in await answer.text()
     states = [(await admin.show(each)) for each in ids]
     assert [each.notification.status.value for each in states if each] == [
         "received",
@@ -251,7 +251,7 @@ async def test_callbacks_that_fail_are_shown_by_how(desk: Desk, reader: Client) 
 
 
 async def test_where_no_receiver_runs_refusals_are_not_known(reader: Client) -> None:
-    assert "They are not known here" in await page(reader, "/refusals")
+    assert "Refusals are not stored" in await page(reader, "/refusals")
     await page(reader, "/refusals/1", 404)
 
 

@@ -154,7 +154,7 @@ def test_a_flood_of_strangers_pushes_out_neither_senders_nor_other_reasons(world
     memory = Memory(world.clock)
 
     def refuse(code: str, sender: str | None) -> None:
-        memory.hear(
+        memory.record(
             NotificationRefused(
                 at=world.clock.now,
                 sender=sender,
