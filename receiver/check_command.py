@@ -21,7 +21,7 @@ from pushkit.terminal.options import FILE
 from pushkit.terminal.output import example
 from pushkit.url import Url, masked_url
 from receiver.admin import open_inbox
-from receiver.forwards.stream import SCHEMES
+from receiver.forwards import STREAM_SCHEMES
 from receiver.options import config_option, load_signing_key, name_of_sender
 from receiver.public_url import Probe, check_public_url
 from receiver.receiver import Receiver
@@ -183,4 +183,4 @@ def _without_users(value: JsonValue) -> JsonValue:
         return [_without_users(item) for item in value]
     if not isinstance(value, str) or "://" not in value:
         return value
-    return masked_url(value, keep_query=value.partition("://")[0] in SCHEMES)
+    return masked_url(value, keep_query=value.partition("://")[0] in STREAM_SCHEMES)

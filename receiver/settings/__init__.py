@@ -1,7 +1,7 @@
-"""The service's configuration: a TOML file, and the environment over it.
+"""The service's configuration: a TOML file, and environment variables that override it.
 
-`RECEIVER_URL`, `RECEIVER_LISTEN`, `RECEIVER_DATABASE` and so on replace the file's value. Every
-mistake is reported with its line, what was found missing or wrong, and what was expected.
+`RECEIVER_URL`, `RECEIVER_LISTEN`, `RECEIVER_DATABASE` and so on replace the file's values. Every
+mistake is reported with its line, what was found, and what was expected.
 """
 
 from receiver.settings.handlers import CallbackSettings

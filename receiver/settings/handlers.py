@@ -1,4 +1,4 @@
-"""The `[[callbacks]]` and `[[forwards]]` tables: what notifications come to."""
+"""The `[[callbacks]]` and `[[forwards]]` tables: which notifications call or go to what."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from pydantic import BaseModel, model_validator
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError, PushkitError
 from receiver.callbacks.registry import CallbackFunction, Timeout, Wanted
-from receiver.forwards import CommandForward, Forward, HttpForward, StreamForward
-from receiver.forwards.stream import SCHEMES as STREAM_SCHEMES
+from receiver.forwards import (
+    STREAM_SCHEMES,
+    CommandForward,
+    Forward,
+    HttpForward,
+    StreamForward,
+)
 from receiver.settings.values import ModuleAndFunction, Positive, PositiveOrNone
 
 
-class _Wishes(BaseModel, extra="forbid", hide_input_in_errors=True):
-    """What of all notifications is wanted."""
+class _Filter(BaseModel, extra="forbid", hide_input_in_errors=True):
+    """Which notifications are wanted."""
 
     kinds: list[UpdateKind] = []
     states: list[TaskState] = []
@@ -27,7 +32,7 @@ class _Wishes(BaseModel, extra="forbid", hide_input_in_errors=True):
     tasks: list[str] = []
 
     def wanted(self, *, name: str | None, timeout: Timeout) -> Wanted:
-        """Return the same, as a callback is registered with it."""
+        """Return the arguments with which the callback is registered."""
         return Wanted(
             kinds=self.kinds,
             states=self.states,
@@ -38,23 +43,22 @@ class _Wishes(BaseModel, extra="forbid", hide_input_in_errors=True):
         )
 
 
-class CallbackSettings(_Wishes):
-    """One `[[callbacks]]` table: `call` is `module:function`, the rest says what it wants.
+class CallbackSettings(_Filter):
+    """One `[[callbacks]]` table: the function to call, and which notifications it wants.
 
     Attributes:
         kinds: Kinds of updates that it wants; all if empty.
-        states: Statuses that it wants, by state; all if empty.
+        states: Task states that it wants; all if empty.
         senders: Names of senders; all if empty.
         tasks: Ids of tasks; all if empty.
     """
 
-    call: ModuleAndFunction  # `module:function`; the module may lie beside this file
-    # How long one call may take; `"none"` for any time; without it `callback_timeout_seconds`
-    # counts.
+    call: ModuleAndFunction  # `module:function`; the module may be in the folder of this file
+    # How long one call may take; `"none"` for any time. The default is `callback_timeout_seconds`.
     timeout_seconds: PositiveOrNone | None = None
 
     def load(self, folder: Path) -> CallbackFunction:
-        """Import the function, also from beside the file. Raises ConfigError: there is none."""
+        """Import the function, also from the file's folder. Raises ConfigError: it has none."""
         module_name, _, function_name = self.call.partition(":")
         _refuse_namesakes(folder)
         if str(folder) not in sys.path:
@@ -73,21 +77,20 @@ class CallbackSettings(_Wishes):
         return function
 
 
-class ForwardSettings(_Wishes):
-    """One `[[forwards]]` table: a URL or a command, and what is handed on to it.
+class ForwardSettings(_Filter):
+    """One `[[forwards]]` table: a URL or a command, and which notifications it gets.
 
     Attributes:
-        kinds: Kinds of updates that are handed on; all if empty.
-        states: Statuses, by state; all if empty.
+        kinds: Kinds of updates that are forwarded; all if empty.
+        states: Task states; all if empty.
         senders: Names of senders; all if empty.
         tasks: Ids of tasks; all if empty.
     """
 
-    to: str | None = None  # a URL to which each is posted on
+    to: str | None = None  # a URL that notifications are posted to, or a Redis stream's
     command: list[str] | None = None  # a command that gets each on its standard input
-    # What it is called in the log and the inbox; its URL or command if not given.
-    name: str | None = None
-    timeout_seconds: Positive = 30  # how long one may take
+    name: str | None = None  # its name in the log and the inbox; by default its URL or command
+    timeout_seconds: Positive = 30  # how long one attempt may take
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -96,7 +99,7 @@ class ForwardSettings(_Wishes):
         return self
 
     def build(self, folder: Path) -> Forward:
-        """Return what hands notifications on. Raises ConfigError: no URL, or no command."""
+        """Return the forward. Raises ConfigError: no such URL or command."""
         timeout = timedelta(seconds=self.timeout_seconds)
         if self.command is not None:
             return CommandForward(self.command, folder=folder, timeout=timeout)
@@ -107,7 +110,7 @@ class ForwardSettings(_Wishes):
 
 
 def _refuse_namesakes(folder: Path) -> None:
-    """Refuse modules that hide ours: what stands beside the configuration goes first."""
+    """Refuse modules that hide ours: the configuration's folder comes first in `sys.path`."""
     ours = Path(__file__).resolve().parents[2]
     for name in ("pushkit", "receiver"):
         for path in (folder / f"{name}.py", folder / name / "__init__.py"):

@@ -1,4 +1,4 @@
-"""Reading the file: every mistake with its place, what was found and what was expected."""
+"""Loading the file: every mistake with its line, what was found and what was expected."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ def load_settings(path: Path) -> ReceiverSettings:
 
 
 def _unknown_senders(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
-    """Find callbacks that would never be called, because they name a sender that is none."""
+    """Find callbacks and forwards that name an unknown sender: they would never be called."""
     known = [sender.name for sender in settings.senders]
     for table in ("callbacks", "forwards"):
-        for number, wish in enumerate(getattr(settings, table)):
-            for name in wish.senders:
+        for number, entry in enumerate(getattr(settings, table)):
+            for name in entry.senders:
                 if name not in known:
                     says = f"found {name!r}, expected one of {', '.join(known)}"
                     yield (table, number, "senders"), says
 
 
 def _refused_urls(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
-    """Find senders whose keys would never be fetched: what is named in `allow` decides, too."""
+    """Find senders whose keys could not be fetched: their URLs are neither public nor allowed."""
     try:
         policy = DestinationPolicy(settings.allow)
     except ConfigError as exc:
@@ -79,7 +79,7 @@ def _refused_urls(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
 
 
 def _taken_ports(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
-    """Find listeners that could not have their port, because another one of this file has it."""
+    """Find listeners whose port another listener of this file has."""
     addresses: dict[Location, str | None] = {
         ("listen",): settings.listen,
         ("ops_listen",): settings.ops_listen,
@@ -89,10 +89,10 @@ def _taken_ports(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
     taken: dict[tuple[str, int], Location] = {}
     for location, address in addresses.items():
         host_and_port = parse_host_and_port(address or "")
-        if host_and_port is not None and host_and_port[1]:  # of port 0 each gets a free one
+        if host_and_port is not None and host_and_port[1]:  # port 0 stands for any free port
             other = taken.setdefault(host_and_port, location)
             if other != location:
-                yield location, f"found {address}, where {name_of(other)} is"
+                yield location, f"found {address}, which {name_of(other)} has: choose another port"
 
 
 def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:
@@ -101,7 +101,7 @@ def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:
 
 
 def _place(path: Path, text: str, location: Location) -> str:
-    """Return where a member was set: the variable, or the line of the file, and its name."""
+    """Return where a member was set: its variable, or its line in the file and its name."""
     variable = f"RECEIVER_{str(location[0]).upper()}" if location else ""
     if variable in os.environ:
         return variable

@@ -1,4 +1,4 @@
-"""The `[[senders]]` tables, and the files that they name."""
+"""The `[[senders]]` tables, and reading the files that they name."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Hold the rules of `TrustedSender` here, where the line of the table is known."""
+        """Check the rules of `TrustedSender` here, so that a mistake is reported with its line."""
         by_key = self.profile.signed and set(self.schemes) != {Scheme.STANDARD_WEBHOOKS}
         if by_key and (self.jwks_url is None) == (self.jwks_file is None):
             raise ValueError("expected exactly one of jwks_url and jwks_file")
-        # A file is read later: until then a secret that nobody has stands for what is in it.
+        # The file is read later: until then a random secret stands for its content.
         in_file = [generate_webhook_secret()] if self.webhook_secrets_file else []
         try:
             self._trusted(
@@ -61,7 +61,7 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
         return self
 
     def build(self, folder: Path) -> TrustedSender:
-        """Return the sender, its files read. Raises ConfigError: one cannot be read."""
+        """Read the sender's files; return the sender. Raises ConfigError: one cannot be read."""
         tokens = self._lines("tokens_file", folder)
         webhook_secrets = self._lines("webhook_secrets_file", folder)
         return self._trusted(
@@ -105,7 +105,7 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     def _lines(
         self, member: Literal["tokens_file", "webhook_secrets_file"], folder: Path
     ) -> Sequence[str]:
-        """Return what stands in a file of secrets, one a line; nothing if there is no such file."""
+        """Return the lines of a file of secrets; none if the setting is not given."""
         named: Path | None = getattr(self, member)
         if named is None:
             return []

@@ -1,4 +1,4 @@
-"""The whole file, and the receiver that it describes."""
+"""The whole configuration file, and the receiver that it describes."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ if TYPE_CHECKING:
 class ReceiverSettings(
     BaseSettings, env_prefix="RECEIVER_", extra="forbid", hide_input_in_errors=True
 ):
-    """The whole file; the rest is as `Receiver`, `Limits` and `ConnectionLimits` say."""
+    """The whole file; see `Receiver`, `Limits` and `ConnectionLimits` for most members."""
 
     url: Url
     listen: HostAndPort = "127.0.0.1:9000"  # `host:port` to listen on
-    # `host:port` for `/metrics`, `/healthz` and `/readyz` of operators; none if not set.
+    # `host:port` for the operators' `/metrics`, `/healthz` and `/readyz`; none if not set.
     ops_listen: HostAndPort | None = None
-    dashboard: DashboardSettings | None = None  # the dashboard, if there is to be one
-    # How `receiver serve` logs, `text` or `json`, where the command line does not say.
+    dashboard: DashboardSettings | None = None  # the dashboard; none if not set
+    # How `receiver serve` logs, `text` or `json`, unless its command line says.
     log_format: LogFormat = LogFormat.TEXT
-    tracing: bool = False  # whether spans are made (OpenTelemetry)
+    tracing: bool = False  # whether to emit spans (OpenTelemetry)
     # A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
     database: Annotated[str, Field(min_length=1)] = "inbox.db"
     replay: str | None = None
     retention: RetentionSettings = RetentionSettings()
-    allow: list[str] = []  # hosts named for development, as `host:port` or `host:*`
+    allow: list[str] = []  # hosts allowed for development, as `host:port` or `host:*`
     max_body_bytes: Positive = 1024 * 1024
-    # Requests a second from one address, before the signature; twice that at once.
+    # Requests a second from one address, before the signature is checked; twice that at once.
     peer_rate: Positive = 4000
-    # Notifications a second from one sender, after it; twice that at once.
+    # Notifications a second from one sender, after its signature was checked; twice that at once.
     sender_rate: Positive = 4000
     max_backlog: Positive = 500_000
     max_backlog_per_sender: Positive = 100_000
@@ -74,18 +74,18 @@ class ReceiverSettings(
     max_header_bytes: Positive = 16 * 1024
     request_timeout_seconds: Positive = 10  # for the head of a request, and for its body
     keep_alive_seconds: Positive = 75
-    stop_timeout_seconds: Positive = 20  # how long requests in flight are given at the end
+    stop_timeout_seconds: Positive = 20  # how long requests in progress may take at shutdown
     max_connections: Positive = 512  # how many at once, in each process
     max_connections_per_peer: Positive = 128
     trusted_proxies: list[Network] = []
-    # Which header they write: `X-Forwarded-For` or `Forwarded`.
+    # The header that they write: `X-Forwarded-For` or `Forwarded`.
     forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR
     validation_echo: bool = False
     tls: TlsSettings | None = None  # certificate and key
     alerts: AlertSettings | None = None  # where alerts go
     senders: Annotated[list[SenderSettings], Field(min_length=1)]
-    callbacks: list[CallbackSettings] = []  # what is called
-    forwards: list[ForwardSettings] = []  # where notifications are handed on to
+    callbacks: list[CallbackSettings] = []  # functions that are called with notifications
+    forwards: list[ForwardSettings] = []  # where notifications are forwarded to
     _path: Path = PrivateAttr(Path("receiver.toml"))
     _place: Callable[[Location], str]
 
@@ -98,15 +98,15 @@ class ReceiverSettings(
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Put the environment over the file."""
+        """Let environment variables override the file."""
         return env_settings, init_settings
 
     def read_from(self, path: Path, place: Callable[[Location], str]) -> Self:
-        """Take note of the file that this was read from: relative paths are beside it.
+        """Set the file that this was read from; relative paths start at its folder.
 
         Args:
             path: The file.
-            place: Says where in it a member stands.
+            place: Returns where a member was set.
         """
         self._path = path.absolute()  # a callback may change the folder of the process
         self._place = place
@@ -119,27 +119,27 @@ class ReceiverSettings(
 
     @property
     def folder(self) -> Path:
-        """Where relative paths are found, and the callbacks' modules."""
+        """The file's folder: of relative paths, and of the callbacks' modules."""
         return self._path.parent.resolve()
 
     @property
     def inbox_location(self) -> str:
-        """Where the inbox is: a DSN as it stands, or the path of a file."""
+        """The location of the inbox: a DSN as it was given, or the absolute path of a file."""
         return str(self.folder / self.database) if is_file(self.database) else self.database
 
     @property
     def stop_timeout(self) -> timedelta:
-        """How long requests in flight are given at the end."""
+        """How long requests in progress may take at shutdown."""
         return timedelta(seconds=self.stop_timeout_seconds)
 
     @property
     def drain(self) -> timedelta:
-        """How long callbacks may go on at the end."""
+        """How long callbacks may take at shutdown."""
         return timedelta(seconds=self.drain_seconds)
 
     @property
     def connection_limits(self) -> ConnectionLimits:
-        """What a connection may take."""
+        """The limits of connections."""
         timeout = timedelta(seconds=self.request_timeout_seconds)
         return ConnectionLimits(
             max_connections=self.max_connections,
@@ -150,11 +150,11 @@ class ReceiverSettings(
         )
 
     def trusted_senders(self) -> list[TrustedSender]:
-        """Return the senders, their files read. Raises ConfigError: one cannot be read."""
+        """Read the senders' files; return the senders. Raises ConfigError: one cannot be read."""
         return [sender.build(self.folder) for sender in self.senders]
 
     def build(self) -> Receiver:
-        """Return the receiver that this describes. Raises ConfigError: a value proves wrong."""
+        """Return the receiver that the file describes. Raises ConfigError: a value is wrong."""
         limit = self.callback_timeout_seconds
         receiver = Receiver(
             url=self.url,
@@ -188,7 +188,7 @@ class ReceiverSettings(
             with self._placed("callbacks", number, "call"):
                 receiver.callbacks.add(callback.load(self.folder), **wanted)
         for number, forward in enumerate(self.forwards):
-            # It has a time-out of its own, `timeout_seconds`.
+            # The forward itself has a time-out.
             wanted = forward.wanted(name=forward.name, timeout=NO_TIMEOUT)
             with self._placed("forwards", number, "to" if forward.command is None else "command"):
                 receiver.forward(forward.build(self.folder), **wanted)
@@ -196,7 +196,7 @@ class ReceiverSettings(
 
     @contextlib.contextmanager
     def _placed(self, *location: int | str) -> Iterator[None]:
-        """Say of what proves wrong within where it stands in the file."""
+        """Add to a `ConfigError` where in the file its member was set."""
         try:
             yield
         except ConfigError as exc:

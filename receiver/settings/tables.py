@@ -1,4 +1,4 @@
-"""The tables of the file beside senders and handlers: what a service has at most once."""
+"""The tables that a file has at most once: TLS, retention, dashboard and alerts."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ VARIABLE: Final = "RECEIVER_DASHBOARD_TOKEN"
 
 
 class TlsSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
-    """The `[tls]` table: PEM files, read again upon SIGHUP."""
+    """The `[tls]` table: PEM files, reloaded upon SIGHUP."""
 
-    certificate: File  # the certificate, and those between it and a root
+    certificate: File  # the certificate and its intermediates
     key: File  # its private key
 
 
 class RetentionSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
-    """The `[retention]` table; see `receiver.inbox.InboxRetention`, whose defaults are these."""
+    """The `[retention]` table; see `receiver.InboxRetention`, which has the same defaults."""
 
     done_days: Days = 7
     dead_days: Days = None
     max_done: NotNegative | None = None
-    # The memory of accepted ids, apart from the inbox. Shorter than the sender's last retry (90 h
-    # for pushkit), and an update may be called back twice.
+    # The memory of accepted ids, apart from the inbox. If it is shorter than the sender's last
+    # retry (90 h for pushkit), an update may be called back twice.
     remember_hours: Positive = 96
     expected_days: Days = 90
 
     def build(self) -> InboxRetention:
-        """Return what a receiver is made with."""
+        """Return the retention that a receiver is made with."""
         return InboxRetention(
             done=timedelta(days=self.done_days) if self.done_days else None,
             dead=timedelta(days=self.dead_days) if self.dead_days else None,
@@ -48,19 +48,22 @@ class RetentionSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
 
 
 class DashboardSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
-    """The `[dashboard]` table; without it `receiver serve` has none. It needs the extra."""
+    """The `[dashboard]` table. Without it, `receiver serve` has no dashboard.
 
-    # `host:port` of a listener of its own. Beyond loopback a token is needed.
+    It needs `pip install 'pushkit[dashboard]'`.
+    """
+
+    # `host:port` of its own listener. Beyond loopback a token is required.
     listen: HostAndPort = LISTEN
-    hosts: list[str] = []  # names that it is served under
-    # A file with the token, mode 0600; or `RECEIVER_DASHBOARD_TOKEN` holds it.
+    hosts: list[str] = []  # host names that it is served under
+    # A file with the token, mode 0600; `RECEIVER_DASHBOARD_TOKEN` may contain it instead.
     token_file: File | None = None
-    allow_actions: bool = False  # whether who has the token may redrive
-    # A file that a line is added to for every action; else it goes to the log.
+    allow_actions: bool = False  # whether the holder of the token may redrive
+    # A file that gets a line for every action; by default the log gets it.
     audit_log: File | None = None
 
     def build(self, folder: Path) -> DashboardOptions:
-        """Return these options, relative paths in a folder."""
+        """Return the options, relative paths resolved in a folder."""
         return DashboardOptions(
             listen=self.listen,
             variable=VARIABLE,
@@ -77,9 +80,9 @@ class AlertSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     log: bool = False
     command: list[str] = []
     webhook: Url | None = None
-    # A file with the secret, `whsec_…`, that the webhook is signed with.
+    # A file with the secret, `whsec_…`, that signs alerts to the webhook.
     webhook_secret_file: File | None = None
-    # The same alert is sent once in this time; then it says how many more.
+    # The same alert is sent at most once in this time; the next says how many were left out.
     every_minutes: Positive = 60
 
     @model_validator(mode="after")
@@ -91,7 +94,7 @@ class AlertSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
         return self
 
     def build(self, folder: Path) -> AlertOptions:
-        """Return what a receiver is made with. Raises ConfigError: no such program or file."""
+        """Return the alerts that a receiver is made with. Raises ConfigError: no such program."""
         secret = None
         if self.webhook_secret_file is not None:
             path = folder / self.webhook_secret_file

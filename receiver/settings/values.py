@@ -1,4 +1,4 @@
-"""The values that settings are made of."""
+"""The types of settings, each with its check."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _none_for_ever(value: object) -> object:
 
 
 def _without_nul(value: Path) -> Path:
-    if "\0" in str(value):  # no system opens it
+    if "\0" in str(value):  # no operating system opens it
         raise ValueError("expected the path of a file")
     return value
 
@@ -73,7 +73,7 @@ def _whole_or_none(value: object, read: ValidatorFunctionWrapHandler) -> object:
 
 
 FOREVER: Final = "forever"
-# What a duration, a time that far away and a column of a database hold alike.
+# Fits a duration, a moment that far in the future, and an integer column of a database.
 _LARGEST: Final = 2**31 - 1
 Days = Annotated[
     int | None,
@@ -84,7 +84,7 @@ Days = Annotated[
 Secrets = Annotated[
     list[str], PlainSerializer(lambda secrets: ["***"] * len(secrets), when_used="json")
 ]
-"""Values that `receiver check` does not show."""
+"""Secrets: `receiver check` shows only how many there are."""
 Positive = Annotated[int, Field(gt=0, le=_LARGEST)]
 NotNegative = Annotated[int, Field(ge=0, le=_LARGEST)]
 PositiveOrNone = Annotated[Positive | Literal["none"], WrapValidator(_whole_or_none)]
@@ -96,12 +96,12 @@ ModuleAndFunction = Annotated[str, AfterValidator(_module_and_function)]
 
 
 def rate(per_second: int) -> RateLimit:
-    """Return a rate that lets twice as much through at once."""
+    """Return a rate whose burst is twice as much."""
     return RateLimit(per_second=per_second, burst=2 * per_second)
 
 
 def read_text(path: Path, *, setting: str) -> str:
-    """Return what stands in a file that a setting names. Raises ConfigError: it cannot be read."""
+    """Return the text of a file that a setting names. Raises ConfigError: it cannot be read."""
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:

@@ -234,12 +234,12 @@ def test_an_url_that_no_keys_are_fetched_from_has_its_line(
     [
         pytest.param(
             ['ops_listen = "127.0.0.1:9000"'],
-            "3: ops_listen: found 127.0.0.1:9000, where listen is",
+            "3: ops_listen: found 127.0.0.1:9000, which listen has: choose another port",
             id="default",
         ),
         pytest.param(
             ['dashboard = {listen = "[::1]:9001"}', 'ops_listen = "[::1]:9001"'],
-            "3: dashboard.listen: found [::1]:9001, where ops_listen is",
+            "3: dashboard.listen: found [::1]:9001, which ops_listen has: choose another port",
             id="dashboard",
         ),
     ],
