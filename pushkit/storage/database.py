@@ -83,6 +83,9 @@ class Database(Protocol):
         wait for no row, or all would wait: what it cannot have at once it answers with `DEFERRED`.
         """
 
+    async def drain(self) -> None:
+        """Wait until everything submitted by `write_together` is done."""
+
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the transaction that a caller's own connection is in; commit nothing.
 

@@ -356,6 +356,11 @@ class PostgresDatabase:
                 batch.results = None
         ended(batches)
 
+    async def drain(self) -> None:
+        """Wait until everything submitted by `write_together` is done."""
+        if self._group_commit is not None:
+            await self._group_commit.drain()
+
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the READ COMMITTED transaction that a caller's connection is in."""
         found = driver_connection(connection)

@@ -263,6 +263,11 @@ class SqliteDatabase:
         group_commit = self._group_commit or self._open_group_commit()
         return group_commit.submit(group, item, ended)
 
+    async def drain(self) -> None:
+        """Wait until everything submitted by `write_together` is done."""
+        if self._group_commit is not None:
+            await self._group_commit.drain()
+
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the caller's thread, to which the connection belongs."""
         found = driver_connection(connection)

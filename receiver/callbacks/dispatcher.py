@@ -216,6 +216,10 @@ class Dispatcher:
         Notifications of abandoned calls keep their leases, which are no longer renewed, and their
         worker's lock until the calls end. The dispatcher then continues under another name.
         """
+        # A transaction that still runs may store a notification under a lease, or claim the next.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WRITES):
+                await self._database.drain()
         before = set[asyncio.Task[None]]().union(*self._abandoned.values())
         abandoned = {
             task: notification

@@ -10,11 +10,13 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+import asyncpg
 import pytest
 
 from pushkit.errors import StorageError
 from pushkit.scheduling import stop_after_attempt
 from pushkit.scheduling.retry import RetryPolicy, next_attempt, wait_schedule
+from pushkit.storage import postgres as on_postgres
 from pushkit.storage.script import Script
 from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
@@ -28,6 +30,7 @@ from receiver.inbox.inspection import InboxFilter, Inspection
 from receiver.inbox.model import ClaimedNotification
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.receiver.callbacks.conftest import RETRY, START, House
+from tests.receiver.storing import store
 
 LEASE = timedelta(seconds=60)
 
@@ -611,6 +614,50 @@ async def test_a_dispatcher_that_ends_gives_back_what_it_broke_off(house: House)
     assert (claimed.attempts, claimed.broken_off) == (1, False)
     assert (claimed.had_by("first"), claimed.had_by("endless")) == (True, False)
     assert house.locks.dead([house.dispatcher.name]) == [house.dispatcher.name]
+
+
+async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("receiver.callbacks.dispatcher._LAST_WRITES", DEADLINE)
+    house = House(postgres_dsn)  # there transactions run beside one another
+
+    def store_in_hand(ids: Sequence[str], /, *, wait: bool) -> Script[list[None]]:  # noqa: ARG001
+        lease = house.dispatcher.lease((yield from house.database.now()), 0)
+        yield from store(
+            sender="agent",
+            delivery_id=ids[0],
+            kid="key-1",
+            issued_at=house.now,
+            task_id="task-1",
+            config_id="config-1",
+            seq=1,
+            body=b"{}",
+            now=house.now,
+            lease=lease,
+        )
+        yield from house.database.exclusively("in the way")
+        return [None]
+
+    async def it_waits() -> bool:
+        return bool(await own.fetchval("SELECT COUNT(*) FROM pg_locks WHERE NOT granted"))
+
+    await house.database.open()
+    own = await asyncpg.connect(postgres_dsn)
+    transaction = own.transaction()
+    await transaction.start()
+    await on_postgres.run_script(own, house.database.exclusively("in the way"))
+    storing = house.database.write_together(store_in_hand, "delivery-1")
+    await eventually(it_waits)
+    retiring = asyncio.create_task(house.dispatcher.retire())
+    await asyncio.wait([retiring], timeout=0.2)  # as far as it comes without
+    await transaction.rollback()
+    await asyncio.gather(storing, retiring)
+    counts = await house.counts()
+    await own.close()
+    await house.database.close()
+
+    assert counts == {"received": 1}
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["ends-well", "raises"])
