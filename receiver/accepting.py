@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from pushkit.errors import InboundError
 from pushkit.storage.database import Database
-from pushkit.storage.script import DEFERRED, Deferred, Ending, Refused, Script
+from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script
 from receiver.expected import ExpectedStore, Standings, TaskNotExpectedError
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
 from receiver.inbox.model import (
@@ -122,7 +122,7 @@ class Acceptance:
             per_sender=limits.max_backlog_per_sender, in_all=limits.max_backlog
         )
 
-    def submit(self, candidate: Candidate, ended: Ending[int | None]) -> asyncio.Future[int | None]:
+    def submit(self, candidate: Candidate, ended: OnDone[int | None]) -> asyncio.Future[int | None]:
         """Store one, in a group with other writes; `ended` is called with the result."""
         self._slots.settle()
         return self._database.write_together(together, GroupItem(self.accept, candidate), ended)

@@ -1,1 +1,1 @@
-"""One small face over the databases: statements in scripts, run by a driver."""
+"""One small interface over both databases: scripts of statements, run by a driver."""

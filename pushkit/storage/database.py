@@ -1,4 +1,4 @@
-"""The face of a database, and the choice between the two that there are."""
+"""The interface of a database, and the choice between SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from pushkit.errors import ConfigError
 from pushkit.storage.location import postgres_dsn
 from pushkit.storage.migrations import Access, Migration, Schema
-from pushkit.storage.script import Ending, Group, Script
+from pushkit.storage.script import Group, OnDone, Script
 from pushkit.storage.sqlite import SqliteDatabase
 from pushkit.storage.worker_locks import WorkerLocks
 
@@ -21,113 +21,114 @@ T = TypeVar("T")
 
 
 class Database(Protocol):
-    """Runs scripts in transactions. SQLite and PostgreSQL stand behind it."""
+    """Runs scripts in transactions; `SqliteDatabase` and `PostgresDatabase` implement it."""
 
     @property
     def locks(self) -> WorkerLocks | None:
-        """The locks of this machine's workers, where all of them are on one machine."""
+        """The locks of the workers, if all of them are on one machine."""
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
-        """Connect for what is meant: by default, to serve, with the schema brought up to date.
+        """Connect for a kind of access: by default, to serve, with the schema brought up to date.
 
         Does nothing if it is open already.
 
         Raises:
-            SchemaError: The schema is newer than the code; but for `UPGRADE`, any other.
+            SchemaError: The schema is newer than the code, or, without `UPGRADE`, not the same.
             StorageError: There is no such database, or it is out of reach.
         """
 
     async def schema(self) -> Schema:
-        """Return what the database holds, open or not, without changing anything.
+        """Return the schema that was found, without changing it; the database need not be open.
 
         Raises:
             StorageError: There is no such database, or it is out of reach.
         """
 
     async def close(self) -> None:
-        """Finish what was submitted, and disconnect."""
+        """Finish the submitted items, and disconnect."""
 
     async def write(self, script: Script[T]) -> T:
         """Run a script in a transaction; return its result once that is durable.
 
         Raises:
-            CommitUncertainError: Disk or connection failed in the very commit.
+            CommitUncertainError: Disk or connection failed during the commit.
             SchemaError: The database was upgraded meanwhile, beyond what this code may write.
             StorageError: The database refused; nothing of the script has been stored.
-            PushkitError: What the script itself raised; nothing of it has been stored.
+            PushkitError: The script raised it; nothing of the script has been stored.
         """
 
     async def write_patiently(self, make: Callable[[], Script[T]]) -> T:
         """Run a script that may have to wait for rows that others hold; return its result.
 
-        On PostgreSQL it waits without a connection, so that what waits for nobody goes on.
+        On PostgreSQL it waits without a connection, so that other scripts are not delayed.
 
         Args:
-            make: Makes the script: again, where one was broken off because a row is held.
+            make: Makes the script: again each time that one was cancelled because a row is held.
 
         Raises:
-            StorageError: As `write`; or somebody held what it needs for longer than a statement may
-                take.
+            StorageError: As `write`; or another transaction held a row for longer than a statement
+                may take.
         """
 
     def write_together(
-        self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
+        self, group: Group[Item, T], item: Item, on_done: OnDone[T] | None = None
     ) -> asyncio.Future[T]:
-        """Run a group's script over this item, and over others that wait; return its result to be.
+        """Run a group's script over this item and others that wait; return its future result.
 
-        The work goes on if its future is cancelled, or nobody awaits it: `ended` hears of it all
-        the same, in the event loop, before who awaits it: of the result, or of the error.
+        The item is processed even if the future is cancelled, or nobody awaits it. `on_done` gets
+        the result or the error in any case, in the event loop, before the future is done.
 
         Items of one group that wait at the same time become one script in one transaction. If that
-        fails, each is run alone: nobody hears of another's error. On PostgreSQL such a script must
-        wait for no row, or all would wait: what it cannot have at once it answers with `DEFERRED`.
+        fails, each is run alone, so that one item's error does not reach another. On PostgreSQL
+        such a script must not wait for a row, or all items would wait: the result of an item that
+        needs a held row is `DEFERRED`.
         """
 
     async def drain(self) -> None:
         """Wait until everything submitted by `write_together` is done."""
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
-        """Run a script in the transaction that a caller's own connection is in; commit nothing.
+        """Run a script in the transaction of a caller's own connection; commit nothing.
 
         Raises:
             ConfigError: It is no connection of the driver's, or to other tables than these; or in
                 no transaction, or in one that does not see what others commit.
-            StorageError: The database refused; of the script nothing is in the transaction.
-            PushkitError: What the script itself raised; the same holds.
+            StorageError: The database refused; the transaction holds nothing of the script.
+            PushkitError: The script raised it; the transaction holds nothing of the script.
         """
 
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, on a consistent snapshot."""
 
     def now(self) -> Script[datetime]:
-        """Return the present by the clock that all workers on this database share."""
+        """Return the current time by the clock that all workers on this database share."""
 
     def exclusively(self, name: str) -> Script[None]:
         """Let other transactions that ask for this name wait until this one ends."""
 
     def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
-        """Do so with several, in their order; return what is held, and the present as `now` does.
+        """Hold several names, in their order; return those that are held, and the time of `now`.
 
         Args:
-            names: What is asked for.
-            wait: Whether to wait for who holds them; or else, only those that nobody holds.
+            names: The names.
+            wait: Whether to wait for transactions that hold them, or to leave those names out.
         """
 
     def wake(self) -> Script[None]:
-        """Tell idle workers of other processes that there is work, once this commits."""
+        """Wake idle workers of other processes when this commits: there is work."""
 
     def tell(self) -> Script[None]:
-        """Tell other processes, once this commits, of what they need not work on."""
+        """Notify other processes when this commits that work of theirs may be done already."""
 
     async def listen(
         self, wake: Callable[[], None], news: Callable[[], None] = lambda: None
     ) -> None:
-        """Call back whenever another process says `wake` or `tell`, until cancelled."""
+        """Call back whenever another process runs `wake` or `tell`, until cancelled."""
 
 
 @contextlib.asynccontextmanager
 async def opened(database: Database, access: Access) -> AsyncIterator[Database]:
-    """Open a database for what is meant, and close it in the end."""
+    """Open a database, and close it at the end."""
     await database.open(access)
     try:
         yield database
@@ -136,7 +137,7 @@ async def opened(database: Database, access: Access) -> AsyncIterator[Database]:
 
 
 async def read_now(database: Database, look: Callable[[datetime], Script[T]]) -> T:
-    """Run a script that only reads, given what the database's clock says."""
+    """Run a script that only reads, with the time of the database's clock."""
 
     def script() -> Script[T]:
         now = yield from database.now()
@@ -146,11 +147,11 @@ async def read_now(database: Database, look: Callable[[datetime], Script[T]]) ->
 
 
 async def upgrade(database: Database) -> Schema:
-    """Bring a database up to date, or make it; return what it held before.
+    """Bring a database up to date, or make it; return the schema that it had before.
 
     Raises:
-        SchemaError: Newer code wrote it.
-        StorageError: It is out of reach, or refuses.
+        SchemaError: Newer code wrote the database.
+        StorageError: The database is out of reach, or refuses.
     """
     before = await database.schema()
     before.check_not_newer()
@@ -170,7 +171,7 @@ def open_location(
     """Return the database at a location: a PostgreSQL DSN, or the path of a SQLite file.
 
     Raises:
-        ConfigError: Neither of them; or a DSN, and the driver is not installed.
+        ConfigError: It is neither; or a DSN, and the driver is not installed.
     """
     dsn = postgres_dsn(location)
     if dsn is None:

@@ -1,8 +1,8 @@
-"""Group commit: what is asked for while a transaction is at work goes into the next one together.
+"""Group commit: items that are submitted during one transaction share the next one.
 
 A durable commit costs a flush of the disk or a round trip, whatever is in it. Items are therefore
-collected in the event loop, those of one group become one script, and a driver runs what was
-collected. Its results are handed out in the loop, and nobody hears of another's error.
+collected in the event loop, the items of one group become one script, and a driver runs the
+scripts. Results are set in the loop, and an item's error reaches its submitter alone.
 """
 
 from __future__ import annotations
@@ -15,70 +15,70 @@ from datetime import timedelta
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
-from pushkit.storage.script import Deferred, Ending, Group, Refused, Script
+from pushkit.storage.script import Deferred, Group, OnDone, Refused, Script
 
 Item = TypeVar("Item")
 T = TypeVar("T")
 
 _FIRST_PAUSE: Final = 0.005  # seconds
 _LONGEST_PAUSE: Final = 0.05
-# Of the event loop: an answer takes two to whoever awaits it and a third brings his next item, or
-# that of somebody whom he told. What they ask for then shares the next commit.
+# Rounds of the event loop before the next transaction: a result takes two to reach the task that
+# awaits it, and a third brings the task's next item, which then shares that transaction.
 _ROUNDS: Final = 3
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Item, T]):
-    """An item, and who waits for its result: until when and how often, if it was deferred."""
+    """An item that was submitted, and the future of its result."""
 
     group: Group[Item, T]
     item: Item
     future: asyncio.Future[T]
-    ended: Ending[T] | None
-    until: float | None = None
-    pause: float = _FIRST_PAUSE
+    on_done: OnDone[T] | None
+    until: float | None = None  # until when it may be deferred, once it was
+    pause: float = _FIRST_PAUSE  # before it is run again, in seconds
 
     def succeed(self, result: T) -> None:
-        if self.ended is not None:
-            self._end(self.ended, result)
-        if not self.future.done():  # whoever asked may be gone
+        if self.on_done is not None:
+            self._call(self.on_done, result)
+        if not self.future.done():  # the submitter may have been cancelled
             self.future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
-        if self.ended is not None:
-            self._end(self.ended, error)
+        if self.on_done is not None:
+            self._call(self.on_done, error)
         if not self.future.done():
             self.future.set_exception(error)
-            if self.ended is not None:
-                self.future.exception()  # it was heard: nobody has to await the future
+            if self.on_done is not None:
+                self.future.exception()  # `on_done` got it: nobody has to await the future
 
     def cancel(self) -> None:
-        if self.ended is not None:
-            self._end(self.ended, asyncio.CancelledError())
+        if self.on_done is not None:
+            self._call(self.on_done, asyncio.CancelledError())
         self.future.cancel()
 
-    def _end(self, ended: Ending[T], came_to: T | BaseException) -> None:
+    def _call(self, on_done: OnDone[T], outcome: T | BaseException) -> None:
         try:
-            ended(came_to)
-        except Exception as exc:  # noqa: BLE001  # nobody else hears of it, as of any callback
-            context = {"message": f"{ended!r} failed", "exception": exc}
+            on_done(outcome)
+        except Exception as exc:  # noqa: BLE001  # reported like that of any callback of the loop
+            context = {"message": f"{on_done!r} failed", "exception": exc}
             self.future.get_loop().call_exception_handler(context)
 
 
 @dataclass(slots=True, eq=False)
 class Batch(Generic[Item, T]):
-    """Items of one group, which share a script; a driver runs it, and notes what went wrong."""
+    """Items of one group, which share a script; the driver runs it, and notes an error."""
 
     waiting: Sequence[_Waiting[Item, T]]
-    wait: bool  # whether the script may wait for rows that somebody holds
-    # What the script came to. Without them, and without an error, the event loop ends.
+    wait: bool  # whether the script may wait for rows that other transactions hold
+    # The script's results. If there are none, and no error either, the event loop is ending.
     results: Sequence[T | Deferred | Refused] | None = None
     error: Exception | None = None  # what was raised instead
-    is_final: bool = False  # whether nobody may be tried alone: all hear of the error
+    is_final: bool = False  # whether all items fail with the error, and none is tried alone
 
     @property
     def is_of_group(self) -> bool:
-        """Whether a group makes its script, and no script of its own."""
+        """Whether a group makes the script, and not `submit_script`."""
         return self.waiting[0].group is not _one_script
 
     def script(self) -> Script[None]:
@@ -90,24 +90,24 @@ class Batch(Generic[Item, T]):
         self.results = results
 
 
-Ended: TypeAlias = Callable[[Sequence[Batch[Any, Any]]], None]
-# Begins to run batches, and calls `ended` with them in the event loop when all is over.
-Driver: TypeAlias = Callable[[Sequence[Batch[Any, Any]], Ended], None]
+BatchesDone: TypeAlias = Callable[[Sequence[Batch[Any, Any]]], None]
+# Begins to run batches, and calls `done` with them in the event loop when all have run.
+Driver: TypeAlias = Callable[[Sequence[Batch[Any, Any]], BatchesDone], None]
 
 
 class GroupCommit:
-    """Collects items, and hands them to a driver: what comes meanwhile goes together afterwards.
+    """Collects items while the driver runs the ones before, and passes them to it together.
 
-    Items of a group share a script. If it fails, each is run alone, beside what comes next. What
-    a script defers, because somebody holds a row, goes into a later one. What was submitted
-    is done even if whoever asked for it is cancelled.
+    Items of a group share a script. If it fails, each is run alone, beside the next items. An item
+    that the script defers, because another transaction holds a row, is run again later. An item is
+    processed even if its submitter is cancelled.
 
     Belongs to the event loop in which it is made.
 
     Args:
         most: How many items go together.
-        patience: How long something may be deferred.
-        wait: Whether scripts may wait for rows that somebody holds.
+        patience: How long an item may be deferred.
+        wait: Whether scripts may wait for rows that other transactions hold.
     """
 
     def __init__(self, driver: Driver, *, most: int, patience: timedelta, wait: bool) -> None:
@@ -117,106 +117,105 @@ class GroupCommit:
         self._wait = wait
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting[Any, Any]] = deque()
-        self._is_due = False  # a driver is at work, or will be in a moment
-        self._leads = False
+        self._is_scheduled = False  # the driver runs batches, or will within a few rounds
+        self._has_leader = False
         self._unfinished = 0
-        self._nothing_left = asyncio.Event()
+        self._all_finished = asyncio.Event()
 
     def submit(
-        self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
+        self, group: Group[Item, T], item: Item, on_done: OnDone[T] | None = None
     ) -> asyncio.Future[T]:
-        """Return what will be the group's result for an item, or what its script raises for it.
+        """Return the future of the group's result for an item, or of its error.
 
-        It is a `StorageError` if somebody held what it needs for longer than there was patience.
+        The error is a `StorageError` if the item was deferred for longer than `patience`.
 
         Args:
             group: Makes the script.
-            ended: Called with what it came to, also if whoever asked is gone.
+            item: One of the script's items.
+            on_done: Called with the result or the error, even if the future was cancelled.
         """
-        waiting = self._new(group, item, ended)
+        waiting = self._new(group, item, on_done)
         self._waiting.append(waiting)
-        self._see_to_it()
+        self._schedule()
         return waiting.future
 
     def submit_script(self, script: Script[T]) -> asyncio.Future[T]:
-        """Return what will be the result of a script that shares its transaction at most."""
+        """Return the future of the result of a script, which shares at most its transaction."""
         return self.submit(_one_script, script)
 
     def submit_or_lead(
-        self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
+        self, group: Group[Item, T], item: Item, on_done: OnDone[T] | None = None
     ) -> asyncio.Future[T]:
-        """Submit an item; one that comes when it is quiet goes at once, and may wait for rows.
+        """Submit an item; if nothing is running, run it at once: it leads, and may wait for rows.
 
-        What comes meanwhile may need the same row, and waits for the leader; but not for long: a
-        row that somebody else holds keeps nobody else.
+        Items that are submitted meanwhile may need the same row, and wait for the leader, but only
+        for 5 ms: a row that another process holds must not delay the items that do not need it.
         """
-        if self._is_due:
-            return self.submit(group, item, ended)
-        waiting = self._new(group, item, ended)
-        if self._leads:
+        if self._is_scheduled:
+            return self.submit(group, item, on_done)
+        waiting = self._new(group, item, on_done)
+        if self._has_leader:
             if not self._waiting:
-                self._loop.call_later(_FIRST_PAUSE, self._see_to_it)
+                self._loop.call_later(_FIRST_PAUSE, self._schedule)
             self._waiting.append(waiting)
         else:
-            self._leads = True
-            self._driver([Batch([waiting], wait=True)], self._leader_ended)
+            self._has_leader = True
+            self._driver([Batch([waiting], wait=True)], self._leader_done)
         return waiting.future
 
     async def drain(self) -> None:
-        """Wait until all is done that was submitted, unless its event loop has ended before it."""
+        """Wait until all items are finished; do nothing if the event loop of this one is closed."""
         while self._unfinished and not self._loop.is_closed():
-            self._nothing_left.clear()
-            await self._nothing_left.wait()
+            self._all_finished.clear()
+            await self._all_finished.wait()
 
-    def _new(self, group: Group[Item, T], item: Item, ended: Ending[T] | None) -> _Waiting[Item, T]:
+    def _new(
+        self, group: Group[Item, T], item: Item, on_done: OnDone[T] | None
+    ) -> _Waiting[Item, T]:
         if asyncio.get_running_loop() is not self._loop:
             raise StorageError("the database was opened in another event loop: open one in each")
         self._unfinished += 1
-        return _Waiting(group, item, self._loop.create_future(), ended)
+        return _Waiting(group, item, self._loop.create_future(), on_done)
 
-    def _put_back(self, waiting: Sequence[_Waiting[Any, Any]]) -> None:
-        self._waiting.extend(waiting)
-        self._see_to_it()
-
-    def _see_to_it(self) -> None:
-        if self._waiting and not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._run_next)  # after all who ask in this round of the loop
+    def _schedule(self) -> None:
+        if self._waiting and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run_next)  # after the items of this round of the loop
 
     def _run_next(self) -> None:
         if not self._waiting:
-            self._is_due = False
+            self._is_scheduled = False
             return
         most = min(len(self._waiting), self._most)
         waiting = [self._waiting.popleft() for _ in range(most)]
         together = _by_group(waiting) if most > 1 else (waiting,)
-        self._driver([Batch(each, self._wait) for each in together], self._next_ended)
+        self._driver([Batch(each, self._wait) for each in together], self._batches_done)
 
-    def _next_ended(self, batches: Sequence[Batch[Any, Any]]) -> None:
-        self._hand_out(batches)
-        told = sum(len(batch.waiting) for batch in batches)
-        self._go_on(_ROUNDS, min(len(self._waiting) + told, self._most))
+    def _batches_done(self, batches: Sequence[Batch[Any, Any]]) -> None:
+        self._set_results(batches)
+        finished = sum(len(batch.waiting) for batch in batches)
+        self._run_next_after(_ROUNDS, min(len(self._waiting) + finished, self._most))
 
-    def _go_on(self, rounds: int, enough: int) -> None:
-        """Run what comes next in so many rounds: with what those ask for who were just told.
+    def _run_next_after(self, rounds: int, enough: int) -> None:
+        """Run the next batches after so many rounds of the loop, or once enough items wait.
 
-        Once as many came as were told, nobody is waited for.
+        In these rounds the tasks that just got results submit their next items.
         """
         if rounds and len(self._waiting) < enough:
-            self._loop.call_soon(self._go_on, rounds - 1, enough)
+            self._loop.call_soon(self._run_next_after, rounds - 1, enough)
         else:
             self._run_next()
 
-    def _leader_ended(self, batches: Sequence[Batch[Any, Any]]) -> None:
-        self._leads = False
-        self._hand_out(batches)
-        self._see_to_it()
+    def _leader_done(self, batches: Sequence[Batch[Any, Any]]) -> None:
+        self._has_leader = False
+        self._set_results(batches)
+        self._schedule()
 
-    def _hand_out(self, batches: Sequence[Batch[Any, Any]]) -> None:
+    def _set_results(self, batches: Sequence[Batch[Any, Any]]) -> None:
         again: list[Batch[Any, Any]] = []
         for batch in batches:
             if batch.results is not None and batch.error is None:
-                self._tell(batch.waiting, batch.results)
+                self._set_each(batch.waiting, batch.results)
             elif batch.error is None:
                 self._cancel([*batch.waiting, *self._waiting])
             elif len(batch.waiting) > 1 and not batch.is_final:
@@ -224,17 +223,17 @@ class GroupCommit:
             else:
                 for each in batch.waiting:
                     each.fail(batch.error)
-                self._finished(len(batch.waiting))
+                self._count_finished(len(batch.waiting))
         if again:
-            self._driver(again, self._hand_out)
+            self._driver(again, self._set_results)
 
     def _cancel(self, waiting: Sequence[_Waiting[Any, Any]]) -> None:
         self._waiting.clear()
         for each in waiting:
             each.cancel()
-        self._finished(len(waiting))
+        self._count_finished(len(waiting))
 
-    def _tell(self, waiting: Sequence[_Waiting[Any, Any]], results: Sequence[Any]) -> None:
+    def _set_each(self, waiting: Sequence[_Waiting[Any, Any]], results: Sequence[Any]) -> None:
         deferred = []
         for each, result in zip(waiting, results, strict=True):
             if isinstance(result, Deferred):
@@ -244,10 +243,10 @@ class GroupCommit:
             else:
                 each.succeed(result)
         left = self._defer(deferred) if deferred else 0
-        self._finished(len(waiting) - left)
+        self._count_finished(len(waiting) - left)
 
     def _defer(self, deferred: Sequence[_Waiting[Any, Any]]) -> int:
-        """Let items come again after a pause, if there is patience left; return how many do."""
+        """Run items again after a pause, unless their time is over; return how many it are."""
         now = self._loop.time()
         later = []
         for each in deferred:
@@ -257,25 +256,29 @@ class GroupCommit:
             else:
                 each.fail(held_too_long(self._patience))
         if later:
-            self._loop.call_later(min(each.pause for each in later), self._put_back, later)
+            self._loop.call_later(min(each.pause for each in later), self._requeue, later)
         for each in later:
             each.pause = min(each.pause * 2, _LONGEST_PAUSE)
         return len(later)
 
-    def _finished(self, number: int) -> None:
+    def _requeue(self, waiting: Sequence[_Waiting[Any, Any]]) -> None:
+        self._waiting.extend(waiting)
+        self._schedule()
+
+    def _count_finished(self, number: int) -> None:
         self._unfinished -= number
         if not self._unfinished:
-            self._nothing_left.set()
+            self._all_finished.set()
 
 
 def _one_script(scripts: Sequence[Script[T]], /, *, wait: bool) -> Script[Sequence[T]]:  # noqa: ARG001
-    """Make a script of one: those that are no group never share."""
+    """Run a single script: the group of scripts that are no group."""
     [script] = scripts
     return [(yield from script)]
 
 
 def _by_group(waiting: Sequence[_Waiting[Any, Any]]) -> Iterator[Sequence[_Waiting[Any, Any]]]:
-    """Put items of a group together that wait side by side; a script of its own keeps its place."""
+    """Collect the items of each group; a single script keeps its place between other items."""
     groups: dict[Group[Any, Any], list[_Waiting[Any, Any]]] = {}
     for each in waiting:
         if each.group is _one_script:
@@ -288,7 +291,7 @@ def _by_group(waiting: Sequence[_Waiting[Any, Any]]) -> Iterator[Sequence[_Waiti
 
 
 def held_too_long(seconds: float) -> StorageError:
-    """Return what is raised for somebody who has waited this long for a row."""
+    """Return the error for an item that has waited this long for a row."""
     return StorageError(
         f"PostgreSQL: another transaction holds what this needs, for {seconds:g} s already; nothing"
         " was stored: keep transactions that notify short"

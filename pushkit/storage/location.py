@@ -1,7 +1,7 @@
-"""Where a database is: what an argument is taken for, and what of it may be shown.
+"""The location of a database: how it is read, and which part of it may be shown.
 
-A location is the path of a SQLite file or a PostgreSQL DSN, and a DSN may hold a password: whatever
-looks like one and is none of ours is refused by its scheme alone, and never becomes a file's name.
+A location is the path of a SQLite file or a PostgreSQL DSN, and a DSN may hold a password: a text
+that looks like another DSN or a URL is refused by its scheme alone, and never taken for a path.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from urllib.parse import parse_qs, unquote
 from pushkit.errors import ConfigError
 from pushkit.url import has_password
 
-# SQLAlchemy writes the driver behind the scheme.
+# SQLAlchemy appends the driver to the scheme.
 _POSTGRES = {"postgresql", "postgres", "postgresql+asyncpg"}
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*)://")
-# What is left of a DSN that somebody made a `Path` of.
+# A DSN that was made a `Path`, which drops a slash.
 _SHORT_DSN = re.compile(r"\s*(postgres[A-Za-z0-9+]*):/", re.IGNORECASE)
 _HOST = r"(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(:[0-9]+)?"
 _HOSTS = re.compile(f"{_HOST}(,{_HOST})*")
@@ -27,10 +27,10 @@ _PARAMETER = re.compile(r"(?<=[?&])([^=&]*)=[^&]*")
 
 
 def postgres_dsn(location: str | Path) -> str | None:
-    """Return the DSN that a location is, as asyncpg reads it; None for the path of a file.
+    """Return the DSN in a location, as asyncpg reads it; None for the path of a file.
 
     Raises:
-        ConfigError: It is neither; the message names its scheme and nothing else of it.
+        ConfigError: It is neither; the message shows its scheme alone.
     """
     text = str(location)
     found = _SCHEME.match(text)
@@ -52,7 +52,7 @@ def postgres_dsn(location: str | Path) -> str | None:
 
 
 def is_file(location: str | Path) -> bool:
-    """Say whether a location is the path of a file.
+    """Return whether a location is the path of a file.
 
     Raises:
         ConfigError: It is neither that nor a PostgreSQL DSN.
@@ -61,7 +61,7 @@ def is_file(location: str | Path) -> bool:
 
 
 def host_of(dsn: str) -> str:
-    """Return the hosts and ports of a DSN for an error message, and never a part of a password."""
+    """Return the hosts and ports of a DSN for an error message, never a part of a password."""
     authority, after = re.match(r"([^/?#]*)(.*)", dsn.partition("://")[2], re.DOTALL).groups()  # type: ignore[union-attr]  # matches anything
     if "@" in after:  # a password with a slash, of which the authority is the beginning
         return "the host of the DSN"
@@ -88,7 +88,7 @@ def masked(location: str) -> str:
 
 
 def _masked_authority(found: re.Match[str]) -> str:
-    # Without a host, `user:password` stands where one is expected.
+    # Without a host, `user:password` may be in its place.
     is_host = not found[0] or _HOSTS.fullmatch(found[0])
     return found[0] if is_host else "***"
 

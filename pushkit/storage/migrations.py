@@ -1,10 +1,10 @@
-"""Numbered migrations, each applied once, and what is said of a schema that was found.
+"""Numbered migrations, each applied once, and the schema that a database has.
 
-Every component (the sender's tables, the receiver's tables) counts its own versions, so that both
-may live in one database. The whole migration runs in one exclusive transaction: two processes that
-start together apply each step once. Where a component has no tables yet, the newest step that can
-makes all of them. A step that older code could not live with is noted beside the version, and every
-write looks there: a process that was left behind is refused, not misled.
+Every component (the sender's tables, the receiver's tables) has its own versions, so that one
+database can hold both. All missing steps run in one exclusive transaction: two processes that start
+together apply each step once. If a component has no tables yet, the newest step that can makes all
+of them. `pushkit_writers` holds the oldest version that may still write; every write checks it, so
+that a process which is too old is refused.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pushkit.storage.script import Script, Statement
 
 
 class Access(Enum):
-    """What a database is opened for."""
+    """The kind of access that a database is opened for."""
 
-    # As a service that starts: made if it is missing, and its schema brought up to date.
+    # For a service: the database is made if it is missing, and its schema brought up to date.
     UPGRADE = "upgrade"
-    WRITE = "write"  # as a command that changes something beside running services
-    READ = "read"  # as a command that looks: nothing can be written
+    WRITE = "write"  # for a command that changes something beside running services
+    READ = "read"  # for a command that only reads: nothing can be written
 
 
 @record(frozen=True, slots=True)
@@ -34,19 +34,19 @@ class Migration:
 
     version: int
     statements: tuple[str, ...]
-    may_roll: bool = False  # whether processes of the version before may go on writing beside it
-    # What makes `version` where there are no tables, in place of this step and all before it.
+    may_roll: bool = False  # whether processes of the version before may still write afterwards
+    # Makes `version` in a database without tables, in place of this step and all before it.
     anew: tuple[str, ...] = ()
 
 
 def statements(script: str) -> tuple[str, ...]:
-    """Return the statements of a script; what is said beside them stays there."""
+    """Return the statements of a script, without its comments."""
     return tuple(map(str.strip, re.sub(r" *--.*", "", script).rstrip(" ;\n").split(";")))
 
 
 @record(frozen=True, slots=True)
 class _Names:
-    """How people call a component's tables, and the command that brings them up to date."""
+    """A component's tables in messages, and the command that brings them up to date."""
 
     tables: str
     command: str
@@ -60,25 +60,25 @@ _NAMES = {
 
 @record(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """What a database holds, beside what the code knows."""
+    """The schema of a database, compared with the versions that the code knows."""
 
     where: str  # the database, as a message may show it
     component: str  # whose tables are meant
     known: tuple[int, ...]  # the versions that the code knows, oldest first
-    # Of every component that has tables there, its version.
+    # The version of every component that has tables in the database.
     versions: Mapping[str, int] = field(default_factory=dict)
     exists: bool = True  # whether there is a database at all
-    # Whether the functions that scripts call are there as the code has them.
+    # Whether the database has the functions that scripts call, as the code defines them.
     has_functions: bool = True
 
     @property
     def tables(self) -> str:
-        """What people call the component's tables: `outbox`, `inbox`."""
+        """The name of the component's tables in messages: `outbox`, `inbox`."""
         return _names(self.component).tables
 
     @property
     def found(self) -> int:
-        """The version that is there; 0 if the component has no tables."""
+        """The version that was found; 0 if the component has no tables."""
         return self.versions.get(self.component, 0)
 
     @property
@@ -98,7 +98,7 @@ class Schema:
 
     @property
     def outlook(self) -> str:
-        """What a migration would do, for people."""
+        """What a migration would do, as a message."""
         if self.is_current:
             return self.done
         if not self.missing:
@@ -111,7 +111,7 @@ class Schema:
 
     @property
     def done(self) -> str:
-        """What a migration of it did, for people."""
+        """What a migration did, as a message."""
         if not self.missing:
             did = "nothing to do" if self.has_functions else "its functions are made anew"
             return f"the {self.tables} has schema version {self.found}: {did}"
@@ -123,7 +123,7 @@ class Schema:
         """Refuse a schema that newer code wrote.
 
         Raises:
-            SchemaError: It is one.
+            SchemaError: Newer code wrote it.
         """
         if self.found > self.newest:
             raise SchemaError(
@@ -132,10 +132,10 @@ class Schema:
             )
 
     def check_current(self) -> None:
-        """Refuse every schema but the one that the code is written for.
+        """Refuse every schema but the newest one that the code knows.
 
         Raises:
-            SchemaError: It is older, newer, or not there; the message says what was found instead.
+            SchemaError: It is older, newer, or missing; the message says what was found instead.
         """
         self.check_not_newer()
         command = _names(self.component).command
@@ -148,7 +148,7 @@ class Schema:
             return
         if not self.exists:
             raise SchemaError(
-                f"{self.where}: there is no such file: whatever serves the {self.tables} makes it"
+                f"{self.where}: there is no such file: the service of the {self.tables} makes it"
                 f" when it starts, or `{command}`"
             )
         if self.versions:
@@ -159,7 +159,7 @@ class Schema:
             )
         raise SchemaError(
             f"{self.where}: this is no database of pushkit's: expected an {self.tables}, which"
-            f" whatever serves it makes when it starts, or `{command}`"
+            f" its service makes when it starts, or `{command}`"
         )
 
 
@@ -170,13 +170,13 @@ def _names(component: str) -> _Names:
 def find_schema(
     where: str, component: str, migrations: Sequence[Migration], has_table: str
 ) -> Script[Schema]:
-    """Return what a database holds; reads alone.
+    """Return the schema of a database; only reads.
 
     Args:
         where: The database, as a message may show it.
         component: Whose tables are meant.
-        migrations: All that the code knows of them.
-        has_table: Selects a row if there is a table of the name `$1`.
+        migrations: All that the code knows.
+        has_table: A query that selects a row if there is a table named `$1`.
     """
     there = yield Statement(has_table, ("pushkit_schema",))
     versions = (yield from _versions()) if there else {}
@@ -188,8 +188,8 @@ def migrate(
 ) -> Script[None]:
     """Bring a component's tables to the newest version that the code knows.
 
-    If there is anything to do, `alone` runs first: it waits for those who write already. Whoever
-    follows (`pushkit.progress`) hears of each step.
+    If a step is missing, the statement `alone` runs first: it waits for transactions that write
+    already. Each step is reported as progress (`pushkit.progress`).
 
     Raises:
         SchemaError: The database was written by newer code.
@@ -236,13 +236,13 @@ def _migrate(
 
 
 def newer_writers(component: str, newest: int) -> str:
-    """Return a query for the oldest version that may write, if it is beyond what the code knows."""
+    """Return a query for the oldest version that may write, if it is newer than the code."""
     of = f"component = '{component}' AND oldest > {newest}"
     return f"SELECT oldest FROM pushkit_writers WHERE {of}"  # noqa: S608  # constants of the code
 
 
-def left_behind(where: str, component: str, oldest: int, newest: int) -> SchemaError:
-    """Return what is raised for a process whose database was upgraded while it ran."""
+def too_old_to_write(where: str, component: str, oldest: int, newest: int) -> SchemaError:
+    """Return the error for a process whose database was upgraded while it ran."""
     return SchemaError(
         f"{where}: the {_names(component).tables} was upgraded while this process ran: writing"
         f" there takes code of schema version {oldest}, this code knows up to {newest}; nothing was"
@@ -263,7 +263,7 @@ def schema_of(
     *,
     exists: bool = True,
 ) -> Schema:
-    """Return a schema beside what these migrations make of it."""
+    """Return a schema, compared with the versions of these migrations."""
     known = tuple(each.version for each in migrations)
     return Schema(
         where=where, component=component, known=known, versions=versions or {}, exists=exists

@@ -1,4 +1,4 @@
-"""What operators look at of many rows: filters, pages, numbers up to a bound, rows as records."""
+"""Reading many rows for operators: filters, pages, counts up to a bound, rows as records."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 WINDOW = 4000
-"""How many rows one page looks through, however few of them it wants."""
+"""How many rows a page looks through at most, however few of them match."""
 
 _SMALL_WINDOW: Final = 500
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """What was found, and where to look further."""
+    """A page of rows, and the position of the next one."""
 
-    items: tuple[T, ...]  # what was found, newest first
-    before: str | None = None  # what to pass as `before` for what is older; None if nothing is
-    is_cut: bool = False  # whether so many rows were looked through that the page was not filled
+    items: tuple[T, ...]  # the rows, newest first
+    before: str | None = None  # the `before` of the next page, of older rows; None on the last page
+    is_cut: bool = False  # whether it is not full because it looked through as many rows as it may
 
     def showing(self, items: Iterable[S]) -> Page[S]:
-        """Return the same place, with its rows as they are shown."""
+        """Return the same page with other items."""
         return Page(items=tuple(items), before=self.before, is_cut=self.is_cut)
 
 
 class Filter(Protocol):
-    """What rows are filtered by."""
+    """A filter of rows."""
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
-        """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
+        """Return the conditions in SQL, and their parameters, numbered after `after` others."""
         ...
 
 
@@ -48,14 +48,14 @@ _ALL: Final = "1 = 1"
 def conditions(
     columns: Mapping[str, str | None], *more: str, after: int
 ) -> tuple[str, tuple[str, ...]]:
-    """Return what a filter means: columns that have a value (None is any), and more conditions."""
+    """Return the conditions of a filter in SQL: values of columns (None is any), and `more`."""
     given = {column: value for column, value in columns.items() if value is not None}
     placed = [f"{column} = ${n}" for n, column in enumerate(given, start=after + 1)]
     return " AND ".join([*placed, *more] or [_ALL]), tuple(map(str, given.values()))
 
 
 def rows_after(select: str, wanted: Filter, after: str | int, *, limit: int) -> Script[Rows]:
-    """Return rows by id, the oldest first, behind the last id of the page before."""
+    """Return rows by id, the oldest first, after the last id of the page before."""
     where, values = wanted.where()
     n = len(values)
     return (
@@ -68,22 +68,22 @@ def rows_after(select: str, wanted: Filter, after: str | int, *, limit: int) -> 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What a page looks for, as SQL of ours."""
+    """The query of a page."""
 
-    looked_at: str  # the rows that it looks through in its order: `FROM … WHERE …`
-    named: tuple[SqlValue, ...]  # the values of those
-    columns: str  # what is named of a row, its `id` among them
-    wanted: Filter  # what is left to be filtered
+    looked_at: str  # the rows that it looks through, in `order`: `FROM … WHERE …`
+    named: tuple[SqlValue, ...]  # the parameters of `looked_at`
+    columns: str  # the columns that it reads, with `id` and those that `wanted` needs
+    wanted: Filter  # which of these rows match
     order: str = "id DESC"
 
 
 def find_rows(search: Search, *, limit: int, shown: str = "id") -> Script[Page[Row]]:
-    """Return a page: first few rows are looked through, then more if those did not fill it.
+    """Return a page: it looks through few rows first, then through more if they did not fill it.
 
     Args:
-        search: What is looked for.
-        limit: How many rows it has at most.
-        shown: The columns of those, `id` among them.
+        search: The query.
+        limit: How many rows the page has at most.
+        shown: The columns that it returns, with `id`.
     """
     where, given = search.wanted.where(after=len(search.named))
     windows = (limit + 1,) if where == _ALL else (_SMALL_WINDOW, WINDOW)
@@ -105,7 +105,7 @@ def find_rows(search: Search, *, limit: int, shown: str = "id") -> Script[Page[R
 def find_records(
     search: Search, select: str, read: Callable[[Row], S], *, limit: int
 ) -> Script[Page[S]]:
-    """Return a page of records, which are read once it is known which ones they are."""
+    """Return a page of records: `select` reads the rows whose ids were found."""
     page = yield from find_rows(search, limit=limit)
     ids = [row["id"] for row in page.items]
     found: dict[str | int, S] = {}
@@ -116,14 +116,14 @@ def find_records(
 
 
 def read_record(kind: Callable[..., T], row: Row, **more: object) -> T:
-    """Return the record that a row is: its members are columns, moments in microseconds.
+    """Return a record from a row: its members are columns, times are in microseconds.
 
-    For what operators look at; it takes longer than naming each.
+    It is slower than naming each column, for pages of operators.
 
     Args:
-        kind: The record.
+        kind: The record's class.
         row: The row.
-        **more: Members that no column is.
+        **more: Members that are not columns.
     """
     readers = _readers(kind).items()
     return kind(**{name: read(row[name]) for name, read in readers if name not in more}, **more)
@@ -142,16 +142,16 @@ def _reader(hint: Any) -> Callable[[Any], object]:
 
 
 def count(source: str, *values: SqlValue) -> Script[int]:
-    """Count the rows of a table and its conditions, as they stand behind `FROM`."""
+    """Count the rows of `FROM source`: a table, with conditions if any."""
     rows = yield Statement(f"SELECT COUNT(*) AS found FROM {source}", values)
     return int(rows[0]["found"])
 
 
 def narrowed(table: str, condition: str, columns: str) -> Script[str]:
-    """Return what to look through for rows that meet a condition: those alone if they are few."""
+    """Return the source of a search for rows that meet a condition: only those, if they are few."""
     if (yield from count(f"(SELECT 1 FROM {table} WHERE {condition} LIMIT {WINDOW}) u")) >= WINDOW:
         return table
-    # All of them. The limit keeps the query an inner one.
+    # These are all of them: the limit is there so that the subquery is not flattened.
     return f"(SELECT {columns} FROM {table} WHERE {condition} LIMIT {WINDOW}) u"
 
 
@@ -160,13 +160,13 @@ _MOST_COUNTED: Final = 10_000
 
 @record(frozen=True, slots=True)
 class AtMost:
-    """A number that was counted up to a bound."""
+    """A count up to a bound."""
 
-    number: int  # how many; the bound, if there are more
+    number: int  # how many, or the bound if there are more
     more: bool = False  # whether there are more
 
 
 def count_at_most(source: str, *values: SqlValue) -> Script[AtMost]:
-    """Count the same up to a bound."""
+    """Count rows as `count` does, up to 10,000."""
     found = yield from count(f"(SELECT 1 FROM {source} LIMIT {_MOST_COUNTED + 1}) n", *values)
     return AtMost(min(found, _MOST_COUNTED), more=found > _MOST_COUNTED)

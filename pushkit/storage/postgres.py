@@ -1,9 +1,9 @@
-"""PostgreSQL: a pool of connections, one transaction for a script, or for what goes together.
+"""PostgreSQL: a pool of connections, and one transaction for a script or for a group commit.
 
-Scripts call two functions that every database of ours has: `pushkit_now()`, microseconds since the
-epoch by the database's own clock, and `pushkit_wake()`, which tells idle workers on every machine
-that there is work (`NOTIFY`, delivered when the transaction commits). `pushkit_check()` refuses a
-process that an upgrade has left behind, in the round trip in which its transaction begins.
+Scripts call two functions, which are made with the schema: `pushkit_now()`, microseconds since the
+epoch by the database's clock, and `pushkit_wake()`, which wakes idle workers on every machine
+(`NOTIFY`, delivered when the transaction commits). `pushkit_check()` refuses a process that is too
+old for the schema, in the round trip that begins its transaction.
 """
 
 from __future__ import annotations
@@ -24,12 +24,19 @@ from asyncpg.pool import PoolConnectionProxy
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.record import record
-from pushkit.storage.group_commit import Batch, Ended, GroupCommit, held_too_long
+from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit, held_too_long
 from pushkit.storage.location import host_of
-from pushkit.storage.migrations import Access, Migration, Schema, find_schema, left_behind, migrate
+from pushkit.storage.migrations import (
+    Access,
+    Migration,
+    Schema,
+    find_schema,
+    migrate,
+    too_old_to_write,
+)
 from pushkit.storage.script import (
-    Ending,
     Group,
+    OnDone,
     Row,
     Script,
     Statement,
@@ -52,19 +59,19 @@ _MAX_BATCH = 256
 _NOT_OPEN = "PostgreSQL: not open: call open() first"
 _WHERE = "PostgreSQL"  # a DSN may hold a password
 _HAS_TABLE = "SELECT 1 AS found WHERE to_regclass($1) IS NOT NULL"
-# Who waits for a row holds a connection meanwhile: for this long, then he comes again.
+# A script that waits for a row holds a connection: for this long, then it is run again later.
 _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '50ms'"
 _FIRST_PAUSE = timedelta(milliseconds=20)
 _LONGEST_PAUSE = timedelta(seconds=1)
 _CLOSE_TIMEOUT = timedelta(seconds=5)
-_ROLLBACK_TIMEOUT = 2.0  # seconds; then the connection is broken off, and the server rolls back
+_ROLLBACK_TIMEOUT = 2.0  # seconds; then the connection is dropped, and the server rolls back
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
 _LEFT_BEHIND = "PK001"  # the SQLSTATE of `pushkit_check`
-# Whoever has read it is let end, and sees nothing of what comes; who comes later sees it.
+# Waits for transactions that have read the table; later ones see the migrated schema.
 _LOCK_WRITERS = "LOCK TABLE pushkit_writers IN ACCESS EXCLUSIVE MODE"
-# Of a caller's transaction: its isolation, and in which outbox or inbox it would write. A server is
-# known by its start: locks and `NOTIFY` reach no further than one that runs.
+# A caller's transaction: its isolation, and the tables that it would write to. The time of its
+# start identifies a server: locks and `NOTIFY` reach no further than one running server.
 _OF_TRANSACTION = """
     SELECT current_setting('transaction_isolation') AS isolation,
         pg_postmaster_start_time() AS server, current_database() AS database,
@@ -77,7 +84,7 @@ _HELD_AT_ONCE = "pg_try_advisory_xact_lock(hashtextextended(name, 0))"
 _FAULTS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # asked to work on a connection that is just breaking off
+    asyncpg.InternalClientError,  # the connection is being closed
     OSError,
     TimeoutError,
 )
@@ -95,7 +102,7 @@ _PASSING = (
     asyncpg.InvalidCachedStatementError,  # a migration has changed what a statement returns
 )
 
-# Made anew at every start, under the migration lock: they hold no data.
+# Replaced at every start, under the migration lock: they hold no data.
 _FUNCTIONS = (
     """
     CREATE OR REPLACE FUNCTION pushkit_now() RETURNS bigint LANGUAGE sql VOLATILE AS
@@ -120,31 +127,31 @@ _FUNCTIONS = (
 
 
 class _Connection(asyncpg.Connection):
-    """A connection of the pool: scripts leave nothing behind in the session to be reset.
+    """A connection of the pool: scripts leave nothing in the session to be reset.
 
-    A transaction that was broken off is rolled back all the same when the connection is released.
+    An unfinished transaction is rolled back all the same when the connection is released.
     """
 
     def get_reset_query(self) -> str:
-        """Return no query, which spares a round trip after every script."""
+        """Return no query, which saves a round trip after every script."""
         return ""
 
 
 class _PassingError(StorageError):
-    """A script that would go through if it were run again: another transaction was in the way."""
+    """Another transaction was in the way: the script would succeed if it were run again."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """Which tables of ours a transaction writes to."""
+class _Tables:
+    """The tables that a transaction writes to."""
 
     server: datetime  # when it was started
     database: str
-    schema: str | None  # None where the search path leads to no tables of ours
+    schema: str | None  # None if the search path leads to no tables of pushkit's
     tables: int | None
 
     @classmethod
-    def of(cls, found: Row) -> _Place:
+    def of(cls, found: Row) -> _Tables:
         return cls(**{name: found[name] for name in ("server", "database", "schema", "tables")})
 
     def __str__(self) -> str:
@@ -161,20 +168,20 @@ class PostgresDatabase:
         *,
         component: str,
         migrations: Sequence[Migration],
-        # How many connections the pool may hold. Half of them, at most, are with scripts that wait
-        # for rows.
+        # How many connections the pool may hold, at most half of them for scripts that wait for
+        # rows.
         connections: int = 8,
         command_timeout: timedelta = timedelta(seconds=30),  # how long one statement may take
         connect_timeout: timedelta = timedelta(seconds=10),  # how long a new connection may take
-        # How long a transaction may stand still: the server ends that of a process that froze, or
-        # others would wait for its rows until it wakes.
+        # How long a transaction may be idle. The server ends the transaction of a frozen process,
+        # for which others would wait otherwise.
         idle_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self._dsn = dsn
         self._component = component
         self._migrations = migrations
         self._check = f"SELECT pushkit_check('{component}', {migrations[-1].version})"
-        # Whoever looks after it has waited for a row must see what the one before it did.
+        # A statement that has waited for a row must see what the transaction before it wrote.
         self._begin = (
             "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout"
             f" = {idle_timeout // timedelta(milliseconds=1)}; {self._check}"
@@ -189,14 +196,14 @@ class PostgresDatabase:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._scripts = 0
-        self._place: _Place | None = None  # where scripts write, as last seen
-        self._own: set[int] = set()  # the server's processes behind the pool's connections
+        self._tables: _Tables | None = None  # those of the pool's connections, as last read
+        self._own: set[int] = set()  # the server's processes of the pool's connections
         self._idle = asyncio.Event()
         self._idle.set()
-        self.locks: None = None  # workers are on many machines: leases alone tell who is dead
+        self.locks: None = None  # workers are on many machines: only leases show dead ones
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
-        """Connect for what is meant."""
+        """Connect for a kind of access."""
         if self._pool is not None:
             return
         pool = await self._connected(access)
@@ -206,7 +213,7 @@ class PostgresDatabase:
             else:
                 (await self._schema_on(pool)).check_current()
         except BaseException:
-            pool.terminate()  # nobody waits for a server that is silent
+            pool.terminate()  # closing would wait for a silent server
             raise
         self._waiting = asyncio.Semaphore(max(self._connections // 2, 1))
         self._idle = asyncio.Event()
@@ -217,7 +224,7 @@ class PostgresDatabase:
         self._pool = pool
 
     async def schema(self) -> Schema:
-        """Return what the database holds, open or not, without changing anything."""
+        """Return the database's schema, without changing it; it need not be open."""
         if self._pool is not None:
             return await self._schema_on(self._pool)
         pool = await self._connected(Access.READ)
@@ -230,7 +237,7 @@ class PostgresDatabase:
         try:
             pool = await asyncpg.create_pool(
                 self._dsn,
-                min_size=0,  # asyncpg logs a traceback whenever it cannot keep a smallest number
+                min_size=0,  # asyncpg logs a traceback when it cannot keep a minimum
                 max_size=self._connections,
                 connection_class=_Connection,
                 command_timeout=self._command_timeout.total_seconds(),
@@ -238,20 +245,20 @@ class PostgresDatabase:
                 init=_only_read if access is Access.READ else self._note_connection,
             )
             try:
-                async with pool.acquire():  # what keeps it from connecting is known now
+                async with pool.acquire():  # to raise an error of the first connection now
                     return pool
             except BaseException:
                 pool.terminate()
                 raise
         except ValueError:
-            pass  # its message quotes the DSN, and a cause of ours would be shown with it
+            pass  # its message quotes the DSN, and would be shown as the cause
         except _FAULTS as exc:
             raise StorageError(
                 f"PostgreSQL: cannot connect to {host_of(self._dsn)}: {_reason(exc)}"
             ) from exc
         raise StorageError(
             f"PostgreSQL: cannot connect to {host_of(self._dsn)}: the DSN cannot be read; in user"
-            " and password, percent-encode what is no letter and no digit"
+            " and password, percent-encode every character but letters and digits"
         )
 
     async def _schema_on(self, pool: asyncpg.Pool) -> Schema:
@@ -267,7 +274,7 @@ class PostgresDatabase:
             raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
 
     async def close(self) -> None:
-        """Finish what was submitted, and close the connections; break off what does not end."""
+        """Finish the submitted items, and close the connections, after 5 s by force."""
         pool = self._pool
         if pool is None or self._closing:
             return
@@ -276,10 +283,10 @@ class PostgresDatabase:
             async with asyncio.timeout(_CLOSE_TIMEOUT.total_seconds()):
                 if self._group_commit is not None:
                     await self._group_commit.drain()
-                await self._idle.wait()  # the pool turns away who still waits for a connection
+                await self._idle.wait()  # the pool refuses tasks that still wait for a connection
                 await pool.close()
         except TimeoutError:
-            _log.warning("PostgreSQL: connections were still in use, and are broken off")
+            _log.warning("PostgreSQL: connections are still in use, and are closed by force")
             pool.terminate()
         except BaseException:
             pool.terminate()
@@ -305,7 +312,7 @@ class PostgresDatabase:
             return result
 
     async def write_patiently(self, make: Callable[[], Script[T]]) -> T:
-        """Run a script that may have to wait for rows that others hold; without a connection."""
+        """Run a script that may have to wait for rows; it waits without a connection."""
         clock = asyncio.get_running_loop().time
         patience = self._command_timeout.total_seconds()
         until = clock() + patience
@@ -322,23 +329,23 @@ class PostgresDatabase:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def write_together(
-        self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
+        self, group: Group[Item, T], item: Item, on_done: OnDone[T] | None = None
     ) -> asyncio.Future[T]:
-        """Run a group's script over this item and those that come meanwhile."""
+        """Run a group's script over this item and others that wait."""
         if self._group_commit is None or self._closing:
             raise StorageError(_NOT_OPEN)
-        return self._group_commit.submit_or_lead(group, item, ended)
+        return self._group_commit.submit_or_lead(group, item, on_done)
 
-    def _run_batches(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
+    def _run_batches(self, batches: Sequence[Batch[Any, Any]], done: BatchesDone, /) -> None:
         self._tasks.add(task := asyncio.create_task(self._run_together(batches)))
-        task.add_done_callback(functools.partial(self._batches_ended, batches, ended))
+        task.add_done_callback(functools.partial(self._batches_done, batches, done))
 
     async def _run_together(self, batches: Sequence[Batch[Any, Any]]) -> None:
         """Run batches in one transaction; if that fails, in one for each."""
         try:
             await self._write(_all_of(batches))
-        except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
-            # A second time might be once too often, if it may have been stored.
+        except Exception as exc:  # noqa: BLE001  # the submitters get it
+            # A transaction that may have been committed must not be run again.
             is_final = isinstance(exc, CommitUncertainError)
             if len(batches) == 1 or is_final:
                 for batch in batches:
@@ -347,14 +354,14 @@ class PostgresDatabase:
             for batch in batches:
                 await self._run_together([batch])
 
-    def _batches_ended(
-        self, batches: Sequence[Batch[Any, Any]], ended: Ended, task: asyncio.Task[None]
+    def _batches_done(
+        self, batches: Sequence[Batch[Any, Any]], done: BatchesDone, task: asyncio.Task[None]
     ) -> None:
         self._tasks.discard(task)
-        if task.cancelled():  # the event loop ends: what was not committed came to nothing
+        if task.cancelled():  # the event loop is ending: the results are not committed
             for batch in batches:
                 batch.results = None
-        ended(batches)
+        done(batches)
 
     async def drain(self) -> None:
         """Wait until everything submitted by `write_together` is done."""
@@ -362,7 +369,7 @@ class PostgresDatabase:
             await self._group_commit.drain()
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
-        """Run a script in the READ COMMITTED transaction that a caller's connection is in."""
+        """Run a script in the READ COMMITTED transaction of a caller's connection."""
         found = driver_connection(connection)
         if not isinstance(found, asyncpg.Connection | PoolConnectionProxy):
             raise ConfigError(
@@ -371,8 +378,8 @@ class PostgresDatabase:
             )
         if not found.is_in_transaction():
             raise ConfigError(
-                "connection: not in a transaction, so that nothing would hold task and"
-                " notification together: begin one first"
+                "connection: not in a transaction, so that task and notification would not be"
+                " stored together: begin one first"
             )
         try:
             await self._check_transaction(found)
@@ -384,22 +391,22 @@ class PostgresDatabase:
         self, connection: asyncpg.Connection | PoolConnectionProxy
     ) -> None:
         [found] = await connection.fetch(_OF_TRANSACTION)
-        # What it has seen once it sees for ever: it would take a delivery that was settled since
-        # for unfinished, and put the new one behind it, where nobody finds it.
+        # A stricter isolation does not see that a delivery was settled meanwhile: the new delivery
+        # would be stored behind it, not as the head, and never be claimed.
         if found["isolation"] != "read committed":
             raise ConfigError(
                 f"connection: its transaction is {found['isolation'].upper()}, expected READ"
                 " COMMITTED: begin it so, or notify after it"
             )
-        place = _Place.of(found)
-        if place == self._place:
+        theirs = _Tables.of(found)
+        if theirs == self._tables:
             return
-        # Never looked at; or it has moved: to a server that was started again, to other tables.
-        self._place = own = await self.read(_own_place())
-        if place != own:
-            server = "" if place.server == own.server else " of another server"
+        # Not read before, or the outbox has moved: its server was restarted, its tables made anew.
+        self._tables = own = await self.read(_own_tables())
+        if theirs != own:
+            server = "" if theirs.server == own.server else " of another server"
             raise ConfigError(
-                f"connection: found {place}{server}, expected {own}: connect to where the outbox"
+                f"connection: found {theirs}{server}, expected {own}: connect to where the outbox"
                 " is, with the same search_path"
             )
 
@@ -412,7 +419,7 @@ class PostgresDatabase:
             return result
 
     def now(self) -> Script[datetime]:
-        """Return the present by the server's clock: workers' clocks may disagree."""
+        """Return the current time by the server's clock: workers' clocks may disagree."""
         rows = yield Statement("SELECT pushkit_now() AS now")
         return from_micros(rows[0]["now"])
 
@@ -421,13 +428,13 @@ class PostgresDatabase:
         yield Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
 
     def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
-        """Hold several names, or those that nobody else holds, and ask for the time with them."""
+        """Hold several names, or those that are free, and read the time with them."""
         held: set[str] = set()
         now: datetime | None = None
         for each in chunks(names):
             asked = padded(each)
             of_all = f"FROM (VALUES {texts(len(asked), 1)}) AS asked (name)"
-            # One row after the other: the time is asked for once the name before it is held.
+            # Row by row: the time of a row is read after its name is held.
             sql = f"SELECT {_HELD} AS held, name, pushkit_now() AS now {of_all}"
             if not wait:
                 sql = f"SELECT name, pushkit_now() AS now {of_all} WHERE {_HELD_AT_ONCE}"
@@ -447,16 +454,16 @@ class PostgresDatabase:
     async def listen(
         self, wake: Callable[[], None], news: Callable[[], None] = lambda: None
     ) -> None:
-        """Call `wake` whenever work was added on any machine, and `news` at news, until cancelled.
+        """Call `wake` or `news` whenever another process runs `wake` or `tell`, until cancelled.
 
-        A lost connection is made anew; what was missed meanwhile is found by polling.
+        A lost connection is replaced; polling finds what was missed meanwhile.
         """
         while True:
             try:
                 await self._listen_once(wake, news)
             except _FAULTS as exc:
-                said = "PostgreSQL: not listening: %s; trying again"
-                self._faults.say(type(exc).__name__, logging.WARNING, said, _reason(exc))
+                text = "PostgreSQL: not listening: %s; trying again"
+                self._faults.say(type(exc).__name__, logging.WARNING, text, _reason(exc))
             await asyncio.sleep(1)
 
     def _check_open(self) -> None:
@@ -464,15 +471,15 @@ class PostgresDatabase:
             raise StorageError(_NOT_OPEN)
 
     async def _listen_once(self, wake: Callable[[], None], news: Callable[[], None]) -> None:
-        def hear(_: object, whose: int, __: str, payload: object) -> None:
-            if whose not in self._own:
+        def notified(_: object, sender: int, __: str, payload: object) -> None:
+            if sender not in self._own:
                 (news if payload == _NEWS else wake)()
 
         connection = await asyncpg.connect(self._dsn, timeout=self._connect_timeout.total_seconds())
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _: ended.set())
         try:
-            await connection.add_listener(_CHANNEL, hear)
+            await connection.add_listener(_CHANNEL, notified)
             wake()
             await ended.wait()
         finally:
@@ -486,7 +493,7 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def _transaction(self, begin: str) -> AsyncIterator[PoolConnectionProxy]:
-        """Begin a transaction, which is committed within, or rolled back."""
+        """Begin a transaction: the caller commits it, an error rolls it back."""
         pool = self._pool
         if pool is None:
             raise StorageError(_NOT_OPEN)
@@ -502,15 +509,15 @@ class PostgresDatabase:
                     try:
                         await connection.execute("ROLLBACK", timeout=_ROLLBACK_TIMEOUT)
                     except BaseException:
-                        connection.terminate()  # nobody waits any longer for a silent server
+                        connection.terminate()  # the server is silent
                         raise
                 raise
             finally:
-                with contextlib.suppress(*_FAULTS):  # broken, and what it did is committed
+                with contextlib.suppress(*_FAULTS):  # it broke after the commit
                     await pool.release(connection, timeout=_ROLLBACK_TIMEOUT)
         except _FAULTS as exc:
             if isinstance(exc, asyncpg.ReadOnlySQLTransactionError):
-                await pool.expire_connections()  # they lead to what is a standby since a failover
+                await pool.expire_connections()  # after a failover they lead to a standby
             raise self._refusal(exc, "nothing was stored") from exc
         finally:
             self._scripts -= 1
@@ -520,7 +527,7 @@ class PostgresDatabase:
     def _refusal(self, exc: Exception, outcome: str) -> StorageError:
         if isinstance(exc, asyncpg.PostgresError) and exc.sqlstate == _LEFT_BEHIND:
             newest = self._migrations[-1].version
-            return left_behind(_WHERE, self._component, int(str(exc)), newest)
+            return too_old_to_write(_WHERE, self._component, int(str(exc)), newest)
         kind = _PassingError if isinstance(exc, _PASSING) else StorageError
         return kind(f"PostgreSQL refused: {_reason(exc)}; {outcome}")
 
@@ -528,7 +535,7 @@ class PostgresDatabase:
         try:
             async with (
                 self._patient_connection() as connection,
-                # Whoever has waited for the lock must see what the one before did.
+                # After it has waited for the lock it must see what the process before it did.
                 connection.transaction(isolation="read_committed"),
             ):
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
@@ -539,7 +546,7 @@ class PostgresDatabase:
                     migrate(self._component, self._migrations, _WHERE, alone=_LOCK_WRITERS),
                 )
         except asyncpg.InsufficientPrivilegeError as exc:
-            # Who may not change a schema may work with one that is as it should be.
+            # A role that may not change the schema can work with a current one.
             found = await self._schema_on(pool)
             found.check_current()
             if not found.is_current:
@@ -549,7 +556,7 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def _patient_connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """Connect for what takes as long as it takes: to make an index, to wait for who does."""
+        """Connect without a time-out of statements: to make an index, or wait for that."""
         connection = await asyncpg.connect(self._dsn, timeout=self._connect_timeout.total_seconds())
         try:
             yield connection
@@ -559,25 +566,25 @@ class PostgresDatabase:
 
 
 async def _only_read(connection: asyncpg.Connection) -> None:
-    # By a statement: poolers refuse parameters of a start that they do not know.
+    # By a statement: poolers refuse start-up parameters that they do not know.
     await connection.execute("SET default_transaction_read_only = on")
 
 
 async def _has_functions(connection: PoolConnectionProxy) -> bool:
-    """Say whether the functions are there, to the letter."""
+    """Return whether the database has these functions, with the same source."""
     rows = await connection.fetch("SELECT prosrc FROM pg_proc WHERE pg_function_is_visible(oid)")
     return {each.split("$$")[1] for each in _FUNCTIONS} <= {row["prosrc"] for row in rows}
 
 
-def _own_place() -> Script[_Place]:
+def _own_tables() -> Script[_Tables]:
     [found] = yield Statement(_OF_TRANSACTION)
-    return _Place.of(found)
+    return _Tables.of(found)
 
 
 async def _run_nested(
     connection: asyncpg.Connection | PoolConnectionProxy, check: str, script: Script[T]
 ) -> T:
-    # By name: asyncpg's own savepoints refuse a transaction that was begun with a statement.
+    # By statements: asyncpg's own savepoints refuse a transaction that was begun by a statement.
     await connection.execute("SAVEPOINT pushkit")
     try:
         await connection.execute(check)
@@ -601,7 +608,7 @@ def _impatient(script: Script[T]) -> Script[T]:
 
 
 async def run_script(connection: asyncpg.Connection | PoolConnectionProxy, script: Script[T]) -> T:
-    """Run a script on a connection, inside whatever transaction is open there."""
+    """Run a script on a connection, in the transaction that is open there."""
     statement: Statement
     try:
         statement = next(script)
@@ -623,15 +630,15 @@ def _in_postgres(sql: str) -> str:
 
 
 def _reason(exc: BaseException) -> str:
-    """Return what may be said of a fault: a server's own message; others might hold the DSN."""
+    """Return what may be logged of a fault: a server's own message; others might hold the DSN."""
     if isinstance(exc, socket.gaierror):
-        return f"its name cannot be looked up: {exc.strerror}"
+        return f"the host name cannot be looked up: {exc.strerror}"
     if isinstance(exc, asyncpg.InternalClientError):
         return "the connection broke"
     if not isinstance(exc, asyncpg.PostgresError):
         return type(exc).__name__
-    # The message names tables and limits, its detail the row that was refused: with tokens and
-    # bodies, and in every traceback.
+    # The message names tables and limits. Its detail holds the refused row, with tokens and bodies,
+    # and would be shown in every traceback.
     exc.detail = None
     if isinstance(exc, asyncpg.DataError):  # it quotes the value
         exc.args = (f"a value cannot be stored: {type(exc).__name__}",)

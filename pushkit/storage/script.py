@@ -1,9 +1,9 @@
-"""Scripts: what a store does in one transaction, written without a driver.
+"""Scripts: the work of a store in one transaction, independent of the driver.
 
 A script is a generator that yields statements and is sent their rows. It holds the SQL and the
-decisions between two statements; it opens no connection and awaits nothing. A driver runs it: the
-SQLite writer thread, an asyncpg connection, or a connection of the caller's own. The same script
-therefore runs unchanged inside any transaction, and two scripts join into one by `yield from`.
+decisions between statements; it opens no connection and awaits nothing. A driver runs it: the
+SQLite writer thread, an asyncpg connection, or the caller's own connection. The same script
+therefore runs unchanged in any transaction, and two scripts join into one by `yield from`.
 
     def rename(old: str, new: str) -> Script[bool]:
         rows = yield Statement("SELECT 1 FROM things WHERE name = $1", (old,))
@@ -12,10 +12,10 @@ therefore runs unchanged inside any transaction, and two scripts join into one b
         yield Statement("UPDATE things SET name = $1 WHERE name = $2", (new, old))
         return True
 
-Placeholders are `$1`, `$2`, … in both dialects, and `FOR UPDATE` may stand where PostgreSQL needs
-it: SQLite's one writer needs no row locks, and its driver leaves them out. A column of growing
-numbers is written as SQLite writes it, `INTEGER PRIMARY KEY AUTOINCREMENT`. Times are integers:
-microseconds since the epoch.
+Placeholders are `$1`, `$2`, … in both dialects. `FOR UPDATE` is written where PostgreSQL needs it:
+SQLite's one writer needs no row locks, and its driver removes them. A column of growing numbers is
+written as in SQLite, `INTEGER PRIMARY KEY AUTOINCREMENT`. Times are integers: microseconds since
+the epoch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Script: TypeAlias = Generator[Statement, Rows, T]
 
 
 class Deferred(Enum):
-    """The result of an item whose rows are locked elsewhere: it is run again later."""
+    """The result of an item whose rows another transaction holds: it is run again later."""
 
     DEFERRED = "deferred"
 
@@ -74,32 +74,31 @@ DEFERRED: Final = Deferred.DEFERRED
 
 @record(frozen=True, slots=True)
 class Refused:
-    """What a group's script returns for an item of which it has written nothing, and says why."""
+    """The result of an item that a group's script refused, and wrote nothing of."""
 
     error: PushkitError
 
 
 class Group(Protocol[Item_contra, T_co]):
-    """Makes one script of many items, with a result for each, in order."""
+    """Makes one script for many items, with a result for each, in order."""
 
     def __call__(
         self, items: Sequence[Item_contra], /, *, wait: bool
     ) -> Script[Sequence[T_co | Deferred | Refused]]:
-        """Make the script. What it raises is raised for all items, each of which is then alone.
+        """Make the script. If it raises, each item is run alone.
 
         Args:
             items: At least one.
-            wait: Whether it may wait for rows that are locked elsewhere. If not, the result of
+            wait: Whether it may wait for rows that other transactions hold. If not, the result of
                 an item that needs such a row is `DEFERRED`.
         """
 
 
-# Hears what an item came to: its result, or the error.
-Ending: TypeAlias = "Callable[[T | BaseException], object]"
+OnDone: TypeAlias = "Callable[[T | BaseException], object]"  # gets an item's result, or its error
 
 
 def alone(group: Group[Item, T], item: Item) -> Script[T]:
-    """Make a group's script of one item, for which it waits."""
+    """Run a group's script for one item; it may wait for rows."""
     [result] = yield from group([item], wait=True)
     if isinstance(result, Refused):
         raise result.error
@@ -113,7 +112,7 @@ def driver_connection(connection: object) -> object:
     return getattr(connection, "driver_connection", None) or connection
 
 
-@functools.lru_cache(maxsize=256)  # of a transaction all rows have the same
+@functools.lru_cache(maxsize=256)  # all rows of a transaction have the same time
 def to_micros(moment: datetime) -> int:
     """Return an aware moment as microseconds since the epoch."""
     return (moment - EPOCH) // _MICROSECOND
@@ -125,14 +124,14 @@ def from_micros(micros: int) -> datetime:
 
 
 def moment_or_none(micros: int | None) -> datetime | None:
-    """Return the same of a column that may be NULL."""
+    """Return `from_micros` of a column that may be NULL."""
     return None if micros is None else from_micros(micros)
 
 
 def among(ids: Sequence[Id], *, after: int = 0) -> list[tuple[str, tuple[Id, ...]]]:
-    """Return `IN (…)` and its parameters, 128 ids at a time, numbered behind `after` others.
+    """Return `IN (…)` and its parameters, 128 ids at a time, numbered after `after` others.
 
-    Lists are filled up to a power of two, the last id repeated: the database sees few statements.
+    Lists are padded to a power of two with the last id, so that there are few different statements.
     """
     filled = map(padded, chunks(ids))
     return [(f"IN {_places(len(each), after=after)}", each) for each in filled]
@@ -146,14 +145,14 @@ def chunks(items: Sequence[T]) -> Sequence[Sequence[T]]:
 
 
 def padded(items: Sequence[T]) -> tuple[T, ...]:
-    """Return items (one at least) with the last one repeated, up to a power of two."""
+    """Return items (at least one) with the last one repeated up to a power of two."""
     if len(items) == 1:
         return tuple(items)
     return (*items, *[items[-1]] * ((1 << (len(items) - 1).bit_length()) - len(items)))
 
 
 def slices(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
-    """Yield items in slices of a power of two, which cannot be padded: rows of an INSERT."""
+    """Yield items in slices of powers of two: rows of an INSERT, which cannot be padded."""
     start = 0
     while start < len(items):
         size = min(1 << (len(items) - start).bit_length() - 1, most)
@@ -162,9 +161,9 @@ def slices(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
 
 
 def filled(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
-    """Yield items in slices that are filled up with the last one, to one of few sizes.
+    """Yield items in slices that are padded with the last one to one of few sizes.
 
-    For rows of an INSERT that leaves out what is there. At most a third of a slice is repeated.
+    For an INSERT that ignores rows that exist. At most a third of a slice is padding.
     """
     for start in range(0, len(items), most):
         each = items[start : start + most]
@@ -176,13 +175,13 @@ def filled(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
 
 @functools.cache
 def rows_of_places(rows: int, width: int, *, after: int = 0) -> str:
-    """Return what stands behind `VALUES`: `($1, $2), ($3, $4)` for two rows of two."""
+    """Return placeholders for `VALUES`: `($1, $2), ($3, $4)` for two rows of two."""
     return ", ".join(_places(width, after=after + width * row) for row in range(rows))
 
 
 @functools.cache
 def texts(rows: int, width: int) -> str:
-    """Return what stands behind `VALUES` where nothing else says that all of it is text."""
+    """Return placeholders for `VALUES`, cast to text where the statement does not show the type."""
     one = [f"CAST(${n} AS TEXT)" for n in range(1, rows * width + 1)]
     return ", ".join(f"({', '.join(one[n : n + width])})" for n in range(0, len(one), width))
 

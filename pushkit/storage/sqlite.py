@@ -1,7 +1,7 @@
 """SQLite: one writer thread with group commit, one reader thread.
 
-What goes together into a transaction (`group_commit`) runs under a savepoint each, so that a script
-that fails takes nothing with it, and nobody is told "done" before the commit.
+Each script of a shared transaction (`group_commit`) runs under a savepoint, so that one that fails
+undoes nothing of the others. Results are set after the commit.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from typing import Any, Literal, TypeVar
 from pushkit.clock import utc_now
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
-from pushkit.storage.group_commit import Batch, Ended, GroupCommit
+from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit
 from pushkit.storage.migrations import (
     Access,
     Migration,
     Schema,
     find_schema,
-    left_behind,
     migrate,
     newer_writers,
     schema_of,
+    too_old_to_write,
 )
-from pushkit.storage.script import Ending, Group, Rows, Script, driver_connection
+from pushkit.storage.script import Group, OnDone, Rows, Script, driver_connection
 from pushkit.storage.worker_locks import WorkerLocks
 
 Item = TypeVar("Item")
@@ -46,24 +46,24 @@ _log = logging.getLogger("pushkit.storage")
 
 _MAX_BATCH = 256
 _BUSY_PAUSE = 0.005  # seconds
-# Of how many items the scripts are run in the event loop; and after how many seconds there they are
-# not, for how many.
+# The scripts of so few items run in the event loop. If they take long there, the next ones run in
+# the thread for a while. In seconds.
 _FEW = 4
 _LONG = 0.005
 _PAUSE_AFTER_LONG = 1.0
 _LOG_BYTES = 64 * 1024 * 1024
-# How often, in seconds, one looks whether the log has grown beyond twice that; for how many
-# milliseconds readers are then waited for; after how many seconds again, if that was not enough.
-_LOOKS_AFTER = 1.0
-_READERS_HAVE = 1000
-_LOOKS_AGAIN_AFTER = 30.0
+# How often the log is checked for twice that length, in seconds; how long a checkpoint then waits
+# for readers, in milliseconds; and when the next one is tried if that was not enough, in seconds.
+_LOG_CHECKS_EVERY = 1.0
+_READERS_MAY_TAKE = 1000
+_CHECKPOINT_AGAIN_AFTER = 30.0
 _MIN_SQLITE = (3, 35, 0)  # UPDATE … RETURNING
 _BY_WHOM = (
     "by another process that writes to it (a migration, a VACUUM, a shell in a transaction): let it"
     " end, or end it; `fuser` lists who has the file open"
 )
 _HAS_TABLE = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = $1"
-# How SQLite opens the file: only what brings the schema up to date may make one.
+# How SQLite opens the file: only a process that upgrades the schema may create it.
 _MODES = {Access.UPGRADE: "rwc", Access.WRITE: "rw", Access.READ: "ro"}
 
 
@@ -72,7 +72,7 @@ class SqliteDatabase:
 
     def __init__(
         self,
-        path: str | Path,  # the file, beside which stands its write-ahead log
+        path: str | Path,  # the file; its write-ahead log is beside it
         *,
         component: str,
         migrations: Sequence[Migration],
@@ -81,11 +81,11 @@ class SqliteDatabase:
         synchronous: Literal["FULL", "NORMAL"] = "FULL",
         # How long to wait for another process that holds the write lock.
         busy_timeout: timedelta = timedelta(seconds=5),
-        # How long a service that starts waits for it: a migration of a large file takes minutes.
+        # The same while a service starts: a migration of a large file takes minutes.
         start_timeout: timedelta = timedelta(minutes=10),
     ) -> None:
         self.path: Path = Path(path)
-        self._file = self.path.absolute()  # wherever the process goes
+        self._file = self.path.absolute()  # whatever directory the process changes to
         self._component = component
         self._migrations = migrations
         self._clock = clock
@@ -98,12 +98,12 @@ class SqliteDatabase:
         self._group_commit: GroupCommit | None = None
         self._reader: ThreadPoolExecutor | None = None
         self._read_connection: sqlite3.Connection | None = None
-        self._opened: tuple[int | None, ...] = (None, None, None)  # which files the writer has open
-        self._looks_at = 0.0  # when the log's length is looked at again
+        self._opened: tuple[int | None, ...] = (None, None, None)  # inodes that the writer opened
+        self._log_check_at = 0.0  # when the log's length is checked again
         self._faults = RepeatedLog(_log)
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
-        """Open the file for what is meant."""
+        """Open the file for a kind of access."""
         if self._reader is not None:
             return
         if access is Access.UPGRADE:
@@ -119,12 +119,12 @@ class SqliteDatabase:
     async def _start_writer(self, access: Access) -> None:
         writer = self._new_writer(access)
         writer.start()
-        # With one writer there is nobody to wait for.
+        # With one writer, a script never waits for another transaction's rows.
         group_commit = GroupCommit(writer, most=_MAX_BATCH, patience=self._busy_timeout, wait=True)
         try:
             if access is Access.UPGRADE:
                 await self._upgrade(group_commit)
-                self._opened = self._inodes()  # of a new file the log is there since then
+                self._opened = self._inodes()  # now with the log of a new file
             writer.check = self._check
         except BaseException:
             writer.stop()
@@ -132,7 +132,7 @@ class SqliteDatabase:
         self._writer, self._group_commit = writer, group_commit
 
     async def _upgrade(self, group_commit: GroupCommit) -> None:
-        """Bring the schema up to date, once a process that writes for long has ended."""
+        """Bring the schema up to date; wait for a process that writes for long."""
         deadline = time.monotonic() + self._start_timeout.total_seconds()
         while True:
             script = migrate(self._component, self._migrations, str(self.path))
@@ -145,11 +145,11 @@ class SqliteDatabase:
                     raise StorageError(
                         f"{self.path}: {exc.__cause__}, for {self._start_timeout}, {_BY_WHOM}"
                     ) from exc
-            said = "%s: it is locked, %s; waiting"
-            self._faults.say("start", logging.WARNING, said, self.path, _BY_WHOM)
+            text = "%s: it is locked, %s; waiting"
+            self._faults.say("start", logging.WARNING, text, self.path, _BY_WHOM)
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        """Refuse to write where an upgrade has left this process behind, or another file is."""
+        """Refuse to write if the file was replaced, or upgraded beyond what this code may write."""
         self._check_file()
         self._check_schema(connection)
 
@@ -157,11 +157,11 @@ class SqliteDatabase:
         newest = self._migrations[-1].version
         found = _execute(connection, newer_writers(self._component, newest), ())
         if found:
-            raise left_behind(str(self.path), self._component, found[0]["oldest"], newest)
+            raise too_old_to_write(str(self.path), self._component, found[0]["oldest"], newest)
 
     def _check_file(self) -> None:
-        # What is written to a file without a name is gone when this process ends; and what is
-        # committed stands in the log first.
+        # A file without a name is gone when this process ends, and so is its log, which is where
+        # commits are first.
         found = zip(self._opened, self._inodes(), strict=True)
         if any(had not in (None, has) for had, has in found):
             raise StorageError(
@@ -172,7 +172,7 @@ class SqliteDatabase:
     def _check_opened(self, connection: sqlite3.Connection) -> None:
         """Refuse a connection to another file, which may have an outbox of its own.
 
-        To attach this one to it will not do: SQLite commits each of them by itself.
+        An attached file does not count: SQLite commits each file by itself.
         """
         main: str = _execute(connection, "PRAGMA database_list", ())[0]["file"]
         if not _are_same(main, self._file):
@@ -182,12 +182,12 @@ class SqliteDatabase:
             )
 
     def _inodes(self) -> tuple[int | None, ...]:
-        """Return which files are there; None for one that is not."""
+        """Return the inodes of the files; None for one that is missing."""
         return tuple([_inode(path) for path in self._files])
 
     @functools.cached_property
     def _files(self) -> tuple[str, ...]:
-        """The file, its log and the log's index: beside the file, whatever link leads there."""
+        """The file, its log and the log's index, which are beside the file that a link leads to."""
         found = self._file.resolve()
         return (str(self._file), f"{found}-wal", f"{found}-shm")
 
@@ -200,27 +200,28 @@ class SqliteDatabase:
         return _Writer(connect, self._busy_timeout.total_seconds(), self._keep_log_short)
 
     def _keep_log_short(self, connection: sqlite3.Connection) -> None:
-        """Begin the log anew if it has grown: readers of which always one reads keep it from that.
+        """Restart the log if it has grown, which readers that overlap prevent otherwise.
 
-        Where one reads for long, the log grows, and is told of.
+        While one process reads for long, the log grows, and a warning is logged.
         """
-        if (now := time.monotonic()) < self._looks_at:
+        if (now := time.monotonic()) < self._log_check_at:
             return
-        self._looks_at = now + _LOOKS_AFTER
+        self._log_check_at = now + _LOG_CHECKS_EVERY
         if (size := _size(self._files[1])) <= 2 * _LOG_BYTES:
             return
-        connection.execute(f"PRAGMA busy_timeout = {_READERS_HAVE}")
+        connection.execute(f"PRAGMA busy_timeout = {_READERS_MAY_TAKE}")
         try:
             [is_read, *_] = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
         finally:
             connection.execute("PRAGMA busy_timeout = 0")
         if is_read:
-            self._looks_at = now + _LOOKS_AGAIN_AFTER
-            said = "%s: its -wal has %d MB, and grows until who reads from it ends: a shell, a copy"
-            self._faults.say("log", logging.WARNING, said, self.path, size // 1_000_000)
+            self._log_check_at = now + _CHECKPOINT_AGAIN_AFTER
+            text = "%s: its -wal has %d MB, and grows until a process that reads it ends: a shell,"
+            text += " a copy"
+            self._faults.say("log", logging.WARNING, text, self.path, size // 1_000_000)
 
     async def schema(self) -> Schema:
-        """Return what the file holds, open or not, without changing anything."""
+        """Return the file's schema, without changing it; the database need not be open."""
         return await asyncio.get_running_loop().run_in_executor(None, self._look_at_schema)
 
     def _look_at_schema(self) -> Schema:
@@ -237,7 +238,7 @@ class SqliteDatabase:
             raise StorageError(f"{self.path}: {exc}") from exc
 
     async def close(self) -> None:
-        """Finish what was submitted, then close both connections."""
+        """Finish the submitted items, then close both connections."""
         writer, self._writer = self._writer, None
         group_commit, self._group_commit = self._group_commit, None
         reader, self._reader = self._reader, None
@@ -257,11 +258,11 @@ class SqliteDatabase:
         return await self.write(make())
 
     def write_together(
-        self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
+        self, group: Group[Item, T], item: Item, on_done: OnDone[T] | None = None
     ) -> asyncio.Future[T]:
-        """Run a group's script over all items that wait; it is made in the writer's thread."""
+        """Run a group's script over this item and others that wait."""
         group_commit = self._group_commit or self._open_group_commit()
-        return group_commit.submit(group, item, ended)
+        return group_commit.submit(group, item, on_done)
 
     async def drain(self) -> None:
         """Wait until everything submitted by `write_together` is done."""
@@ -279,8 +280,8 @@ class SqliteDatabase:
         try:
             if not found.in_transaction:
                 raise ConfigError(
-                    "connection: not in a transaction, so that nothing would hold task and"
-                    " notification together: execute BEGIN IMMEDIATE first"
+                    "connection: not in a transaction, so that task and notification would not be"
+                    " stored together: execute BEGIN IMMEDIATE first"
                 )
             with _reading_text(found):
                 self._check_file()
@@ -300,16 +301,16 @@ class SqliteDatabase:
         return await loop.run_in_executor(self._reader, self._read, script)
 
     async def empty_log(self) -> bool:
-        """Take the write-ahead log into the file: it holds what rows were before.
+        """Move the write-ahead log into the file: the log holds former contents of rows.
 
         Returns:
-            False if somebody still read from it, all the time.
+            False if another process read from it all the time.
         """
         return await asyncio.get_running_loop().run_in_executor(None, self._empty_log)
 
     def _empty_log(self) -> bool:
         with contextlib.closing(self._connect(Access.WRITE)) as connection:
-            # It waits for readers as long as `busy_timeout` says.
+            # The checkpoint waits for readers for `busy_timeout`.
             [busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             return not busy
 
@@ -320,7 +321,7 @@ class SqliteDatabase:
         return self._group_commit
 
     def now(self) -> Script[datetime]:
-        """Return the present by this process's clock: all workers are on one machine."""
+        """Return the current time by this process's clock: all workers are on one machine."""
         yield from ()
         return self._clock()
 
@@ -334,7 +335,7 @@ class SqliteDatabase:
         *,
         wait: bool,  # noqa: ARG002  # the interface
     ) -> Script[tuple[set[str], datetime]]:
-        """Hold all of them: nobody else writes."""
+        """Return all names: no other transaction writes."""
         yield from ()
         return set(names), self._clock()
 
@@ -351,7 +352,7 @@ class SqliteDatabase:
         wake: Callable[[], None],  # noqa: ARG002  # the interface
         news: Callable[[], None] = lambda: None,  # noqa: ARG002
     ) -> None:
-        """Hear nothing, until cancelled."""
+        """Wait until cancelled: no process notifies another one."""
         await asyncio.Event().wait()
 
     def _read(self, script: Script[T]) -> T:
@@ -383,8 +384,8 @@ class SqliteDatabase:
                 f"{self._file.as_uri()}?mode={_MODES[access]}",
                 uri=True,
                 timeout=self._busy_timeout.total_seconds(),
-                isolation_level=None,  # transactions are begun and ended here, by name
-                check_same_thread=False,  # opened and used by one thread, closed by its owner
+                isolation_level=None,  # transactions begin and end by statements of ours
+                check_same_thread=False,  # the event loop and the writer's thread take turns
             )
         except (sqlite3.Error, OSError, ValueError) as exc:
             raise StorageError(f"{self.path}: {exc}") from exc
@@ -399,22 +400,22 @@ class SqliteDatabase:
         connection.row_factory = sqlite3.Row
         if access is Access.READ:
             return
-        # Of two processes that create the file together, one is refused at once.
+        # If two processes create the file together, SQLite refuses one at once.
         seconds = self._busy_timeout.total_seconds()
         _execute_patiently(connection, "PRAGMA journal_mode = WAL", seconds)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        # What a long reader kept in the log is given back to the disk once it has ended.
+        # A log that grew while a process read for long is cut to this length afterwards.
         connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
-        # Settling goes from page to page of a long backlog: 2 MiB, the default, forget them.
+        # Settling reads many pages of a long backlog, and the default cache is 2 MiB.
         connection.execute("PRAGMA cache_size = -16384")
-        # Savepoints keep what they would undo: of a few pages, not in a file of its own.
+        # Savepoints store a few pages to undo: in memory, not in a file of their own.
         connection.execute("PRAGMA temp_store = MEMORY")
-        # Who reads the file finds nothing of what was deleted or replaced. Some builds have it on.
+        # Deleted and replaced values are overwritten in the file. Some builds do so by default.
         connection.execute("PRAGMA secure_delete = ON")
 
 
 def _execute_patiently(connection: sqlite3.Connection, sql: str, seconds: float) -> None:
-    """Execute where SQLite does not wait by itself for another process."""
+    """Execute a statement; wait for another process where SQLite does not do so by itself."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -428,16 +429,16 @@ def _execute_patiently(connection: sqlite3.Connection, sql: str, seconds: float)
 
 
 def _is_busy(exc: BaseException | None) -> bool:
-    """Say whether another process holds what was asked for."""
+    """Return whether a statement failed because another process holds a lock."""
     if not isinstance(exc, sqlite3.OperationalError):
         return False
     return exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _inode(path: str) -> int | None:
-    """Return which file is there; None if there is none."""
+    """Return a file's inode; None if there is no file."""
     try:
-        return os.stat(path).st_ino  # noqa: PTH116  # in each transaction: a third of the time
+        return os.stat(path).st_ino  # noqa: PTH116  # per transaction: a third of pathlib's time
     except OSError:
         return None
 
@@ -450,7 +451,7 @@ def _are_same(path: str, other: Path) -> bool:
 
 
 def _size(path: str) -> int:
-    """Return how long a file is; 0 if there is none."""
+    """Return a file's length in bytes; 0 if there is no file."""
     try:
         return os.stat(path).st_size  # noqa: PTH116  # as above
     except OSError:
@@ -458,14 +459,14 @@ def _size(path: str) -> int:
 
 
 def _create_private(path: Path) -> None:
-    # Tokens and credentials are in it: nobody else reads a file that is created here. SQLite gives
-    # its log and its index the same mode.
+    # The file holds tokens and credentials: other users must not read it. SQLite gives its log and
+    # the log's index the same mode.
     with contextlib.suppress(FileExistsError):
         path.touch(mode=0o600, exist_ok=False)
 
 
 def run_script(connection: sqlite3.Connection, script: Script[T]) -> T:
-    """Run a script on a connection, inside whatever transaction is open there."""
+    """Run a script on a connection, in the transaction that is open there."""
     try:
         statement = next(script)
         while True:
@@ -480,7 +481,7 @@ def run_script(connection: sqlite3.Connection, script: Script[T]) -> T:
 
 def _execute(connection: sqlite3.Connection, sql: str, parameters: tuple[object, ...]) -> Rows:
     cursor = connection.cursor()
-    cursor.row_factory = sqlite3.Row  # a caller's own connection may have another
+    cursor.row_factory = sqlite3.Row  # a caller's connection may have another one
     try:
         return cursor.execute(in_sqlite(sql), parameters).fetchall()
     except (UnicodeEncodeError, OverflowError) as exc:  # half a surrogate pair, 64 bits and more
@@ -489,7 +490,7 @@ def _execute(connection: sqlite3.Connection, sql: str, parameters: tuple[object,
 
 @contextlib.contextmanager
 def _reading_text(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read text as `str`, whatever a caller's own connection reads it as."""
+    """Read text as `str`, whatever the text factory of a caller's connection is."""
     theirs, connection.text_factory = connection.text_factory, str
     try:
         yield
@@ -512,9 +513,9 @@ def _run_nested(connection: sqlite3.Connection, script: Script[T]) -> T:
 
 @functools.cache
 def in_sqlite(sql: str) -> str:
-    """Return a statement as SQLite takes it."""
-    # Row locks go: the one writer is the lock. Of an INSERT that fails nobody takes back the rows
-    # before: whoever runs scripts takes back all of a script, and SQLite need not be ready for it.
+    """Return a statement in SQLite's dialect."""
+    # Row locks are removed: the one writer is the lock. A failed INSERT keeps its first rows: the
+    # whole script is rolled back anyway, and SQLite need not prepare to undo a part of it.
     sql = re.sub(r"^INSERT INTO", "INSERT OR FAIL INTO", sql)
     return re.sub(r"\$(\d+)", r"?\1", re.sub(r" FOR UPDATE( OF \w+)?( SKIP LOCKED)?", "", sql))
 
@@ -526,21 +527,21 @@ async def _finish(group_commit: GroupCommit, writer: _Writer) -> None:
 
 
 class _Writer(threading.Thread):
-    """The one thread that writes; each call of it is one transaction.
+    """The one thread that writes; each call is one transaction.
 
-    A few items of groups are run in the event loop, and their transaction is committed here: of two
-    threads that take turns each waits for the other, at every statement. Where somebody else
-    writes, or where it took long the last time, all of it is done here.
+    The scripts of a few items run in the event loop, and only the commit runs in the thread: two
+    threads that take turns would wait for each other at every statement. If another process writes,
+    or if the scripts took long the last time, the whole transaction runs in the thread.
     """
 
-    # Runs first in each, and may refuse it.
+    # Runs first in each transaction, and may refuse it.
     check: Callable[[sqlite3.Connection], None] | None = None
 
     def __init__(
         self,
         connect: Callable[[], sqlite3.Connection],
         patience: float = 0,
-        committed: Callable[[sqlite3.Connection], None] = lambda _: None,  # runs after each
+        committed: Callable[[sqlite3.Connection], None] = lambda _: None,  # runs after each commit
     ) -> None:
         super().__init__(name="pushkit-writer", daemon=True)
         self._connect = connect
@@ -548,70 +549,70 @@ class _Writer(threading.Thread):
         self._committed = committed
         self._connection: sqlite3.Connection | None = None
         self._loop = asyncio.get_running_loop()
-        self._asked: queue.SimpleQueue[tuple[Sequence[Batch[Any, Any]], Ended, bool] | None]
-        self._asked = queue.SimpleQueue()
-        self._under_way = 0
-        self._all_here_until = 0.0
+        self._jobs: queue.SimpleQueue[tuple[Sequence[Batch[Any, Any]], BatchesDone, bool] | None]
+        self._jobs = queue.SimpleQueue()
+        self._unfinished = 0
+        self._in_thread_until = 0.0
 
-    def __call__(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
-        """Let batches be run in a transaction, and tell the event loop."""
-        is_run = not self._under_way and self._run_in_loop(batches)
-        self._under_way += 1
-        self._asked.put((batches, ended, is_run))
+    def __call__(self, batches: Sequence[Batch[Any, Any]], done: BatchesDone, /) -> None:
+        """Run batches in a transaction, then call `done` in the event loop."""
+        is_run = not self._unfinished and self._run_in_loop(batches)
+        self._unfinished += 1
+        self._jobs.put((batches, done, is_run))
 
     def _run_in_loop(self, batches: Sequence[Batch[Any, Any]]) -> bool:
-        """Begin a transaction, and run a few items in it; say whether that was done."""
+        """Begin a transaction and run batches in it, if they are few; return whether it did."""
         connection, began = self._connection, time.perf_counter()
-        if connection is None or began < self._all_here_until or not _are_few(batches):
+        if connection is None or began < self._in_thread_until or not _are_few(batches):
             return False
         try:
             connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error:  # somebody else writes; anything else comes again in the thread
+        except sqlite3.Error:  # another process writes; any other error recurs in the thread
             return False
         try:
             self._run(connection, batches)
-        except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
+        except Exception as exc:  # noqa: BLE001  # the submitters get it
             _fail(connection, batches, exc)
         now = time.perf_counter()
         if now - began > _LONG:
-            self._all_here_until = now + _PAUSE_AFTER_LONG
+            self._in_thread_until = now + _PAUSE_AFTER_LONG
         return True
 
     def stop(self) -> None:
-        """Let the thread end after what was asked for."""
-        self._asked.put(None)
+        """End the thread after the jobs that it has."""
+        self._jobs.put(None)
 
     def run(self) -> None:
-        """Do what is asked for, until stopped."""
-        while (asked := self._asked.get()) is not None:
-            batches, ended, is_run = asked
+        """Commit jobs until stopped."""
+        while (job := self._jobs.get()) is not None:
+            batches, done, is_run = job
             self.commit(batches, is_run=is_run)
             try:
-                self._loop.call_soon_threadsafe(self._tell, batches, ended)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._batches_done, batches, done)
+            except RuntimeError:  # the loop is closed: nothing awaits the results
                 break
         if self._connection is not None:
             self._connection.close()
 
-    def _tell(self, batches: Sequence[Batch[Any, Any]], ended: Ended) -> None:
-        self._under_way -= 1
-        ended(batches)
+    def _batches_done(self, batches: Sequence[Batch[Any, Any]], done: BatchesDone) -> None:
+        self._unfinished -= 1
+        done(batches)
 
     def commit(self, batches: Sequence[Batch[Any, Any]], *, is_run: bool = False) -> None:
-        """Run batches in a transaction, unless they were, and end it; note what went wrong."""
+        """Run batches in a transaction, unless the loop did, and commit; note an error on each."""
         try:
             connection = self._connection
             if connection is None:
                 connection = self._connection = self._connect()
-                connection.execute("PRAGMA busy_timeout = 0")  # in the event loop nobody waits
+                connection.execute("PRAGMA busy_timeout = 0")  # the event loop must not wait
             if not is_run:
                 _execute_patiently(connection, "BEGIN IMMEDIATE", self._patience)
                 self._run(connection, batches)
             if connection.in_transaction:
                 _make_durable(connection, self._patience)
-                with contextlib.suppress(sqlite3.Error):  # what was asked for is done
+                with contextlib.suppress(sqlite3.Error):  # the batches are committed
                     self._committed(connection)
-        except Exception as exc:  # noqa: BLE001  # as above
+        except Exception as exc:  # noqa: BLE001  # the submitters get it
             _fail(self._connection, batches, exc)
 
     def _run(self, connection: sqlite3.Connection, batches: Sequence[Batch[Any, Any]]) -> None:
@@ -627,7 +628,7 @@ class _Writer(threading.Thread):
 
 
 def _are_few(batches: Sequence[Batch[Any, Any]]) -> bool:
-    """Say whether these are items of groups, and few: what a script of its own does takes time."""
+    """Return whether the batches are a few items of groups: a single script may take long."""
     items = 0
     for batch in batches:
         if not batch.is_of_group:
@@ -639,7 +640,7 @@ def _are_few(batches: Sequence[Batch[Any, Any]]) -> bool:
 def _fail(
     connection: sqlite3.Connection | None, batches: Sequence[Batch[Any, Any]], exc: Exception
 ) -> None:
-    """Take back what was written, and note on each batch why."""
+    """Roll the transaction back, and note the error on each batch."""
     error = exc
     if connection is not None and connection.in_transaction:
         try:
@@ -664,7 +665,7 @@ def _make_durable(connection: sqlite3.Connection, patience: float) -> None:
     except sqlite3.OperationalError as exc:
         if connection.in_transaction or exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR:
             raise
-        # It may be in the log, and be found there when the file is next opened.
+        # It may be in the log, and be recovered when the file is next opened.
         raise CommitUncertainError(
             f"the disk failed in the commit: {exc}: it may have been stored or not; repeat the call"
             " with the same idempotency key"
@@ -680,12 +681,12 @@ def _run_beside_others(connection: sqlite3.Connection, batch: Batch[Any, Any]) -
 
 
 def _run_batch(connection: sqlite3.Connection, batch: Batch[Any, Any]) -> None:
-    """Run a batch's script; note what it raises."""
+    """Run a batch's script; note its error."""
     try:
         run_script(connection, batch.script())
     except sqlite3.Error as exc:
         if not connection.in_transaction:  # disk full and the like end the whole transaction
             raise
         batch.error = StorageError(f"the database refused: {exc}; nothing was stored")
-    except Exception as exc:  # noqa: BLE001  # a script's bug belongs to its caller, not here
+    except Exception as exc:  # noqa: BLE001  # the submitters get it
         batch.error = exc

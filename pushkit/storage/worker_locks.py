@@ -1,7 +1,7 @@
-"""Which workers on this machine are alive: each holds a lock that dies with its process.
+"""Lock files that show which workers on this machine are alive: a lock ends with its process.
 
-A lease ends after a while; an operating-system lock ends at once. Where all workers share a file on
-one machine (SQLite), a lock that is free therefore gives a dead worker's rows back within moments.
+A lease ends after a while; a lock of the operating system ends at once. If all workers share a file
+on one machine (SQLite), a free lock shows that the rows of its worker can be released at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class WorkerLocks:
     """The lock files beside a database file.
 
     Args:
-        database: The database; a worker's lock stands beside it, whatever links lead there.
+        database: The database file; the locks are beside it, with symbolic links resolved.
     """
 
     def __init__(self, database: Path) -> None:
@@ -33,7 +33,7 @@ class WorkerLocks:
     def hold(self, worker: str) -> None:
         """Hold the lock of a worker of this process, until `release` or the process ends.
 
-        Where somebody has removed its file, another one: nobody sees a lock on a file without name.
+        If the lock's file was removed, it locks a new one: others cannot see the old lock.
         """
         descriptor = self._held.pop(worker, None)
         while descriptor is None or not self._is_there(worker, descriptor):
@@ -44,7 +44,7 @@ class WorkerLocks:
         self._held[worker] = descriptor
 
     def release(self, worker: str) -> None:
-        """Let go of a worker's lock: its rows are anybody's."""
+        """Release a worker's lock: other workers may then release its rows."""
         descriptor = self._held.pop(worker, None)
         if descriptor is not None:
             self._path(worker).unlink(missing_ok=True)
@@ -55,7 +55,7 @@ class WorkerLocks:
         return [worker for worker in workers if worker not in self._held and self._is_free(worker)]
 
     def sweep(self) -> None:
-        """Remove the lock files of dead workers that had nothing in work: nobody asks for those."""
+        """Remove the lock files of dead workers without deliveries: nothing else looks for them."""
         prefix, suffix = f"{self._database.name}-", ".lock"
         for path in self._database.parent.glob(f"{glob.escape(prefix)}*{suffix}"):
             worker = path.name.removeprefix(prefix).removesuffix(suffix)
@@ -74,7 +74,7 @@ class WorkerLocks:
             descriptor = os.open(self._path(worker), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return True
-        except PermissionError:  # another user's: its leases say whether it is alive
+        except PermissionError:  # another user's: its leases show whether it is alive
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ import pytest
 
 from pushkit.errors import StorageError
 from pushkit.outbox.states import DeliveryState
-from pushkit.storage.script import Ending, Group, Script, Statement
+from pushkit.storage.script import Group, OnDone, Script, Statement
 from tests.eventually import eventually
 from tests.faults.conftest import Senders, Traffic, Webhook, database_of, numbered
 
@@ -88,9 +88,9 @@ async def test_what_arrived_while_the_file_was_locked_is_not_sent_again(
             refused.set()
 
     def watched(
-        group: Group[Any, Any], item: object, ended: Ending[Any] | None = None
+        group: Group[Any, Any], item: object, on_done: OnDone[Any] | None = None
     ) -> asyncio.Future[Any]:
-        settling: asyncio.Future[Any] = settle(group, item, ended)
+        settling: asyncio.Future[Any] = settle(group, item, on_done)
         settling.add_done_callback(note)
         return settling
 

@@ -461,8 +461,8 @@ CUTS = (
         "Whom an upgrade left behind that may not roll, writes no more.",
         _SQLITE,
         (
-            "        if found:\n            raise left_behind",
-            "        if False:\n            raise left_behind",
+            "        if found:\n            raise too_old_to_write",
+            "        if False:\n            raise too_old_to_write",
         ),
     ),
     # --- receiver -------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
-from pushkit.storage.group_commit import Batch, Ended
+from pushkit.storage.group_commit import Batch, BatchesDone
 from pushkit.storage.migrations import Access, Migration, migrate
 from pushkit.storage.script import Script
 from pushkit.storage.sqlite import _PAUSE_AFTER_LONG, SqliteDatabase, _Writer, run_script
@@ -257,9 +257,9 @@ class _InlineWriter(_Writer):
 
     def start(self) -> None: ...
 
-    def __call__(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
+    def __call__(self, batches: Sequence[Batch[Any, Any]], done: BatchesDone, /) -> None:
         loop, delay = self._database.disk.loop, self._database.delay()
-        if not self._does(lambda: super(_InlineWriter, self).__call__(batches, ended)):
+        if not self._does(lambda: super(_InlineWriter, self).__call__(batches, done)):
             return
         if self._database.process.frozen is None and loop.leap(delay):
             self._work(loop.time())
@@ -269,7 +269,7 @@ class _InlineWriter(_Writer):
     def _run_in_loop(self, batches: Sequence[Batch[Any, Any]]) -> bool:
         is_run, loop = super()._run_in_loop(batches), self._database.disk.loop
         if is_run and loop.random.random() < _LONG:
-            self._all_here_until = loop.time() + _PAUSE_AFTER_LONG
+            self._in_thread_until = loop.time() + _PAUSE_AFTER_LONG
         return is_run
 
     def _work(self, since: float) -> None:
@@ -279,11 +279,11 @@ class _InlineWriter(_Writer):
         if waited < _BUSY_TIMEOUT and self._database.disk.is_held_from(self._database.process):
             loop.call_later(0.005 + waited / 4, self._work, since)
             return
-        asked = self._asked.get_nowait()
-        assert asked is not None
-        batches, ended, is_run = asked
+        job = self._jobs.get_nowait()
+        assert job is not None
+        batches, done, is_run = job
         if self._does(lambda: self.commit(batches, is_run=is_run)):
-            self._tell(batches, ended)
+            self._batches_done(batches, done)
 
     def _does(self, what: Callable[[], object]) -> bool:
         """Do something; say whether its process is still there."""

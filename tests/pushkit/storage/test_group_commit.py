@@ -12,7 +12,7 @@ import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, StorageError
 from pushkit.storage import group_commit
-from pushkit.storage.group_commit import Batch, Ended, GroupCommit
+from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit
 from pushkit.storage.script import DEFERRED, Deferred, Refused, Script
 from tests.eventually import DEADLINE
 
@@ -44,7 +44,7 @@ class Store:
             return Refused(PushkitError(name))
         return DEFERRED if name in self.held and not wait else name
 
-    def run(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
+    def run(self, batches: Sequence[Batch[Any, Any]], ended: BatchesDone, /) -> None:
         for batch in batches:
             self.tasks.add(task := asyncio.create_task(self._write(batch)))
             task.add_done_callback(self.tasks.discard)

@@ -208,8 +208,8 @@ async def test_readers_of_which_always_one_reads_do_not_let_the_log_grow(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
-    monkeypatch.setattr(sqlite, "_LOOKS_AFTER", 0.0)
-    monkeypatch.setattr(sqlite, "_READERS_HAVE", 60_000)
+    monkeypatch.setattr(sqlite, "_LOG_CHECKS_EVERY", 0.0)
+    monkeypatch.setattr(sqlite, "_READERS_MAY_TAKE", 60_000)
     database = things(path)
     await database.open()
     await database.write(insert("a"))
@@ -244,8 +244,8 @@ async def test_a_log_that_grows_beside_a_long_reader_is_told_of(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
-    monkeypatch.setattr(sqlite, "_LOOKS_AFTER", 0.0)
-    monkeypatch.setattr(sqlite, "_READERS_HAVE", 1)
+    monkeypatch.setattr(sqlite, "_LOG_CHECKS_EVERY", 0.0)
+    monkeypatch.setattr(sqlite, "_READERS_MAY_TAKE", 1)
     database = things(path)
     await database.open()
     await database.write(insert("a"))
