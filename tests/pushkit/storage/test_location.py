@@ -161,5 +161,5 @@ async def test_a_server_that_has_no_name_is_told_in_words(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
     database = at("postgresql://u:secret@nowhere.example.com/agent")
-    with pytest.raises(StorageError, match="the host name cannot be looked up: Name or service not kno"):
+    with pytest.raises(StorageError, match="the host name cannot be looked up: Name or service"):
         await database.open()
