@@ -43,8 +43,11 @@ from pushkit.errors import (
 )
 from pushkit.logs import printable
 from pushkit.record import field, record
-from pushkit.signing.content_digest import check_content_digest
-from pushkit.signing.http_message_signatures import VerifiedHttpSignature, verify_http_signature
+from pushkit.signing.http_message_signatures import (
+    VerifiedHttpSignature,
+    check_content_digest,
+    verify_http_signature,
+)
 from pushkit.signing.notification_jwt import (
     UnverifiedJwt,
     VerifiedJwt,

@@ -20,7 +20,7 @@ from pushkit.cards.walks import Gap
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.record import field, record
-from pushkit.signing.jose import holding_key
+from pushkit.signing.jose import find_verifying_key
 
 _MAX_TRIES: Final = 64
 
@@ -160,7 +160,9 @@ class _Verifier:
         tried: dict[bytes, VerificationKey | None] = {}
         for canonical in forms:
             if canonical.payload not in tried:
-                tried[canonical.payload] = holding_key(signature.jws, canonical.payload, entries)
+                tried[canonical.payload] = find_verifying_key(
+                    signature.jws, canonical.payload, entries
+                )
         results = ((canonical, tried[canonical.payload]) for canonical in forms)
         found = [(canonical, entries[key]) for canonical, key in results if key is not None]
         if not found:

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError
 from pushkit.keys.jwk import VerificationKey
-from pushkit.signing.content_digest import check_content_digest, read_content_digest
 from pushkit.signing.http_message_signatures import (
     TAG,
+    check_content_digest,
+    read_content_digest,
     read_unverified_signatures,
     verify_http_signature,
 )

@@ -1,1 +1,1 @@
-"""Signatures over notifications, sign and verify side by side."""
+"""Signatures over notifications: each module signs and verifies."""

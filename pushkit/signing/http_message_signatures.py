@@ -1,55 +1,75 @@
 """HTTP Message Signatures (RFC 9421) over push notifications (wire profile §3).
 
 A signature covers method, URL, content type, Content-Digest (RFC 9530), `webhook-id` and every
-token header that is sent. Its tag, `a2a-push`, tells it from signatures that others put on the
-request; a signature that covers less than it must is refused, however well it holds.
+token header that is sent. Its tag, `a2a-push`, distinguishes it from signatures that others put on
+the request. A valid signature that covers less is refused.
 
-As with the JWT, the sender must be known before a key can be looked for:
+As with the JWT, the receiver must know the sender before it can look for a key:
 
-1. `read_unverified_signatures` parses what carries our tag, and says which `keyid` it claims.
-2. `verify_http_signature` proves it with the key that the caller trusts for that `keyid`.
-3. `times.check_times`, and `check_content_digest` once the body has been read, do the rest.
+1. `read_unverified_signatures` parses the signatures with the tag; each claims a `keyid`.
+2. `verify_http_signature` proves one with the key that the caller trusts for that `keyid`.
+3. `times.check_times` checks its times, and `check_content_digest` the body once it was read.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from pushkit.errors import ConfigError, InvalidSignatureError, PushkitError
+from pushkit.errors import (
+    ConfigError,
+    DigestMismatchError,
+    InvalidSignatureError,
+    MalformedRequestError,
+    PushkitError,
+)
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import HTTP, signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.record import field, record
-from pushkit.signing.content_digest import CONTENT_DIGEST, content_digest, read_content_digest
 from pushkit.signing.jose import sign
 from pushkit.signing.signature_base import SignedMessage, signature_base
-from pushkit.signing.structured import Parameters, byte_sequence, read_dictionary, write_inner_list
 from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
 
+if TYPE_CHECKING:
+    import http_sf
+
 SIGNATURE_HEADER = "Signature"
 SIGNATURE_INPUT_HEADER = "Signature-Input"
+CONTENT_DIGEST = "Content-Digest"
 TAG = "a2a-push"
 LABEL = "a2a"
 
 _COVERED: Final = ("@method", "@target-uri", "content-type", "content-digest", "webhook-id")
-_MAX_CANDIDATES = 4  # two keys of a rotation, twice
+_MAX_CANDIDATES = 4  # a rotation needs two
 _MAX_COMPONENTS = 64
+
+# The active algorithms in RFC 9530's registry (§5). The others are broken or unsuitable.
+_HASHES: Final[Mapping[str, Callable[[bytes], bytes]]] = {
+    "sha-256": lambda body: hashlib.sha256(body).digest(),
+    "sha-512": lambda body: hashlib.sha512(body).digest(),
+}
+
+Parameters: TypeAlias = Mapping[str, object]
+InnerList: TypeAlias = tuple[list[tuple[object, Parameters]], Parameters]
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class UnverifiedHttpSignature:
-    """One signature with our tag, well-formed. Nothing here is proven."""
+    """One well-formed signature with the tag `a2a-push`. Nothing in it is proven."""
 
-    label: str  # which member of `Signature` it is
+    label: str  # its member in `Signature`
     keyid: str  # the key that it claims
-    algorithm: str | None  # `alg`, if it is stated
-    components: tuple[str, ...]  # the names of what it covers, in order
+    algorithm: str | None  # `alg`, if stated
+    components: tuple[str, ...]  # the names of the covered components, in order
     issued_at: datetime  # `created`
     expires_at: datetime  # `expires`
     parameters: str = field(repr=False)  # the value of `@signature-params`
@@ -58,20 +78,19 @@ class UnverifiedHttpSignature:
 
 @record(frozen=True, slots=True, kw_only=True)
 class VerifiedHttpSignature:
-    """What a signature that holds proves."""
+    """What a valid signature proves."""
 
-    keyid: str  # who signed
+    keyid: str  # the key that signed
     delivery_id: str  # `webhook-id`
-    issued_at: datetime  # when: `created`
-    expires_at: datetime  # until when it is good: `expires`
-    # Of the body, by algorithm: to be held against it with `check_content_digest`.
-    digests: Mapping[str, bytes] = field(repr=False)
+    issued_at: datetime  # `created`
+    expires_at: datetime  # `expires`
+    digests: Mapping[str, bytes] = field(repr=False)  # by algorithm, for `check_content_digest`
 
 
 def required_components(headers: Headers) -> tuple[str, ...]:
-    """Return what a signature over these headers must cover: the token too, where one is sent.
+    """Return the components that a signature must cover, with the token headers that are present.
 
-    Without it, a token could be put on, or taken from, a request that is signed.
+    Otherwise a token could be added to a signed request, or removed from it.
     """
     tokens = [name.lower() for name in TOKEN_HEADERS if headers.all(name)]
     return (*_COVERED, *tokens)
@@ -81,20 +100,20 @@ def required_components(headers: Headers) -> tuple[str, ...]:
 
 
 async def sign_http_message(
-    # What is sent: its target is the absolute URL, normalised; `Content-Type`, `webhook-id` and any
-    # token stand in its headers.
+    # The request to send. Its target is the absolute URL, normalised; its headers include
+    # `Content-Type`, `webhook-id` and the token, if any.
     request: WebhookRequest,
-    key: SigningKey | RemoteKey,  # what signs, here (see `jose.at_once`) or elsewhere
+    key: SigningKey | RemoteKey,  # see `jose.at_once` for a key of this process
     *,
-    now: datetime,  # the moment of this attempt, aware
-    lifetime: timedelta = TOKEN_LIFETIME,  # how long the signature is good; at most 300 s
+    now: datetime,  # the time of this attempt, aware
+    lifetime: timedelta = TOKEN_LIFETIME,  # at most 300 s
 ) -> list[tuple[str, str]]:
     """Return `Content-Digest`, `Signature-Input` and `Signature` for one attempt.
 
     Raises:
-        ConfigError: The request lacks what must be covered, or a header cannot be signed; or a
-            remote key for PS256, whose signatures are of another hash here (RFC 9421 §3.3.1).
-        SigningError: The remote key did not sign, or not this.
+        ConfigError: The request lacks a required component, a header cannot be signed, or the key
+            is a remote one for PS256, which has another hash here (RFC 9421 §3.3.1).
+        SigningError: The remote key failed, or its signature does not verify.
     """
     if isinstance(key, RemoteKey) and key.algorithm is Algorithm.PS256:
         raise ConfigError(
@@ -123,7 +142,7 @@ async def sign_http_message(
 
 @lru_cache(maxsize=256)  # the same at every attempt
 def _static_parameters(components: tuple[str, ...], kid: str, alg: str) -> tuple[str, str]:
-    """Return how the parameters begin, with what is covered, and how they end."""
+    """Return the beginning of the parameters, with the covered components, and their end."""
     try:
         begins = write_inner_list(([(name, {}) for name in components], {}))
         ends = write_inner_list(([], {"keyid": kid, "alg": alg, "tag": TAG}))
@@ -136,17 +155,18 @@ def _static_parameters(components: tuple[str, ...], kid: str, alg: str) -> tuple
 
 
 def read_unverified_signatures(headers: Headers) -> list[UnverifiedHttpSignature]:
-    """Read the signatures that carry our tag, without trusting them; none is an empty list.
+    """Read the signatures with the tag `a2a-push`, without trusting them.
 
-    Several may stand there, while a key is being replaced. What others signed is passed over.
+    There are several while a key is being replaced. Signatures with another tag are ignored.
 
     Raises:
-        InvalidSignatureError: A signature of ours lacks a parameter, or has one of a wrong type.
+        InvalidSignatureError: A signature with the tag lacks a parameter, or has one of a wrong
+            type; or there are more than 4.
         MalformedRequestError: The headers are not structured fields, or name a label twice.
     """
     inputs = read_dictionary(headers, SIGNATURE_INPUT_HEADER)
     signatures = read_dictionary(headers, SIGNATURE_HEADER)
-    # A token of that name would be equal, too, and is no string.
+    # A structured-field token would compare equal, too, but is not a string.
     tags = {label: member[1].get("tag") for label, member in inputs.items()}
     ours = [label for label, tag in tags.items() if isinstance(tag, str) and tag == TAG]
     if len(ours) > _MAX_CANDIDATES:
@@ -158,21 +178,21 @@ def read_unverified_signatures(headers: Headers) -> list[UnverifiedHttpSignature
 
 def verify_http_signature(
     unverified: UnverifiedHttpSignature,
-    key: VerificationKey,  # the key; its algorithm is the only one that is tried
+    key: VerificationKey,  # only its own algorithm is tried
     *,
     method: str,
-    # The URLs that may have been signed: the receiver's own, from its configuration, with the query
-    # of the request.
+    # The receiver's own URLs from its configuration, with the query of the request. Any may be the
+    # signed one.
     target_uris: Sequence[str],
     headers: Headers,
-    # Which algorithms the sender may use at all.
+    # The algorithms that the sender may use.
     algorithms: frozenset[Algorithm] = frozenset(Algorithm),
 ) -> VerifiedHttpSignature:
     """Prove a signature with the key that is trusted for its `keyid`. The body is not read.
 
     Raises:
-        InvalidSignatureError: It covers too little, is by another algorithm or key, is over another
-            request, or has no digest of the body that may be trusted.
+        InvalidSignatureError: The signature covers too little, is by another algorithm or key or
+            for another request, or the digest's algorithm may not be trusted.
         MalformedRequestError: A covered header cannot be read.
     """
     if key.algorithm not in algorithms:
@@ -252,3 +272,86 @@ def _text(parameters: Parameters, name: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise InvalidSignatureError(f"parameter {name}: expected a string")
+
+
+# --- Content-Digest (RFC 9530): a body's hash, in a header that the signature covers -------------
+
+
+def content_digest(body: bytes) -> str:
+    """Return the value of Content-Digest for a body: its SHA-256."""
+    return f"sha-256={byte_sequence(_HASHES['sha-256'](body))}"
+
+
+def read_content_digest(headers: Headers) -> dict[str, bytes]:
+    """Return the digests of a request by algorithm, only `sha-256` and `sha-512`.
+
+    Further algorithms are ignored (RFC 9530 §2).
+
+    Raises:
+        InvalidSignatureError: There is no digest by `sha-256` or `sha-512`.
+        MalformedRequestError: The header is not a dictionary.
+    """
+    found: dict[str, bytes] = {}
+    for name, (digest, _) in read_dictionary(headers, CONTENT_DIGEST).items():
+        if name in _HASHES:
+            if not isinstance(digest, bytes):
+                raise InvalidSignatureError(f"Content-Digest: {name}: expected a byte sequence")
+            found[name] = digest
+    if not found:
+        raise InvalidSignatureError("Content-Digest: expected sha-256 or sha-512")
+    return found
+
+
+def check_content_digest(digests: Mapping[str, bytes], body: bytes) -> None:
+    """Compare a body with every stated digest.
+
+    Raises:
+        DigestMismatchError: The digest is of another body.
+    """
+    for name, digest in digests.items():
+        if not hmac.compare_digest(_HASHES[name](body), digest):
+            raise DigestMismatchError(f"Content-Digest: {name} is not the body's that was received")
+
+
+# --- structured fields (RFC 9651) ----------------------------------------------------------------
+
+
+def read_dictionary(headers: Headers, name: str) -> dict[str, tuple[object, Parameters]]:
+    """Read a dictionary field: each member with its parameters; empty if the field is absent.
+
+    RFC 9651 §4.2.2 uses the last of two equal keys. This function refuses them, because two readers
+    could understand the same request differently.
+
+    Raises:
+        MalformedRequestError: Not a dictionary, or a key or parameter is repeated.
+    """
+    value = headers.combined(name)
+    if value is None:
+        return {}
+    import http_sf  # takes 25 ms, and only this scheme needs it
+
+    try:
+        parsed = http_sf.parse(
+            value.encode("ascii"), tltype="dictionary", on_duplicate_key=_refuse_duplicate
+        )
+    except ValueError as exc:
+        raise MalformedRequestError(
+            f"header {name}: not a structured dictionary without duplicates"
+        ) from exc
+    return cast("dict[str, tuple[object, Parameters]]", parsed)
+
+
+def write_inner_list(inner_list: InnerList) -> str:
+    """Serialize an inner list with its parameters (RFC 9651 §4.1.1.1)."""
+    import http_sf
+
+    return http_sf.ser(cast("http_sf.StructuredType", [inner_list]))
+
+
+def byte_sequence(data: bytes) -> str:
+    """Serialize bytes (RFC 9651 §4.1.8)."""
+    return f":{base64.b64encode(data).decode('ascii')}:"
+
+
+def _refuse_duplicate(key: str, context: str) -> None:
+    raise ValueError(f"{context} {key} twice")

@@ -1,9 +1,9 @@
-"""JSON Web Signatures (RFC 7515): compact, and detached from a payload that travels elsewhere.
+"""JSON Web Signatures (RFC 7515): compact, and detached from their payload.
 
-The one place that encodes, decodes, signs and verifies them. A signature that is read has one
-spelling only, and a header that means what it says; the algorithm is the key's, never the header's
-choice. PyJWT does none of this here: it is what the tests hold it against, and the second opinion
-of `pushkit verify` and `pushkit doctor`.
+This module alone encodes, decodes, signs and verifies them. It accepts only one spelling of a
+signature, and no header member that changes its meaning. The key determines the algorithm, not the
+header. It does not use PyJWT, which the tests compare it with, and which `pushkit verify` and
+`pushkit doctor` ask for a second opinion.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from pushkit.keys.primitives import JOSE, Methods, ecdsa_from_der, sign_bytes, s
 if TYPE_CHECKING:
     from pushkit.keys.remote import RemoteKey
 
-# A header field has 8190 bytes at most; the longest URL with the longest ids takes most of them.
+# A header field has at most 8190 bytes; the longest URL with the longest ids takes most of them.
 _MAX_COMPACT_CHARS: Final = 8000
 _MAX_HEADER_CHARS: Final = 8192
-_MAX_SIGNATURE_CHARS: Final = 2048  # RSA of 8192 bits takes 1366
-
+_MAX_SIGNATURE_CHARS: Final = 2048  # RSA with 8192 bits takes 1366
 
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _STANDARD: Final = bytes.maketrans(b"-_+/=", b"+/!!!")
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-# Of a length: what pads it, and which characters may stand last.
+# By the length modulo 4: the padding, and the characters that may be last.
 _PADDING: Final = (b"", b"===", b"==", b"=")
 _LAST: Final = (_ALPHABET, "", _ALPHABET[::16], _ALPHABET[::4])
 
@@ -39,7 +38,7 @@ _T = TypeVar("_T")
 
 
 class CompactJws(NamedTuple):
-    """A signature with its payload (RFC 7515 §7.1), well-formed. Nothing here is proven."""
+    """A well-formed signature with its payload (RFC 7515 §7.1). Nothing in it is proven."""
 
     header: JsonObject
     payload: bytes
@@ -47,12 +46,12 @@ class CompactJws(NamedTuple):
     signed: bytes  # what the signature is over
 
     def __repr__(self) -> str:
-        """Show nothing of what is signed."""
+        """Show only the header."""
         return f"CompactJws(header={self.header!r})"
 
 
 class DetachedJws(NamedTuple):
-    """The two parts that travel without the payload (RFC 7515 Appendix F), base64url."""
+    """A signature without its payload (RFC 7515 Appendix F): two parts in base64url."""
 
     protected: str
     signature: str
@@ -65,36 +64,36 @@ def read_compact(token: str) -> CompactJws:
     """Read a compact JWS without trusting it.
 
     Raises:
-        InvalidSignatureError: Not three segments of base64url in its one spelling, too long, or
-            with a header that is not understood.
+        InvalidSignatureError: Not three segments of canonical base64url, too long, or a header that
+            is not understood.
     """
     if len(token) > _MAX_COMPACT_CHARS:
         raise InvalidSignatureError(f"the JWT is longer than {_MAX_COMPACT_CHARS} characters")
     segments = token.split(".")
     if len(segments) != 3:
         raise InvalidSignatureError("not a compact JWS: expected three segments of base64url")
-    signature = decoded(segments[2], "signature")
+    signature = b64url_decode(segments[2], "signature")
     header = protected_header(segments[0])
     return CompactJws(
         header=header,
-        payload=decoded(segments[1], "payload"),
+        payload=b64url_decode(segments[1], "payload"),
         signature=signature,
         signed=token.rpartition(".")[0].encode("ascii"),
     )
 
 
-@lru_cache(maxsize=256)  # a key's is the same in all that it signs; nobody changes it
+@lru_cache(maxsize=256)  # all signatures by one key have the same; callers must not change it
 def protected_header(segment: str) -> JsonObject:
-    """Read a protected header; nothing in it is proven.
+    """Read a protected header. Nothing in it is proven.
 
     Raises:
-        InvalidSignatureError: Not base64url without padding, no JSON object without duplicates, or
-            with a member that changes what the signature means.
+        InvalidSignatureError: Not base64url without padding, not a JSON object without duplicates,
+            or a member changes the meaning of the signature.
     """
     if len(segment) > _MAX_HEADER_CHARS:
         raise InvalidSignatureError(f"`protected` is longer than {_MAX_HEADER_CHARS} characters")
-    header = read_object(decoded(segment, "protected"), "protected")
-    # RFC 7515 §4.1.11: an extension that must be understood and is not, refuses the signature.
+    header = read_object(b64url_decode(segment, "protected"), "protected")
+    # RFC 7515 §4.1.11: an extension that is critical and not understood invalidates the signature.
     if "crit" in header:
         raise InvalidSignatureError("the header has `crit`: no extension is understood")
     # RFC 7797 §3: `b64` changes what is signed.
@@ -104,10 +103,10 @@ def protected_header(segment: str) -> JsonObject:
 
 
 def algorithm_of(header: Mapping[str, JsonValue]) -> Algorithm:
-    """Return the `alg` of a header: what it claims, to be held against the key's own.
+    """Return the `alg` that a header claims, for comparison with the key's.
 
     Raises:
-        InvalidSignatureError: It is missing, `none`, symmetric or unknown.
+        InvalidSignatureError: `alg` is missing, `none`, symmetric or unknown.
     """
     alg = header.get("alg")
     algorithm = Algorithm.parse(alg) if isinstance(alg, str) else None
@@ -117,15 +116,15 @@ def algorithm_of(header: Mapping[str, JsonValue]) -> Algorithm:
 
 
 def media_type(typ: str) -> str:
-    """Return a `typ` in lower case, and without the `application/` that may be left out."""
-    return typ.lower().removeprefix("application/")  # RFC 7515 §4.1.9
+    """Return a `typ` in lower case, without the optional `application/` (RFC 7515 §4.1.9)."""
+    return typ.lower().removeprefix("application/")
 
 
 def read_object(data: bytes, what: str) -> JsonObject:
-    """Read a part of a signature that has to be a JSON object.
+    """Read a part of a signature that must be a JSON object.
 
     Raises:
-        InvalidSignatureError: It is none, or has a member twice.
+        InvalidSignatureError: Not a JSON object, or a member is repeated.
     """
     try:
         return read_json_object(data)
@@ -133,28 +132,28 @@ def read_object(data: bytes, what: str) -> JsonObject:
         raise InvalidSignatureError(f"`{what}`: {exc}") from exc
 
 
-def decoded(segment: str, what: str) -> bytes:
-    """Decode base64url in its one spelling: a lenient decoder gives one signature many.
+def b64url_decode(segment: str, what: str) -> bytes:
+    """Decode canonical base64url: a lenient decoder would accept many spellings of a signature.
 
     Raises:
-        InvalidSignatureError: Anything else.
+        InvalidSignatureError: Not canonical, or padded.
     """
     try:
-        # Whatever is not of this alphabet is of none: the decoder refuses it.
+        # The translation maps what is foreign to base64url to `!`, which the decoder refuses.
         written = segment.encode("ascii").translate(_STANDARD) + _PADDING[len(segment) % 4]
         data = binascii.a2b_base64(written, strict_mode=True)
     except ValueError as exc:
         raise InvalidSignatureError(f"`{what}` is not base64url without padding") from exc
-    # RFC 4648 §3.5: bits left over in the last character would spell one signature sixteen ways.
+    # RFC 4648 §3.5: unused bits in the last character would allow sixteen spellings.
     if not segment or segment[-1] not in _LAST[len(segment) % 4]:
         raise InvalidSignatureError(f"`{what}` is not canonical base64url without padding")
     return data
 
 
-def holding_key(
+def find_verifying_key(
     jws: DetachedJws, payload: bytes, keys: Iterable[VerificationKey]
 ) -> VerificationKey | None:
-    """Return the first key under which a signature over a payload holds; None if none.
+    """Return the first key that verifies a signature over a payload; None if no key does.
 
     Each key verifies with its own algorithm, whatever the header says.
 
@@ -163,15 +162,15 @@ def holding_key(
     """
     if len(jws.signature) > _MAX_SIGNATURE_CHARS:
         raise InvalidSignatureError(f"`signature` is longer than {_MAX_SIGNATURE_CHARS} characters")
-    signature = decoded(jws.signature, "signature")
-    signed = f"{jws.protected}.{encoded(payload)}".encode("ascii")
+    signature = b64url_decode(jws.signature, "signature")
+    signed = f"{jws.protected}.{b64url_encode(payload)}".encode("ascii")
     return next((key for key in keys if signature_holds(key, signed, signature)), None)
 
 
 # --- signing ------------------------------------------------------------------------------------
 
 
-def encoded(data: bytes) -> str:
+def b64url_encode(data: bytes) -> str:
     """Write base64url without padding (RFC 7515 §2)."""
     written = binascii.b2a_base64(data, newline=False)
     return written.translate(_URL_SAFE).rstrip(b"=").decode("ascii")
@@ -181,75 +180,77 @@ async def sign_jwt(claims: Mapping[str, JsonValue], key: SigningKey | RemoteKey)
     """Return claims as a signed JWT (RFC 7519) in compact form.
 
     Raises:
-        SigningError: The remote key did not sign, or not this.
+        SigningError: The remote key failed, or its signature does not verify.
     """
-    signed = f"{_jwt_header(key.algorithm, key.kid)}.{encoded(write_json(claims, foreign=False))}"
+    signed = (
+        f"{_jwt_header(key.algorithm, key.kid)}.{b64url_encode(write_json(claims, foreign=False))}"
+    )
     data = signed.encode("ascii")
     signature = sign_bytes(key, data) if isinstance(key, SigningKey) else await sign(data, key)
-    return f"{signed}.{encoded(signature)}"
+    return f"{signed}.{b64url_encode(signature)}"
 
 
 @lru_cache(maxsize=64)  # the same at every attempt
 def _jwt_header(algorithm: Algorithm, kid: str) -> str:
-    return encoded(write_json({"alg": algorithm.value, "kid": kid, "typ": "JWT"}))
+    return b64url_encode(write_json({"alg": algorithm.value, "kid": kid, "typ": "JWT"}))
 
 
 async def sign_detached(
     payload: bytes, header: Mapping[str, JsonValue], key: SigningKey | RemoteKey
 ) -> DetachedJws:
-    """Sign a payload that travels elsewhere: the verifier has to come by the very same bytes.
+    """Sign a payload that is not part of the result: the verifier must have the same bytes.
 
-    `header` is the protected one, besides `alg` and `kid`, which are the key's.
+    `header` is added to the protected header after the key's `alg` and `kid`.
 
     Raises:
-        SigningError: The remote key did not sign, or not this.
+        SigningError: The remote key failed, or its signature does not verify.
     """
-    protected = encoded(write_json({"alg": key.algorithm.value, "kid": key.kid, **header}))
-    signature = await sign(f"{protected}.{encoded(payload)}".encode("ascii"), key)
-    return DetachedJws(protected=protected, signature=encoded(signature))
+    protected = b64url_encode(write_json({"alg": key.algorithm.value, "kid": key.kid, **header}))
+    signature = await sign(f"{protected}.{b64url_encode(payload)}".encode("ascii"), key)
+    return DetachedJws(protected=protected, signature=b64url_encode(signature))
 
 
 def at_once(signing: Coroutine[Any, Any, _T]) -> _T:
-    """Return what signing with a key of this process comes to, which has nothing to wait for.
+    """Return the result of signing with a key of this process, without an event loop.
 
     Raises:
-        SigningError: The key is elsewhere.
+        SigningError: The key is a remote one.
     """
     try:
         signing.send(None)
     except StopIteration as done:
         return cast("_T", done.value)
     signing.close()
-    raise SigningError("the key is in a service of its own: expected one here, or to be awaited")
+    raise SigningError("the key is in a service of its own: expected a local key, or an `await`")
 
 
 async def sign(data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE) -> bytes:
-    """Return the signature of data, by a key that is here or elsewhere.
+    """Return the signature of data, by a key of this process or a remote one.
 
-    A remote key's is held against the public key that is published: a signature that nobody could
-    verify does not go out.
+    A remote key's signature is verified with its public key, so that none goes out that receivers
+    would refuse.
 
     Raises:
-        SigningError: The remote key did not sign, or not this.
+        SigningError: The remote key failed, or its signature does not verify.
     """
     if isinstance(key, SigningKey):
         return sign_bytes(key, data, methods)
-    import asyncio  # who verifies, or signs with a key that is here, does without
+    import asyncio  # only remote keys need it
 
     try:
         signature: object = await key.signer.sign(data)
     except (Exception, asyncio.CancelledError) as exc:  # whatever a service's library raises
         task = asyncio.current_task()
         if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
-            raise  # it is this call that was cancelled
-        # Without its text, which may hold secrets.
+            raise  # this call was cancelled
+        # The error's text may hold secrets, so the message has only its type.
         raise SigningError(f"key {key.kid} did not sign: {type(exc).__name__}") from exc
     if not isinstance(signature, bytes):
         raise SigningError(
             f"key {key.kid}: sign() returned {type(signature).__name__}, expected bytes"
         )
     forms, curve = [signature], getattr(key.public.public_key, "curve", None)
-    if curve is not None:  # of the right length it may be DER still
+    if curve is not None:  # a signature of the right length may still be DER
         with contextlib.suppress(ValueError, OverflowError):
             forms.append(ecdsa_from_der(signature, curve.key_size))
     for form in forms:

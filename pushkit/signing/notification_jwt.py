@@ -1,19 +1,19 @@
 """The notification JWT: the default signature of a push notification (wire profile §3).
 
-A JWS in compact form whose claims bind one attempt to one delivery, one webhook and one body. It is
-verified in pieces, because the receiver must know the sender before it can look for a key:
+It is a compact JWS whose claims bind one attempt to one delivery, one webhook and one body. The
+receiver verifies it in steps, because it must know the sender before it can look for a key:
 
-1. `read_unverified` parses the token, and says which `kid` and issuer it claims.
+1. `read_unverified` parses the token, which claims a `kid` and an issuer.
 2. `verify_signature` proves the claims with the key that the caller trusts for them.
-3. `check_body`, `times.check_times`, `check_issuer`, `check_audience` and `check_webhook_id` hold
-   the proven claims against the request.
+3. `check_body`, `times.check_times`, `check_issuer`, `check_audience` and `check_webhook_id`
+   compare the proven claims with the request.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping
 from datetime import datetime
 from functools import lru_cache
 from itertools import compress
@@ -46,11 +46,11 @@ from pushkit.webhook import Headers
 
 SIGNATURE_HEADER = "X-A2A-Signature"
 
-_MAX_SEQ = 2**63 - 1  # what a database column holds
+_MAX_SEQ = 2**63 - 1  # the largest integer of a database column
 _MAX_LIFETIME = int(TOKEN_LIFETIME.total_seconds())
 _SHOWN_URLS = 3
 _TEXTS = ("iss", "jti", "taskId", "configId", "request_body_sha256")
-_STATED_OR_NOT = frozenset({str, type(None)})
+_TEXT_OR_ABSENT = frozenset({str, type(None)})
 
 
 # --- signing ------------------------------------------------------------------------------------
@@ -64,20 +64,20 @@ def body_sha256(body: bytes) -> str:
 def static_claims(
     *, issuer: str, audience: str | None, task_id: str, config_id: str
 ) -> Mapping[str, JsonValue]:
-    """Return what every notification of one subscription states.
+    """Return the claims that are the same in every notification of one subscription.
 
-    `issuer` is the sender, as configured; `audience` the webhook URL, normalised: None only in the
-    `a2a-samples` profile.
+    `issuer` is the sender, as configured. `audience` is the webhook URL, normalised; None only in
+    the `a2a-samples` profile.
     """
-    stated = {"iss": issuer, "taskId": task_id, "configId": config_id}
-    return stated if audience is None else {**stated, "aud": audience}
+    claims = {"iss": issuer, "taskId": task_id, "configId": config_id}
+    return claims if audience is None else {**claims, "aud": audience}
 
 
 def sign_notification(
     static: Mapping[str, JsonValue],  # see `static_claims`
     key: SigningKey | RemoteKey,
     *,
-    issued_at: int,  # `iat`: this attempt, in seconds since the epoch
+    issued_at: int,  # `iat`: the time of this attempt, in seconds since the epoch
     delivery_id: str,  # `jti`: the same on every retry
     seq: int,  # 1, 2, 3… per subscription and task
     body_sha256: str,  # `request_body_sha256`: lower-case hex of the raw body
@@ -86,9 +86,9 @@ def sign_notification(
     """Return the compact JWS of one attempt; see `jose.at_once` for a key of this process.
 
     Raises:
-        SigningError: The remote key did not sign, or not this.
+        SigningError: The remote key failed, or its signature does not verify.
     """
-    written = {
+    claims = {
         **static,
         "iat": issued_at,
         "exp": issued_at + min(lifetime, _MAX_LIFETIME),
@@ -96,7 +96,7 @@ def sign_notification(
         "seq": seq,
         "request_body_sha256": body_sha256,
     }
-    return sign_jwt(written, key)
+    return sign_jwt(claims, key)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def sign_notification(
 
 @record(frozen=True, slots=True, kw_only=True)
 class UnverifiedJwt:
-    """A token that is well-formed, and what it claims to be. Nothing here is proven."""
+    """A well-formed token and its claims. Nothing in it is proven."""
 
     token: str = field(repr=False)
     kid: str | None
@@ -116,7 +116,7 @@ class UnverifiedJwt:
 
 @record(frozen=True, slots=True, kw_only=True)
 class JwtClaims:
-    """Claims, proven or not. What a sender left out is None.
+    """Claims, proven or not; None for those that the sender left out.
 
     The first A2A samples and trpc-a2a-go state only `iat` and the body's hash.
     """
@@ -135,7 +135,7 @@ class JwtClaims:
 
 @record(frozen=True, slots=True, kw_only=True)
 class VerifiedJwt(JwtClaims):
-    """Claims under a signature that holds."""
+    """Claims under a valid signature."""
 
 
 _Claims = TypeVar("_Claims", bound=JwtClaims)
@@ -144,8 +144,8 @@ _Claims = TypeVar("_Claims", bound=JwtClaims)
 def find_jwt(headers: Headers) -> str | None:
     """Return the notification JWT of a request: `X-A2A-Signature`, else a Bearer token.
 
-    `Authorization` may carry the client's own static credentials instead; a Bearer value that has
-    not the three segments of a compact JWS is those.
+    `Authorization` may carry the client's own static credentials instead: a Bearer value without
+    the three segments of a compact JWS.
     """
     token = headers.one(SIGNATURE_HEADER)
     if token is not None:
@@ -159,10 +159,10 @@ def read_unverified(token: str) -> UnverifiedJwt:
     """Parse a token without trusting it.
 
     Raises:
-        InvalidSignatureError: Not a compact JWS, or with header members that are not understood.
+        InvalidSignatureError: Not a compact JWS, or its header has members that are not understood.
     """
     jws = read_compact(token)
-    kid, algorithm = _named_in(token.partition(".")[0])
+    kid, algorithm = _kid_and_algorithm(token.partition(".")[0])
     claims = read_object(jws.payload, "payload")
     issuer = claims.get("iss")
     return UnverifiedJwt(
@@ -175,8 +175,8 @@ def read_unverified(token: str) -> UnverifiedJwt:
     )
 
 
-@lru_cache(maxsize=256)  # as of the header itself
-def _named_in(segment: str) -> tuple[str | None, str]:
+@lru_cache(maxsize=256)  # as for `protected_header`
+def _kid_and_algorithm(segment: str) -> tuple[str | None, str]:
     """Return the `kid` and the `alg` that a protected header names."""
     header = protected_header(segment)
     if media_type(str(header.get("typ", "JWT"))) != "jwt":
@@ -196,8 +196,8 @@ def verify_signature(
     """Prove a token with the key that is trusted for its `kid`, by the key's own algorithm.
 
     Raises:
-        InvalidSignatureError: Another algorithm than the key's, a bad signature, or claims that
-            are missing or of the wrong type.
+        InvalidSignatureError: The algorithm is not the key's, the signature is invalid, or claims
+            are missing or of a wrong type.
     """
     if key.algorithm not in algorithms:
         raise InvalidSignatureError(f"this sender may not sign with {key.algorithm}")
@@ -209,10 +209,10 @@ def verify_signature(
 
 
 def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
-    """Return what a token claims: to say why it is refused, and never to accept it.
+    """Return the claims of an unproven token, to explain a refusal; never accept by them.
 
     Raises:
-        InvalidSignatureError: Claims that are missing or of the wrong type.
+        InvalidSignatureError: Claims are missing or of a wrong type.
     """
     return _read_claims(JwtClaims, unverified.claims, unverified.kid or "")
 
@@ -224,8 +224,10 @@ def _names_algorithm(unverified: UnverifiedJwt, key: VerificationKey) -> bool:
 
 def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
     texts: Any = tuple(map(claims.get, _TEXTS))
-    if "" in texts or not _STATED_OR_NOT.issuperset(map(type, texts)):
-        raise InvalidSignatureError(f"claim `{_no_text(texts)}`: expected a non-empty string")
+    if "" in texts or not _TEXT_OR_ABSENT.issuperset(map(type, texts)):
+        wrong = (value is not None and not (isinstance(value, str) and value) for value in texts)
+        name = next(compress(_TEXTS, wrong))
+        raise InvalidSignatureError(f"claim `{name}`: expected a non-empty string")
     issuer, delivery_id, task_id, config_id, digest = texts
     issued_at, expires_at = _moment(claims, "iat"), _moment(claims, "exp")
     if issued_at is None or digest is None:
@@ -249,15 +251,9 @@ def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
     )
 
 
-def _no_text(texts: Sequence[object]) -> str:
-    """Return the first claim that should be a text, and is none."""
-    wrong = (value is not None and not (isinstance(value, str) and value) for value in texts)
-    return next(compress(_TEXTS, wrong))
-
-
 def _moment(claims: JsonObject, name: str) -> datetime | None:
     value = claims.get(name)
-    if value is None and name in claims:  # not stated is another thing
+    if value is None and name in claims:  # only an absent claim may be None
         raise InvalidSignatureError(f"claim `{name}`: expected seconds since the epoch, found null")
     return read_moment(value, "claim", name)
 
@@ -271,30 +267,30 @@ def _audience(value: JsonValue) -> tuple[str, ...]:
     return tuple(map(str, values))
 
 
-# --- what is proven, held against the request (wire profile §4) ---------------------------------
+# --- comparing the proven claims with the request (wire profile §4) ------------------------------
 
 
 def check_body(verified: JwtClaims, sha256: str) -> None:
-    """Hold the hash of the body that came (`body_sha256`) against the signed one.
+    """Compare the hash of the received body (`body_sha256`) with the signed one.
 
     Raises:
-        DigestMismatchError: The signature is over another body.
+        DigestMismatchError: The signature is for another body.
     """
     if not hmac.compare_digest(verified.body_sha256.encode(), sha256.encode()):
         raise DigestMismatchError("request_body_sha256 is not the SHA-256 of the body received")
 
 
 def check_issuer(verified: JwtClaims, issuer: str) -> None:
-    """Refuse another issuer than the one that is trusted."""
+    """Raise IssuerError unless the issuer is the trusted one."""
     if verified.issuer != issuer:
         raise IssuerError(f"`iss` is {printable(verified.issuer)}, expected {issuer}")
 
 
 def check_audience(verified: JwtClaims, audiences: Collection[str], target: str) -> None:
-    """Refuse a notification that was signed for another webhook.
+    """Raise AudienceError if a notification was signed for another webhook.
 
-    `audiences` are the receiver's own URLs, normalised, from its configuration; the query of the
-    request target may stand in `aud`.
+    `audiences` are the receiver's own URLs from its configuration, normalised. `aud` may also have
+    the query of the request `target`.
     """
     if not set(audiences).isdisjoint(verified.audience):
         return
@@ -313,7 +309,7 @@ def _shown(urls: Collection[str]) -> str:
 
 
 def check_webhook_id(verified: JwtClaims, headers: Headers) -> None:
-    """Refuse a request whose `webhook-id` is not its signed `jti` (wire profile §2)."""
+    """Raise MalformedRequestError if `webhook-id` is not the signed `jti` (wire profile §2)."""
     webhook_id = headers.one("webhook-id")
     if webhook_id is not None and verified.delivery_id not in (None, webhook_id):
         raise MalformedRequestError("`webhook-id` and the signed `jti` differ")

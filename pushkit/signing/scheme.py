@@ -1,4 +1,4 @@
-"""The names of the signature schemes: each has headers of its own, so several can be on at once."""
+"""The signature schemes. Each has its own headers, so a request may be signed by several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Scheme(StrEnum):
     """The notification JWT: names issuer, webhook, delivery and body. The default."""
     STANDARD_WEBHOOKS = "standard-webhooks"
     """Id, time and body, by a shared secret (`v1`) or an Ed25519 key (`v1a`). It names no audience:
-    what was signed for one webhook holds at every other one that has the same secret or key."""
+    a request for one webhook is valid at every other one with the same secret or key."""
     HTTP_MESSAGE_SIGNATURES = "http-message-signatures"
     """RFC 9421: method, URL, the headers that matter, and the body by its Content-Digest."""
 

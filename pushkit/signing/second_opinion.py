@@ -1,7 +1,6 @@
-"""PyJWT's word on a notification JWT, for `pushkit verify` and `pushkit doctor`.
+"""PyJWT's verdict on a notification JWT, for `pushkit verify` and `pushkit doctor`.
 
-It shares no code with `jose.py`, and nothing else asks it: whether a request is accepted, `jose.py`
-says alone.
+It shares no code with `jose.py`, which alone decides whether a request is accepted.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ from pushkit.keys.jwk import Algorithm, VerificationKey
 
 
 def ask_pyjwt(token: str, key: VerificationKey) -> None:
-    """Hold a JWT against its key once more.
+    """Verify a JWT with PyJWT.
 
     Raises:
         InvalidSignatureError: PyJWT refuses it.
     """
-    import jwt  # nothing else needs it
+    import jwt  # only these commands need it
 
     jws = jwt.PyJWS(algorithms=[key.algorithm.value])
     names = [key.algorithm.value]
     if key.algorithm is Algorithm.EDDSA:
-        names.append("Ed25519")  # RFC 9864's name for it
+        names.append("Ed25519")  # RFC 9864's name of the algorithm
         jws.register_algorithm("Ed25519", jwt.algorithms.OKPAlgorithm())
     try:
         jws.decode(token, key.public_key, algorithms=names)

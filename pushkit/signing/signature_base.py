@@ -1,8 +1,8 @@
-"""The signature base (RFC 9421 §2.5): the text that an HTTP message signature is over. Pure.
+"""The signature base (RFC 9421 §2.5): the text that an HTTP message signature signs.
 
-Covered can be every header field, combined as it stands, and the derived components of a request.
-Components with parameters (`sf`, `key`, `bs`, `req`, `tr`, `name`) are not supported: nothing that
-a notification must cover needs one, and each is another way to read a field.
+Components are header fields, with their lines combined, and the derived components of a request.
+Components with parameters (`sf`, `key`, `bs`, `req`, `tr`, `name`) are not supported: notifications
+need none, and each is another way to read a field.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ _FIELD_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 §5.1, in lowe
 
 
 class SignedMessage(NamedTuple):
-    """What components are derived from."""
+    """The parts of a request that components are derived from."""
 
-    method: str  # as it stands in the request line
-    # The absolute URL: of a request that was received, from the configuration of the receiver and
-    # never from `Host`.
+    method: str  # as in the request line
+    # The absolute URL. A receiver takes it from its configuration, never from `Host`.
     target_uri: str
     headers: Headers
 
     @property
     def url(self) -> Url:
-        """The parts of the URL, without its query, which the sender may have written as it likes.
+        """The URL without its query, which may have any spelling.
 
         Raises:
-            InvalidSignatureError: It is no URL.
+            InvalidSignatureError: The target is not a URL.
         """
         try:
             return Url.parse(self.target_uri.partition("?")[0])
@@ -60,11 +59,11 @@ _DERIVED: Final[Mapping[str, Callable[[SignedMessage], str]]] = {
 def signature_base(message: SignedMessage, components: Sequence[str], parameters: str) -> bytes:
     """Return the signature base over these components, in order.
 
-    `parameters` is the value of `@signature-params`: components and parameters as they are signed.
+    `parameters` is the value of `@signature-params`: the signed components and parameters.
 
     Raises:
-        InvalidSignatureError: A component twice, unknown, not in lower case, or not in the request.
-        MalformedRequestError: A value that cannot be signed.
+        InvalidSignatureError: A component is repeated, unknown, not in lower case, or absent.
+        MalformedRequestError: A value cannot be signed.
     """
     if len(set(components)) != len(components):
         raise InvalidSignatureError("the signature covers a component twice")

@@ -1,11 +1,10 @@
 """Standard Webhooks signatures (specification 1.0.0): v1 (HMAC-SHA256) and v1a (Ed25519).
 
-What is signed is `{id}.{timestamp}.{body}`. It names no audience: a notification that was signed
-for one webhook verifies at every other one that holds the same secret or key, so each webhook needs
-its own.
+The signed text is `{id}.{timestamp}.{body}`. It names no audience: a notification for one webhook
+is valid at every other one with the same secret or key, so each webhook needs its own.
 
-A sender signs with every secret that is valid at the moment, `webhook-signature` lists the results,
-and a receiver accepts any one of them: that is how a secret is replaced.
+A sender signs with every current secret, `webhook-signature` lists the signatures, and a receiver
+accepts any one of them. A secret is replaced that way.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ _MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
 _SEED_BYTES, _PRIVATE_BYTES = 32, 64
 _MAX_FILE_CHARS = 64 * 1024
 
-# Each candidate costs a signature check: a receiver needs no more than a rotation has.
+# Each candidate costs a signature check, and a rotation needs few.
 _MAX_SIGNATURES = 32
 
-# No `.`: with one in the id or the timestamp, the same signature would hold for another split of
-# id, timestamp and body.
+# No `.`: with one in the id or the timestamp, the same signature would be valid for another split
+# of id, timestamp and body.
 _ID = re.compile(r"[!-\-/-~]{1,256}")
-# One spelling of each moment: no sign, fraction, exponent, leading zero or digit of another script.
+# One spelling of each time: no sign, fraction, exponent, leading zero or digit of another script.
 _TIMESTAMP = re.compile(r"(?:0|[1-9][0-9]{0,11})", re.ASCII)
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedSecret:
-    """The key of v1: both sides hold it, and it is never in a repr."""
+    """The key of v1, which both sides have. A repr does not show it."""
 
     key: bytes = field(repr=False)
 
@@ -74,11 +73,11 @@ WebhookVerifier: TypeAlias = SharedSecret | VerificationKey
 
 @record(frozen=True, slots=True, kw_only=True)
 class UnverifiedWebhook:
-    """The three headers, well-formed. Nothing here is proven."""
+    """The three headers, well-formed. Nothing in them is proven."""
 
     delivery_id: str  # `webhook-id`
     timestamp: datetime  # `webhook-timestamp`
-    # Version and signature, of the versions that are known.
+    # Version and signature, for the known versions.
     signatures: tuple[tuple[str, bytes], ...] = field(repr=False)
 
 
@@ -91,7 +90,7 @@ def generate_webhook_secret() -> str:
 
 
 def webhook_public_key(key: SigningKey | VerificationKey) -> str:
-    """Return the `whpk_…` that receivers of v1a are given.
+    """Return the public key for receivers of v1a, as `whpk_…`.
 
     Raises:
         ConfigError: Not an Ed25519 key.
@@ -100,10 +99,10 @@ def webhook_public_key(key: SigningKey | VerificationKey) -> str:
 
 
 def read_signer(secret: str) -> WebhookSigner:
-    """Read what a sender signs with: `whsec_…` (also without its prefix) or `whsk_…`.
+    """Read a sender's secret: `whsec_…` (also without its prefix) or `whsk_…`.
 
     Raises:
-        ConfigError: Not such a secret; the message does not repeat it.
+        ConfigError: Not such a secret; the message does not quote it.
     """
     if secret.startswith(_PUBLIC_PREFIX):
         raise ConfigError("a webhook secret: found whpk_…, which verifies; whsk_… signs")
@@ -119,10 +118,10 @@ def read_signer(secret: str) -> WebhookSigner:
 
 
 def read_verifier(secret: str) -> WebhookVerifier:
-    """Read what a receiver verifies with: `whsec_…` (also without its prefix) or `whpk_…`.
+    """Read a receiver's secret: `whsec_…` (also without its prefix) or `whpk_…`.
 
     Raises:
-        ConfigError: Not such a secret; the message does not repeat it.
+        ConfigError: Not such a secret; the message does not quote it.
     """
     if secret.startswith(_PRIVATE_PREFIX):
         raise ConfigError("a webhook secret: found whsk_…, the sender's own; expected whpk_…")
@@ -151,7 +150,7 @@ def load_webhook_secrets(path: Path | None) -> tuple[str, ...]:
 
 
 def _decoded_secret(encoded: str) -> bytes:
-    # Secrets are copied by hand, and some systems leave the padding out.
+    # Secrets are copied by hand, and some systems omit the padding.
     unpadded = encoded.rstrip("=")
     decoded = _base64(unpadded + "=" * (-len(unpadded) % 4))
     if decoded is None or len(encoded) - len(unpadded) > 2:
@@ -167,10 +166,10 @@ def sign_webhook(
 ) -> list[tuple[str, str]]:
     """Return the three header fields of one attempt.
 
-    The id is the same on every retry; there are several signers while one is being replaced.
+    The id is the same on every retry. There are several signers while one is being replaced.
 
     Raises:
-        ConfigError: Nothing to sign with, an id that cannot be signed, or a time without a zone.
+        ConfigError: There is no signer, the id cannot be signed, or `now` has no zone.
     """
     if not signers:
         raise ConfigError("Standard Webhooks: expected at least one secret")
@@ -211,11 +210,11 @@ def _base64_of(data: bytes) -> str:
 def read_unverified_webhook(headers: Headers) -> UnverifiedWebhook:
     """Read the three headers without trusting them.
 
-    Versions that are not known are passed over, whatever they look like: new ones may come.
+    Unknown versions are ignored, whatever their form: new ones may be defined.
 
     Raises:
         InvalidSignatureError: A header is missing, or no signature is of a known version.
-        MalformedRequestError: A header stands twice, or is not what the specification says.
+        MalformedRequestError: A header is repeated, or breaks the specification.
     """
     delivery_id = _required(headers, ID_HEADER)
     timestamp = _required(headers, TIMESTAMP_HEADER)
@@ -236,14 +235,14 @@ def read_unverified_webhook(headers: Headers) -> UnverifiedWebhook:
 def check_webhook_signature(
     webhook: UnverifiedWebhook, body: bytes, verifiers: Sequence[WebhookVerifier]
 ) -> None:
-    """Prove id, timestamp and body by any of the secrets; the time is the caller's to check.
+    """Prove id, timestamp and body by any of the secrets. The caller checks the time.
 
     Raises:
-        InvalidSignatureError: No signature of the list is by one of the secrets.
+        InvalidSignatureError: No signature in the list is by one of the secrets.
     """
     timestamp = str(int(webhook.timestamp.timestamp()))
     content = _signed_content(webhook.delivery_id, timestamp, body)
-    # All of them, so that the time taken does not say which one held.
+    # Try all, so that the time taken does not reveal which one is valid.
     holds = [
         hmac.compare_digest(_mac(verifier, content), signature)
         if isinstance(verifier, SharedSecret)
@@ -278,7 +277,7 @@ def _required(headers: Headers, name: str) -> str:
 
 
 def _base64(encoded: str) -> bytes | None:
-    """Decode base64 in its one spelling (RFC 4648 §3.5 and §4); None for anything else."""
+    """Decode canonical base64 (RFC 4648 §3.5 and §4); None for anything else."""
     if not _BASE64.fullmatch(encoded):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The times that a signature states, read and held against the clock (wire profile §4)."""
+"""The times that a signature states: reading them, and checking them (wire profile §4)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 TOKEN_LIFETIME: Final = timedelta(seconds=300)
 TOLERANCE: Final = timedelta(seconds=300)
 _EXPIRY_LEEWAY: Final = timedelta(seconds=60)
-LARGEST_EPOCH: Final = 253402300799  # 9999-12-31: beyond it, no datetime
+LARGEST_EPOCH: Final = 253402300799  # 9999-12-31, the last day of `datetime`
 
 
 def read_moment(value: object, of: str, name: str) -> datetime | None:
-    """Read seconds since the epoch; None where nothing is stated.
+    """Read seconds since the epoch; None if the value is None.
 
     Args:
-        of: What has that name: "claim", for who reads the error.
+        of: What `name` names, for the error: "claim" or "parameter".
 
     Raises:
-        InvalidSignatureError: No number, or outside the calendar.
+        InvalidSignatureError: Not a number, or outside the calendar.
     """
     if value is None:
         return None
@@ -40,10 +40,10 @@ def check_times(
     now: datetime,
     tolerance: timedelta = TOLERANCE,
 ) -> None:
-    """Hold the times that a signature states against the clock.
+    """Check the times that a signature states.
 
     Raises:
-        TimestampError: Issued more than `tolerance` ago or ahead, or expired by over a minute.
+        TimestampError: Issued more than `tolerance` ago or ahead, or expired over a minute ago.
     """
     check_timestamp(stated.issued_at, now, tolerance)
     if stated.expires_at is not None:
@@ -51,7 +51,7 @@ def check_times(
 
 
 def check_timestamp(moment: datetime, now: datetime, tolerance: timedelta) -> None:
-    """Refuse a moment that is further than `tolerance` from now, either way."""
+    """Raise TimestampError if a time is further than `tolerance` from now, either way."""
     age = now - moment
     if abs(age) > tolerance:
         seconds = int(tolerance.total_seconds())
@@ -60,7 +60,7 @@ def check_timestamp(moment: datetime, now: datetime, tolerance: timedelta) -> No
 
 
 def check_expiry(moment: datetime, now: datetime) -> None:
-    """Refuse what expired more than a minute ago."""
-    # As an age: at the ends of the calendar a moment has no leeway to add or take away.
+    """Raise TimestampError if a time is over a minute ago."""
+    # Compared as an age: at the ends of the calendar, adding the leeway to a time would overflow.
     if now - moment > _EXPIRY_LEEWAY:
         raise TimestampError("the signature has expired")

@@ -1,7 +1,7 @@
-"""The notification token: what the client chose, sent back so that it knows its own task.
+"""The notification token: the client chooses it, and gets it back with its task's notifications.
 
-A2A 0.1 and this project's user spell the header `X-A2A-Token`, the SDKs `X-A2A-Notification-Token`,
-the Go and Rust SDKs `A2A-Notification-Token` (wire profile §2).
+A2A 0.1 spells the header `X-A2A-Token`, the SDKs `X-A2A-Notification-Token`, the Go and Rust SDKs
+`A2A-Notification-Token` (wire profile §2).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IN_LOWER_CASE = tuple(name.lower() for name in TOKEN_HEADERS)
 
 
 def token_headers(token: str | None, *, go_spelling: bool = False) -> list[tuple[str, str]]:
-    """Return the header fields that carry a token; none for no token."""
+    """Return the header fields that carry a token; an empty list for no token."""
     if not token:
         return []
     names = TOKEN_HEADERS if go_spelling else TOKEN_HEADERS[:2]
@@ -28,7 +28,7 @@ def token_headers(token: str | None, *, go_spelling: bool = False) -> list[tuple
 
 
 def read_token(headers: Headers) -> str | None:
-    """Return the token of a request, whichever spelling it uses.
+    """Return the token of a request, in whichever header.
 
     Raises:
         TokenError: Two headers carry different tokens.
@@ -44,13 +44,13 @@ def read_token(headers: Headers) -> str | None:
 
 
 def hash_token(token: str) -> str:
-    """Return the SHA-256 of a token, in hex: what is stored and compared in place of the token."""
+    """Return the SHA-256 of a token in hex, which is stored and compared in place of the token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def hash_credentials(value: str) -> str:
     """Return the hash of an `Authorization` value, or of a bare API key."""
-    # RFC 9110 §11.1: the name of a scheme compares case-insensitively, what follows does not.
+    # RFC 9110 §11.1: only the name of a scheme is case-insensitive.
     scheme, space, credentials = value.partition(" ")
     if not space or scheme.lower() == _API_KEY:
         return hash_token(credentials if space else value)
@@ -58,7 +58,7 @@ def hash_credentials(value: str) -> str:
 
 
 def token_matches(token: str, expected_hashes: Iterable[str]) -> bool:
-    """Compare a token with the hashes of the valid ones, in time that tells nothing of them."""
+    """Return whether a token's hash is among the expected ones, compared in constant time."""
     found = hash_token(token)
     matches = [hmac.compare_digest(found, expected) for expected in expected_hashes]
     return any(matches)

@@ -13,7 +13,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.signing.http_message_signatures import sign_http_message
-from pushkit.signing.jose import at_once, decoded, sign_detached
+from pushkit.signing.jose import at_once, b64url_decode, sign_detached
 from pushkit.signing.notification_jwt import body_sha256, sign_notification, static_claims
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import (
@@ -107,7 +107,7 @@ class Draft:
 
     def _with_header(self, compact: str) -> str:
         _, payload, _ = compact.split(".")
-        claims = decoded(payload, "payload")
+        claims = b64url_decode(payload, "payload")
         jws = at_once(sign_detached(claims, {"typ": "JWT", **self.header}, self.key))
         unsigned = self.header.get("alg") == "none"  # RFC 7515 §8: an empty signature
         return f"{jws.protected}.{payload}.{'' if unsigned else jws.signature}"

@@ -14,8 +14,7 @@ import pytest
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey, generate_key
 from pushkit.net.jwks_client import StaticKeys
-from pushkit.signing.content_digest import content_digest
-from pushkit.signing.http_message_signatures import sign_http_message
+from pushkit.signing.http_message_signatures import content_digest, sign_http_message
 from pushkit.signing.jose import at_once
 from pushkit.signing.standard_webhooks import (
     generate_webhook_secret,

@@ -25,21 +25,19 @@ from pushkit.errors import (
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, verification_key
 from pushkit.keys.primitives import HTTP, sign_bytes, signature_holds
-from pushkit.signing.content_digest import (
-    check_content_digest,
-    content_digest,
-    read_content_digest,
-)
 from pushkit.signing.http_message_signatures import (
     TAG,
     VerifiedHttpSignature,
+    check_content_digest,
+    content_digest,
+    read_content_digest,
     read_unverified_signatures,
     sign_http_message,
     verify_http_signature,
+    write_inner_list,
 )
 from pushkit.signing.jose import at_once
 from pushkit.signing.signature_base import SignedMessage, signature_base
-from pushkit.signing.structured import write_inner_list
 from pushkit.signing.times import check_times
 from pushkit.webhook import Headers, WebhookRequest
 

@@ -22,7 +22,7 @@ from pushkit.signing.http_message_signatures import (
 from pushkit.signing.jose import (
     DetachedJws,
     at_once,
-    holding_key,
+    find_verifying_key,
     protected_header,
     sign_detached,
 )
@@ -133,9 +133,12 @@ def test_a_signature_of_2048_characters_is_looked_at_and_a_longer_one_is_not() -
     protected = at_once(sign_detached(BODY, {}, KEY)).protected
     keys = [KEY.to_verification_key()]
 
-    assert holding_key(DetachedJws(protected=protected, signature="A" * 2048), BODY, keys) is None
+    assert (
+        find_verifying_key(DetachedJws(protected=protected, signature="A" * 2048), BODY, keys)
+        is None
+    )
     with pytest.raises(InvalidSignatureError, match="longer than 2048"):
-        holding_key(DetachedJws(protected=protected, signature="A" * 2050), BODY, keys)
+        find_verifying_key(DetachedJws(protected=protected, signature="A" * 2050), BODY, keys)
 
 
 # --- HTTP message signatures --------------------------------------------------------------------

@@ -18,7 +18,7 @@ from jwcrypto.jws import JWS, InvalidJWSSignature  # type: ignore[import-untyped
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import InvalidSignatureError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
-from pushkit.signing.jose import DetachedJws, at_once, holding_key, sign_detached, sign_jwt
+from pushkit.signing.jose import DetachedJws, at_once, find_verifying_key, sign_detached, sign_jwt
 from pushkit.signing.notification_jwt import read_unverified, verify_signature
 from pushkit.signing.second_opinion import ask_pyjwt
 
@@ -95,8 +95,8 @@ def test_a_detached_signature_is_the_compact_one_without_its_payload(algorithm: 
     protected, _, signature = token.split(".")
     theirs = DetachedJws(protected=protected, signature=signature)
     public = signing.to_verification_key()
-    assert holding_key(theirs, payload, [public]) == public
-    assert holding_key(theirs, payload + b".", [public]) is None
+    assert find_verifying_key(theirs, payload, [public]) == public
+    assert find_verifying_key(theirs, payload + b".", [public]) is None
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
