@@ -1,4 +1,4 @@
-"""`receiver check`: the configuration, what it names, and the way to here from outside."""
+"""`receiver check`: tries the configuration and its resources, or the public URL."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from receiver.settings import ReceiverSettings, load_settings
     "--url",
     is_flag=False,
     flag_value="",
-    help="Post through this public URL, and say which link is at fault; without a value, through"
-    " the configuration's.",
+    help="Post through this public URL, and report the faulty link; without a value, through the"
+    " configuration's.",
 )
-@click.option("--sender", help="For --url: from whom; may be left out if there is only one.")
+@click.option("--sender", help="For --url: which sender; may be left out if there is only one.")
 @click.option(
     "--keys",
     "keys_path",
@@ -57,14 +57,14 @@ from receiver.settings import ReceiverSettings, load_settings
 def check(
     config: Path, *, url: str | None, sender: str | None, keys_path: Path | None, token: str | None
 ) -> None:
-    """Print the effective configuration, secrets masked, and try what it names.
+    """Print the effective configuration, with secrets masked, and try its resources.
 
-    Every sender's keys, the database (nothing is made there), the Redis of `replay`, the TLS files
-    and the dashboard's token. Exit status 1 if one of them cannot be had.
+    These are every sender's keys, the database (nothing is created there), the Redis of `replay`,
+    the TLS files and the dashboard's token. The exit status is 1 if one of them is not available.
 
-    With --url instead: post through the public URL to the service that runs, and say which link is
-    at fault: scheme, DNS, TLS, proxy, path, key, clock, audience or token. What is posted is
-    refused in the end, and leaves nothing behind.
+    With --url instead: post through the public URL to the running service, and report which link is
+    at fault: scheme, DNS, TLS, proxy, path, key, clock, audience or token. The receiver refuses the
+    request in the end, and stores nothing.
     """
     if url is not None:
         _check_url(load_settings(config), url, sender=sender, keys_path=keys_path, token=token)
@@ -74,9 +74,7 @@ def check(
     click.echo(json.dumps(_masked(settings), indent=2))
     for trusted in receiver.senders.values():
         if not trusted.profile.signed:
-            click.echo(
-                f"{trusted.name}: {trusted.profile.value}: nothing is verified but its secret"
-            )
+            click.echo(f"{trusted.name}: {trusted.profile.value}: only its secret is verified")
         elif not trusted.has_keys:
             click.echo(f"{trusted.name}: {Scheme.STANDARD_WEBHOOKS.value}: no audience is verified")
     failed: list[str] = []
@@ -115,8 +113,8 @@ def _check_url(
         url = f"{url.rstrip('/')}{trusted.path}"
     if keys_path is not None and set(trusted.schemes) != {Scheme.JWT}:
         raise ConfigError(
-            f"--keys: this check signs by {Scheme.JWT.value} alone, and sender {trusted.name} must"
-            f" sign by {', '.join(sorted(trusted.schemes))}: leave it out"
+            f"--keys: this check signs by {Scheme.JWT.value} alone, but sender {trusted.name} must"
+            f" sign by {', '.join(sorted(trusted.schemes))}: leave --keys out"
         )
     probe = Probe(
         url=url or own,
@@ -137,7 +135,7 @@ def _check_url(
 
 @contextlib.contextmanager
 def _tried(name: str, failed: list[str]) -> Iterator[None]:
-    """Say what goes wrong within, and add its name to what failed."""
+    """Print an error that is raised within, and add the name to the failed ones."""
     try:
         yield
     except PushkitError as exc:
@@ -176,7 +174,7 @@ def _masked(settings: ReceiverSettings) -> JsonObject:
 
 
 def _without_users(value: JsonValue) -> JsonValue:
-    """Mask user, password and query of every URL in a value; a stream's name is no secret."""
+    """Mask user, password and query of every URL in a value; the query of a stream is kept."""
     if isinstance(value, dict):
         return {name: _without_users(member) for name, member in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""`receiver`: the webhook service."""
+"""`receiver`: the command line of the webhook service."""
 
 from __future__ import annotations
 

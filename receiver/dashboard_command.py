@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def dashboard(*, where: InboxOptions, options: DashboardOptions) -> None:
     """Serve a dashboard of the inbox, until SIGTERM or Ctrl-C.
 
-    It reads the inbox alone: what was refused is shown by the dashboard inside `receiver serve`
-    (`[dashboard]`). Without a token it is for this machine alone, and for reading alone.
+    It shows the inbox only: refusals are shown by the dashboard inside `receiver serve`
+    (`[dashboard]`). Without a token it can be reached from this machine only, and is read-only.
     """
     try:
         from pushkit.webui.serving import run_dashboard

@@ -1,4 +1,4 @@
-"""`receiver expect`: a token, and the push config to hand to the agent."""
+"""`receiver expect`: mints a token, and prints the push config for the agent."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _MAX_EXPIRES_IN = 10 * 365 * 86400
 @click.command(epilog=example("receiver expect --sender agent --expires-in 86400"))
 @config_option
 @click.option("--sender", help="Which trusted sender; may be left out if there is only one.")
-@click.option("--task-id", help="The task, if it is known already.")
+@click.option("--task-id", help="The task, if it is already known.")
 @click.option("--version", default="1.0", help="The A2A version of the agent.")
 @click.option(
     "--expires-in",
     type=click.IntRange(1, _MAX_EXPIRES_IN),
-    help="Seconds that the token is good for; by default what `[retention]` says: 90 days.",
+    help="Seconds for which the token is valid; by default those of `[retention]`: 90 days.",
 )
 @click.option(
-    "--authentication", help="Mint credentials too, of this scheme: Bearer, Basic or ApiKey."
+    "--authentication", help="Also mint credentials of this scheme: Bearer, Basic or ApiKey."
 )
 @click.option(
     "--replaces",
     type=click.File("r"),
-    help="A file with the token that the new one takes the place of; - for standard input.",
+    help="A file with the token that the new one replaces; - for standard input.",
 )
 @click.option(
     "--overlap",
     type=click.IntRange(0, _MAX_EXPIRES_IN),
     default=3600,
-    help="Seconds for which the replaced token stays good.",
+    help="Seconds for which the replaced token stays valid.",
 )
 def expect(
     config: Path,
@@ -93,6 +93,6 @@ def _read_token(file: TextIO) -> str:
 
 
 async def _open_for_tokens(receiver: Receiver, database: str) -> None:
-    """Open the inbox as it is; where none is yet, make it, as the receiver does that is to come."""
+    """Open the inbox without an upgrade; create it if there is none."""
     schema = await open_inbox(database).schema()
     await receiver.open(Access.WRITE if schema.found else Access.UPGRADE)

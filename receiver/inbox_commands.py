@@ -1,4 +1,4 @@
-"""`receiver inbox`: dead letters and everything else that is in a receiver's inbox."""
+"""`receiver inbox` and `receiver migrate`: the inbox for operators."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FILTER = {
     "sender": click.option("--sender", help="Of this sender."),
     "task_id": click.option("--task", "task_id", help="Of this task."),
     "unmatched": click.option(
-        "--unmatched", is_flag=True, help="What is done because no callback wanted it."
+        "--unmatched", is_flag=True, help="Done because no callback wanted it."
     ),
 }
 
@@ -73,7 +73,7 @@ _OF_SENDERS: Final = columns("sender unfinished dead missing late unmatched")
     )
 )
 def inbox() -> None:
-    """Look at the inbox, call back dead letters again, clean up. Safe beside running receivers."""
+    """Inspect the inbox, call back dead letters again, purge. Safe while receivers run."""
 
 
 @click.command(
@@ -85,9 +85,9 @@ def inbox() -> None:
 @inbox_options
 @check_option
 def migrate(*, where: InboxOptions, check: bool) -> None:
-    """Bring the inbox to this version's schema, or make it, as a receiver does that starts.
+    """Bring the inbox to this version's schema, or create it, as the start of a receiver does.
 
-    docs/migrations.md says what may run meanwhile, and what a downgrade does.
+    docs/migrations.md says what may run at the same time, and what a downgrade does.
     """
     migrate_database(open_inbox(where.location()), check=check)
 
@@ -105,10 +105,10 @@ def list_(*, inbox: _Inbox, wanted: InboxFilter, page: Page) -> None:
 @inbox.command(epilog=example("receiver inbox show 17 --body"))
 @click.argument("notification_id", metavar="ID", type=int)
 @_inbox
-@click.option("--body", "with_body", is_flag=True, help="Show the body, too.")
+@click.option("--body", "with_body", is_flag=True, help="Also show the body.")
 @json_option
 def show(*, notification_id: int, inbox: _Inbox, with_body: bool, as_json: bool) -> None:
-    """Show the notification ID, and what each callback made of it."""
+    """Show the notification ID, and the result of each callback."""
     report = inbox.look(lambda admin: admin.show(notification_id))
     if report is None:
         raise ConfigError(f"there is no notification {notification_id}: see `receiver inbox list`")
@@ -135,9 +135,9 @@ def show(*, notification_id: int, inbox: _Inbox, with_body: bool, as_json: bool)
 def redrive(*, inbox: _Inbox, chosen: _Chosen) -> None:
     """Call back dead letters again: those with these IDS, or those of a filter.
 
-    Or, with --unmatched, what no callback wanted.
+    With --unmatched, notifications that no callback wanted.
 
-    A callback that had the notification does not get it again.
+    A callback that has succeeded is not called again.
     """
     redriven = inbox.change(lambda admin: admin.redrive(chosen))
     plural = "" if len(redriven.ids) == 1 else "s"
@@ -146,7 +146,7 @@ def redrive(*, inbox: _Inbox, chosen: _Chosen) -> None:
     click.echo(f"{len(redriven.ids)} {what}{plural} called back again")
     if redriven.skipped:
         raise ConfigError(
-            f"{redriven.skipped} not called back again: no dead letter, and wanted by a callback"
+            f"{redriven.skipped} not called back again: neither dead letters nor unmatched"
         )
 
 
@@ -158,7 +158,7 @@ def redrive(*, inbox: _Inbox, chosen: _Chosen) -> None:
     )
 )
 @_inbox
-@age_option("--older-than", help="Over for longer than this: 90m, 12h, 7d.")
+@age_option("--older-than", help="Finished longer ago than this: 90m, 12h, 7d.")
 @choice_option(
     "--status",
     "statuses",
@@ -167,7 +167,7 @@ def redrive(*, inbox: _Inbox, chosen: _Chosen) -> None:
     default=[InboxStatus.DONE.value],
     help="With --older-than: of this status.",
 )
-@click.option("--keep", type=click.IntRange(0), help="Of what is done, keep the newest so many.")
+@click.option("--keep", type=click.IntRange(0), help="Keep only so many done ones: the newest.")
 def purge(
     *,
     inbox: _Inbox,
@@ -175,7 +175,7 @@ def purge(
     statuses: tuple[InboxStatus, ...],
     keep: int | None,
 ) -> None:
-    """Delete what is over, a few at a time. Ids stay remembered."""
+    """Delete finished notifications, in batches. Ids stay remembered."""
     if older_than is None and keep is None:
         raise click.UsageError("expected --older-than or --keep")
     purged = inbox.change(
@@ -188,7 +188,7 @@ def purge(
 @_inbox
 @json_option
 def stats(*, inbox: _Inbox, as_json: bool) -> None:
-    """Show how many notifications stand where, what never came, and what nobody wanted."""
+    """Show how many notifications there are by status, and per sender the missing and unmatched."""
     found = inbox.look(lambda admin: admin.stats())
     if as_json:
         click.echo(json.dumps(document(found), indent=2))

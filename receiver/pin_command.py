@@ -1,4 +1,4 @@
-"""`receiver pin`: from an agent's verified card to a `[[senders]]` table."""
+"""`receiver pin`: verifies an agent's card, and prints a `[[senders]]` table."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from receiver.pinning import PinnedCard, pin_card
     "trust_file",
     type=FILE,
     required=True,
-    help="Whose cards are trusted, under which keys: a TOML file as of `pushkit card verify`.",
+    help="Whose cards are trusted, under which keys: a TOML file as for `pushkit card verify`.",
 )
 @click.option("--name", default="agent", help="The sender's name.")
 @click.option(
-    "--save", type=PATH, help="Write the card there: the schemas of the agent's data are in it."
+    "--save", type=PATH, help="Write the card there: it has the schemas of the agent's data."
 )
 @allow_option
 def pin(
@@ -40,8 +40,8 @@ def pin(
 ) -> None:
     """Verify the agent card at URL, and print a sender with its keys for receiver.toml.
 
-    The card counts only if its signature protects all that matters, under a key that the trust file
-    names. Exit status 1 if it does not, with the reason.
+    The card is accepted only if its signature covers everything that matters, by a key that the
+    trust file names. Otherwise the exit status is 1, with the reason.
     """
     pinned = asyncio.run(_pin(url, trust_file, allow))
     for warning in pinned.warnings:
@@ -59,7 +59,7 @@ def pin(
 
 
 def _toml(text: str) -> str:
-    """Write a string as TOML does: its escapes are those of JSON, but for pairs of surrogates."""
+    """Return a TOML string: its escapes are those of JSON, except for pairs of surrogates."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

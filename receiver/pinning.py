@@ -1,8 +1,8 @@
-"""From a sender's verified agent card to trust in that sender: once, by the operator's own act.
+"""Pins a sender by its verified agent card.
 
-A card says where its signer publishes keys, and which schemas its data has. Both are worth as much
-as the signature on the card; so the card is verified strictly, under keys that the operator trusts,
-and what it says is then written down, in the configuration, where all other trust stands.
+A card says where its signer publishes keys, and which schemas its data has. Neither can be trusted
+more than the signature on the card: the card is verified strictly, under keys that the operator
+trusts, and the operator then copies the result into the configuration.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from pushkit.url import Url
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedCard:
-    """What a verified card says of its agent."""
+    """The facts of a verified card that a configuration needs."""
 
-    url: str  # where it was served
-    issuer: str  # the agent's base URL: what its notifications state as `iss`
-    jwks_url: str  # where its signer publishes keys; it is one that the operator trusts
-    # The card itself, for `TrustedSender(card=...)`: the schemas of its data are in it.
-    card: JsonObject
-    warnings: tuple[str, ...] = ()  # what the signature leaves open
+    url: str  # of the card
+    issuer: str  # the agent's base URL: the `iss` of its notifications
+    jwks_url: str  # where its signer publishes keys; one of the URLs that the operator trusts
+    card: JsonObject  # for `TrustedSender(card=...)`: it has the schemas of the agent's data
+    warnings: tuple[str, ...] = ()  # about members that the signature does not cover
 
 
 async def pin_card(
@@ -38,11 +37,11 @@ async def pin_card(
     now: datetime,
     policy: CardPolicy = FULL_COVERAGE,
 ) -> PinnedCard:
-    """Fetch the card at a URL, or of the agent there, verify it, and return what it pins.
+    """Fetch and verify the card at a URL, or the one of the agent at that URL.
 
     Raises:
-        CardRefusedError: No signature counts; the message says why.
-        ConfigError: It is verified, but no trusted URL holds its signer's keys.
+        CardRefusedError: No signature is accepted; the message says why.
+        ConfigError: It is verified, but no trusted URL has its signer's keys.
         PushkitError: It cannot be fetched, or is no card.
     """
     url = card_url(url)
@@ -52,8 +51,8 @@ async def pin_card(
     verdict.require()
     if verdict.jwks_url is None:
         raise ConfigError(
-            f"{url}: verified, but its signer's keys are pinned and not published at a URL that is"
-            " trusted: name one in jwks_urls, or give the sender a jwks_file"
+            f"{url}: verified, but its signer's keys are not published at a trusted URL: name one"
+            " in jwks_urls, or give the sender a jwks_file"
         )
     served_at = Url.parse(url)
     return PinnedCard(

@@ -1,7 +1,7 @@
-"""Which link between an agent and this receiver is at fault: it posts through the public URL.
+"""Finds the faulty link between an agent and this receiver, by a POST through the public URL.
 
-What it posts is refused at the step that reads the body (422), after sender, signature, time,
-audience, token and hash have held: so it proves all of these, and nothing is stored or called.
+The body is no update. So a request whose sender, signature, time, audience, token and hash are all
+valid is refused at step 6 (422), and nothing is stored or called back.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from receiver.trust import SenderProfile, TrustedSender
 
 _TIMEOUT = timedelta(seconds=15)
 _SKEW = timedelta(seconds=30)
-# Long enough for the draft; an agent that has handed out none gets a made-up one.
+# A placeholder where no token is given: a draft needs a long one.
 _NO_TOKEN = "no-token-was-given-to-check-with"  # noqa: S105  # not one
-_ANY_ISSUER = "receiver-check"  # of senders that state none
+_ANY_ISSUER = "receiver-check"  # for senders that state none
 # JSON, but of no A2A version.
 _NO_UPDATE: Final = b'{"check":"receiver check --url"}'
 
@@ -48,45 +48,45 @@ _BY_CODE: Final[Mapping[str, tuple[str, str]]] = {
     "method_not_allowed": ("proxy", "the POST arrived as another method"),
     "unknown_sender": ("key", "no sender has this issuer and key"),
     "invalid_signature": ("key", "the signature does not hold under the keys that are trusted"),
-    "keys_unavailable": ("key", "the receiver cannot have the sender's keys: `receiver check`"),
+    "keys_unavailable": ("key", "the receiver cannot fetch the sender's keys: `receiver check`"),
     "wrong_issuer": ("key", "another `iss` is expected"),
-    "invalid_claims": ("key", "this sender is to sign in another way"),
+    "invalid_claims": ("key", "this sender has to sign by another profile"),
     "stale_timestamp": ("clock", "the receiver's clock and this one are too far apart"),
     "wrong_audience": ("audience", "the receiver expects another URL"),
-    "invalid_token": ("token", "the token is none that this sender was given"),
+    "invalid_token": ("token", "this sender was given another token"),
     "digest_mismatch": ("proxy", "the body was changed on its way"),
     "unsupported_media_type": ("proxy", "Content-Type was changed on its way, or the body packed"),
     "headers_too_large": ("proxy", "more headers were added than max_header_bytes allows"),
-    "malformed_request": ("proxy", "a header arrived twice, or ids were changed on their way"),
-    "malformed_http": ("proxy", "what arrived is no HTTP"),
+    "malformed_request": ("proxy", "a header arrived twice, or ids were changed on the way"),
+    "malformed_http": ("proxy", "the request arrived malformed"),
     "rate_limited": ("proxy", "too many at once: name the proxy in trusted_proxies"),
 }
-# What an accepted request passes, in the order of the receiver.
+# The links after the path, in the order in which the receiver checks them.
 _AFTER_PATH: Final = ("key", "clock", "audience", "token")
 
 
 class Link(NamedTuple):
-    """One link, and how it is."""
+    """One link, and whether it is in order."""
 
     name: str  # `scheme`, `dns`, `tls`, `proxy`, `path`, `key`, `clock`, `audience` or `token`
-    holds: bool | None  # whether it does; None if it could not be seen
+    holds: bool | None  # whether it is in order; None if unknown
     says: str  # what was found, and what to do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What is posted."""
+    """The request to post."""
 
     url: str  # the webhook as agents have it
     own_url: str  # the webhook as the receiver's configuration has it
-    sender: TrustedSender  # who it is from
-    key: SigningKey | None = None  # what signs it: the agent's own; None if it is not at hand
-    # One that the agent was given; None if it is not at hand.
+    sender: TrustedSender
+    key: SigningKey | None = None  # the agent's signing key, if available
+    # A token that the agent was given, if available.
     token: str | None = field(default=None, repr=False)
 
 
 async def check_public_url(probe: Probe) -> list[Link]:
-    """Post through the public URL; return every link, in the order of the way.
+    """Post through the public URL; return the links, in the order in which a request passes them.
 
     Raises:
         ConfigError: It is no URL.
@@ -105,24 +105,24 @@ async def check_public_url(probe: Probe) -> list[Link]:
         if answer.status == 401 and probe.key is not None:
             in_header = await _post(client, probe, by_header=True)
             if _code(in_header) == "unrecognised_body":
-                says = "Authorization does not come through: the proxy takes it for itself"
+                says = "Authorization does not arrive: the proxy removes it"
                 return [*links, _connected(probe), Link("proxy", False, says)]
     finally:
         await client.close()
     return [*links, _connected(probe), *_judged(probe, answer)]
 
 
-# --- the way there ------------------------------------------------------------------------------
+# --- the way to the receiver --------------------------------------------------------------------
 
 
 def _scheme(probe: Probe) -> Link:
     url, own = Url.parse(probe.url), Url.parse(probe.own_url)
     local = url.host in ("localhost", "127.0.0.1", "::1")
     if url.scheme != own.scheme:
-        says = f"agents come by {url.scheme}, `url` in the configuration is {own.scheme}"
-        return Link("scheme", False, f"{says}: they must be one")
+        says = f"agents post by {url.scheme}, `url` in the configuration is {own.scheme}"
+        return Link("scheme", False, f"{says}: they must be the same")
     if url.scheme == "http" and not local:
-        return Link("scheme", False, "agents post to https alone: use a certificate")
+        return Link("scheme", False, "agents post to https only: use a certificate")
     return Link("scheme", True, url.scheme)
 
 
@@ -136,23 +136,23 @@ async def _dns(url: Url) -> list[Link]:
     private = [address for address in addresses if not address_is_public(address)]
     says = f"{url.host} is {', '.join(addresses)}"
     if private:
-        says += f"; {private[0]} is not public: agents that do not name it will refuse to post"
+        says += f"; {private[0]} is not public: agents that do not allow it will refuse to post"
     return [Link("dns", True, says)]
 
 
 def _connected(probe: Probe) -> Link:
     url = Url.parse(probe.url)
-    says = "the certificate holds" if url.scheme == "https" else "none: http"
+    says = "the certificate is valid" if url.scheme == "https" else "none: http"
     return Link("tls", True, says)
 
 
-# What a request breaks by: which link that is, and what may be the reason.
+# By transport error: the faulty link, and a possible reason.
 _BROKEN: Final[Mapping[type[TransportError], tuple[str, str]]] = {
     NameLookupError: ("dns", ""),
     TlsError: ("tls", ""),
     ConnectionFailedError: (
         "proxy",
-        ": nobody listens there: is the proxy up, and `receiver serve` where it leads?",
+        ": nothing listens there: check that the proxy runs, and `receiver serve` behind it",
     ),
     AnswerTimeoutError: ("proxy", ": a firewall, or a proxy that does not reach the receiver"),
 }
@@ -174,7 +174,7 @@ async def _post(client: Transport, probe: Probe, *, by_header: bool) -> Answer:
     signed = probe.sender.profile.signed
     draft = replace(draft, body=_NO_UPDATE, token=probe.token or "", signed=signed)
     request = draft.request()
-    # As agents do: what they were given takes `Authorization`, and the JWT goes beside it.
+    # As agents do: given credentials use `Authorization`, and the JWT moves to another header.
     given = [
         ("Authorization" if " " in each else "X-Api-Key", each)
         for each in probe.sender.credentials[:1]
@@ -189,7 +189,7 @@ async def _post(client: Transport, probe: Probe, *, by_header: bool) -> Answer:
     return await client.post(destination, [*headers, *given], request.body, timeout=_TIMEOUT)
 
 
-# --- what was answered --------------------------------------------------------------------------
+# --- the answer ---------------------------------------------------------------------------------
 
 
 def _judged(probe: Probe, answer: Answer) -> Iterator[Link]:
@@ -204,16 +204,16 @@ def _judged(probe: Probe, answer: Answer) -> Iterator[Link]:
     yield Link("proxy", True, f"the receiver answers ({answer.status} {code})")
     if name == "path":
         found = Url.parse(probe.url).target.partition("?")[0]
-        says = f"{says} the URL's is wrong: found {found}, expected {probe.sender.path}"
+        says = f"{says} the URL has a wrong one: found {found}, expected {probe.sender.path}"
         yield from (Link("path", False, says), audience)
         return
     yield Link("path", True, probe.sender.path)
     if probe.key is None and probe.sender.profile.signed:
         yield Link("key", None, _how_to_see(probe.sender))
         yield from (_clock_by_date(answer), audience)
-        yield Link("token", None, "not seen without a signature")
+        yield Link("token", None, "not checked without a signature")
         return
-    if not name and (REFUSALS[code].step or 1) == 1:  # nothing of it was looked at
+    if not name and (REFUSALS[code].step or 1) == 1:  # refused before the links were checked
         yield from (Link("receiver", False, f"{code}: {_LOG_SAYS}"), audience)
         return
     for passed in _AFTER_PATH:
@@ -227,12 +227,12 @@ def _judged(probe: Probe, answer: Answer) -> Iterator[Link]:
 
 def _how_to_see(sender: TrustedSender) -> str:
     if sender.signing == {Scheme.JWT}:
-        return "not seen: --keys names the agent's key file"
-    return f"not seen: this check signs by {Scheme.JWT} alone, which is not enough of this sender"
+        return "not checked: give the agent's key file by --keys"
+    return f"not checked: this check signs by {Scheme.JWT} alone, and this sender needs more"
 
 
 def _passed(probe: Probe, name: str) -> Link:
-    """Return a link that nothing was found wrong with: it holds, if there was anything to see."""
+    """Return a link without a fault; unknown, if the request did not exercise it."""
     if name == "token":
         is_sent = bool(probe.token or probe.sender.credentials)
         return Link(name, True, _HOLDS[name]) if is_sent else Link(name, None, "not needed")
@@ -244,67 +244,67 @@ def _at_fault(probe: Probe, name: str, says: str) -> Link:
     if name == "audience":
         link = _static_audience(probe)
         if link.holds:
-            says = f"{says} than its configuration here, {link.says}: start it again, or name"
-            says = f"{says} the file that it was started with"
+            says = f"{says} than this configuration, {link.says}: restart it, or use the file"
+            says = f"{says} that it was started with"
         return Link(name, False, says if link.holds else link.says)
     if name == "token" and probe.token is None and not probe.sender.credentials:
-        return Link("token", None, "not seen: --token names one to try")
+        return Link("token", None, "not checked: give a token by --token")
     return Link(name, False, says)
 
 
-_UNSIGNED: Final = "not looked at: this sender does not sign"
+_UNSIGNED: Final = "not checked: this sender does not sign"
 _LOG_SAYS: Final = "the receiver's log says more"
 _HOLDS: Final = {
-    "key": "the signature holds",
-    "clock": "the time holds",
-    "token": "it is one that the sender was given",
+    "key": "the signature is valid",
+    "clock": "the signed time is accepted",
+    "token": "the sender was given it",
 }
 
 
 def _not_ours(answer: Answer) -> str:
-    said = f"answered {answer.status}, and not by a receiver of ours"
+    said = f"answered {answer.status}, but not by this receiver"
     if 300 <= answer.status < 400:
         to = answer.headers.all("Location")
         where = f" to {masked_url(to[0])}" if to else ""
         return f"{said}: a redirect{where}, which agents do not follow"
     if answer.status in (502, 503, 504):
-        return f"{said}: the proxy does not reach it; is `receiver serve` up where it leads?"
+        return f"{said}: the proxy does not reach it: check that `receiver serve` runs behind it"
     if 200 <= answer.status < 300:
-        return f"{said}: something else takes the notifications, and they are lost"
-    return f"{said}: the proxy answers itself, or sends this path elsewhere"
+        return f"{said}: another server accepts the notifications, and they are lost"
+    return f"{said}: the proxy answers itself, or routes this path to another server"
 
 
 def _clock_by_date(answer: Answer) -> Link:
-    """Hold the answer's `Date` (RFC 9110 §6.6.1) against the clock of this machine."""
+    """Compare the answer's `Date` (RFC 9110 §6.6.1) with the clock of this machine."""
     values = answer.headers.all("Date")
     try:
         there: datetime = parsedate_to_datetime(values[0])
         apart = abs(there - utc_now())
     except (IndexError, TypeError, ValueError):
-        return Link("clock", None, "not seen: no `Date` in the answer")
+        return Link("clock", None, "unknown: no `Date` in the answer")
     seconds = int(apart.total_seconds())
     if apart > _SKEW:
-        says = f"the receiver's clock is {seconds} s from this machine's: set both by NTP"
+        says = f"the receiver's clock is {seconds} s from this machine's: use NTP on both"
         return Link("clock", False, says)
     return Link("clock", True, f"{seconds} s from this machine's")
 
 
 def _static_audience(probe: Probe) -> Link:
-    """Hold what agents will sign against what the configuration says is expected."""
+    """Compare the audience that agents will sign with those that the configuration expects."""
     sender = probe.sender
     if not (sender.profile is SenderProfile.STANDARD and sender.has_keys):
-        return Link("audience", None, "not looked at: this sender does not sign for one")
+        return Link("audience", None, "not checked: this sender signs none")
     signed = audience_of(probe.url)
     expected = [audience_of(url) for url in sender.audience or [probe.own_url]]
     if signed in expected or signed.partition("?")[0] in expected:
         return Link("audience", True, signed)
-    says = f"agents that post to {signed} sign for it, and {' or '.join(expected)} is expected"
+    says = f"agents sign for {signed}, expected {' or '.join(expected)}"
     says = f"{says}: set `url`, or `audience` of sender {sender.name}"
     return Link("audience", False, says)
 
 
 def _code(answer: Answer) -> str | None:
-    """Return the code of the receiver's own refusal; None if it is not one of those."""
+    """Return the code of a refusal of this receiver; None if the answer is not one."""
     media_type = ",".join(answer.headers.all("Content-Type")).partition(";")[0].strip().lower()
     try:
         code = read_json_object(answer.body).get("code")

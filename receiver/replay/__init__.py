@@ -14,10 +14,10 @@ _REDIS = ("redis://", "rediss://", "unix://")
 def open_replay(
     location: str | None, *, namespace: str, remember_for: timedelta = MEMORY
 ) -> ReplayMemory:
-    """Return the memory of ids at a location, not yet open: a Redis URL, or None for the database.
+    """Return the memory of ids at a location, unopened: a Redis URL, or None for the database.
 
     Raises:
-        ConfigError: Another location, or the driver is not installed.
+        ConfigError: The location is another one, or the driver is not installed.
     """
     if location is None:
         return DatabaseReplay(remember_for)

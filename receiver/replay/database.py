@@ -27,7 +27,7 @@ from receiver.replay.memory import (
 
 
 class DatabaseReplay:
-    """Scripts over `pushkit_replay`. Whoever comes second waits for the first one's transaction."""
+    """Scripts over `pushkit_replay`. A copy waits for the transaction that stores the first one."""
 
     is_elsewhere: bool = False
 
@@ -41,15 +41,16 @@ class DatabaseReplay:
         """Do nothing: the database is the inbox's."""
 
     async def reserve(self, seen: Seen) -> Seen | None:
-        """Say that it may be fresh: the transaction will tell."""
+        """Return the same: only the transaction can find out whether the id is fresh."""
         return seen
 
     def remember(
         self, reserved: Sequence[Seen], now: datetime
     ) -> Script[list[Replay | InboundError]]:
-        """Remember ids, each once, as far as they are fresh; say what each is.
+        """Remember the fresh ids; return what each one is.
 
-        Give them in one order everywhere: on PostgreSQL each waits for who stores the same.
+        Callers pass them in one order: on PostgreSQL each waits for a transaction that stores the
+        same id.
         """
         fresh: set[tuple[str, ...]] = set()
         accepted_at = to_micros(now)
@@ -79,7 +80,7 @@ class DatabaseReplay:
         ]
 
     def unremember(self, reserved: Sequence[Seen]) -> Script[None]:
-        """Take back what is refused after all."""
+        """Delete the ids of notifications that are refused in the same transaction."""
         for seen in reserved:
             yield Statement(
                 "DELETE FROM pushkit_replay WHERE sender = $1 AND delivery_id = $2", seen[:2]
@@ -92,7 +93,7 @@ class DatabaseReplay:
         """Do nothing: the transaction was rolled back."""
 
     def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:
-        """Forget ids past the memory, a bounded number at a time; return how many."""
+        """Delete ids past their retention, at most `limit`; return how many."""
         rows = yield Statement(
             "DELETE FROM pushkit_replay WHERE (sender, delivery_id) IN"
             " (SELECT sender, delivery_id FROM pushkit_replay WHERE accepted_at < $1"

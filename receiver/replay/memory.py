@@ -1,6 +1,6 @@
-"""Replay: every id that was accepted is remembered, apart from the inbox and its purges.
+"""`ReplayMemory`: remembers every accepted id, independently of the inbox and its purges.
 
-The memory outlasts the sender's last automatic retry (90 h): 96 h by default.
+Ids are remembered for longer than a sender retries by itself (90 h): 96 h by default.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ MEMORY = timedelta(hours=96)
 
 
 class ConflictError(InboundError, code="id_conflict", status=409):
-    """An id that was accepted before, with another body."""
+    """The id was accepted before with another body."""
 
 
 class BeingStoredError(InboundError, code="being_stored", status=503):
-    """A copy that is being stored right now: what becomes of it decides over this one."""
+    """A copy with this id is being stored: its result decides about this one."""
 
     retry_after: timedelta = timedelta(seconds=1)
 
 
 class Replay(StrEnum):
-    """What the memory says of an id."""
+    """The state of an id in the memory."""
 
     FRESH = "fresh"
     DUPLICATE = "duplicate"
@@ -35,26 +35,26 @@ class Replay(StrEnum):
 
 
 class Seen(NamedTuple):
-    """What arrived: whose id, and the body that came with it."""
+    """The id of a notification that arrived, with its sender and body hash."""
 
     sender: str
     delivery_id: str
     body_sha256: str
-    holder: str = ""  # who may store it, once it is reserved for a while
+    holder: str = ""  # of the reservation, if the memory makes one
 
 
 class ReplayMemory(Protocol):
     """Remembers ids: `reserve`, then `remember` in the transaction that stores, then `commit`.
 
-    The database and Redis stand behind it. Wherever it lives, the inbox keeps sender and id unique
-    besides: a memory that is lost costs no second callback while the notification is still there.
+    It lives in the database or in Redis. The inbox keeps sender and id unique, too: if the memory
+    is lost, there is no second callback while the notification is in the inbox.
     """
 
     is_elsewhere: bool
-    """Whether `reserve` asks somebody: else what is fresh is said by the transaction alone."""
+    """Whether it is outside of the database, so that `reserve` waits for an answer."""
 
     async def open(self) -> None:
-        """Ask whether it can be reached.
+        """Check that it can be reached.
 
         Raises:
             StorageError: It cannot.
@@ -64,32 +64,32 @@ class ReplayMemory(Protocol):
         """Disconnect."""
 
     async def reserve(self, seen: Seen) -> Seen | None:
-        """Reserve an id that is fresh, as far as can be said now; None for a duplicate.
+        """Reserve an id if it seems fresh; None for a duplicate.
 
         Raises:
             ConflictError: It was accepted with another body.
             BeingStoredError: A copy is being stored.
-            StorageError: The memory is out of reach.
+            StorageError: The memory cannot be reached.
         """
 
     def remember(
         self, reserved: Sequence[Seen], now: datetime
     ) -> Script[list[Replay | InboundError]]:
-        """Remember ids, each once, in the transaction that stores their notifications.
+        """Remember ids in the transaction that stores their notifications.
 
         Returns:
-            Of each, in order: whether it is fresh, and remembered now; or a duplicate; or why it is
-            refused, for it was accepted with another body, or nothing can be said of it yet.
+            For each, in order: that it is fresh, and remembered now; that it is a duplicate; or the
+            refusal, if it was accepted with another body or a copy is being stored.
         """
 
     def unremember(self, reserved: Sequence[Seen]) -> Script[None]:
-        """Take back, in the same transaction, what is refused after all."""
+        """Delete the ids of notifications that are refused in the same transaction."""
 
     async def commit(self, reserved: Seen) -> None:
-        """Remember for good what is stored now."""
+        """Remember an id for good: its notification is committed."""
 
     async def release(self, reserved: Seen) -> None:
-        """Give up the right: nothing was stored, and the next copy may be."""
+        """Give up a reservation: nothing was stored, so the next copy may be."""
 
     def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:
-        """Forget ids past the memory, a bounded number at a time; return how many."""
+        """Delete ids past their retention, at most `limit`; return how many."""

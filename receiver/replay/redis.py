@@ -1,8 +1,8 @@
-"""The memory of ids in Redis, for receivers that share it and keep inboxes elsewhere.
+"""The memory of ids in Redis, for receivers with separate inboxes that share one memory.
 
-A key holds `reserved <holder> <digest>` under a lease, then `accepted <digest>` for as long as ids
-are remembered. A process that dies in between lets go of the id when the lease ends; should its
-notification have been stored all the same, the inbox knows it.
+The value of a key is `reserved <holder> <digest>` under a lease, then `accepted <digest>` for as
+long as ids are remembered. If a process dies in between, the id is free when the lease expires; if
+its notification was stored, the inbox recognises the next copy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEASE = timedelta(seconds=30)
 _CONNECTIONS = 16
 _TIMEOUT = timedelta(seconds=5)
 _MILLISECOND = timedelta(milliseconds=1)
-# Only the holder lets go: after the lease, the id may be somebody else's.
+# Only the holder deletes it: after the lease, another process may have reserved the id.
 _RELEASE = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 )
@@ -54,11 +54,10 @@ class RedisReplay:
         self,
         url: str,  # `redis://host:6379/0`, or `rediss://` with TLS, or `unix://`
         *,
-        # What keeps this receiver's ids apart from others' on the same server; the same for all
-        # processes of one receiver.
+        # Separates the ids of receivers on the same server; the same for all processes of one.
         namespace: str,
         remember_for: timedelta = MEMORY,
-        # How long a reservation holds. Longer than a transaction of the inbox may take.
+        # How long a reservation lasts: longer than a transaction of the inbox may take.
         lease: timedelta = _LEASE,
     ) -> None:
         self._namespace = namespace
@@ -70,10 +69,10 @@ class RedisReplay:
         self._asked: set[asyncio.Future[None]] = set()  # what has not been answered yet
 
     async def open(self) -> None:
-        """Ask whether the server is there.
+        """Check that the server can be reached.
 
         Raises:
-            StorageError: It is not.
+            StorageError: It cannot.
         """
         with _faults():
             await self._redis.ping()
@@ -100,7 +99,7 @@ class RedisReplay:
     def _connected(self) -> Redis:
         seconds = _TIMEOUT.total_seconds()
         with contextlib.suppress(ValueError):  # its message quotes the URL
-            # Whoever finds every connection in use waits for one, instead of being turned away.
+            # A caller that finds every connection in use waits for one, instead of failing.
             return Redis.from_pool(
                 BlockingConnectionPool.from_url(
                     self._url,
@@ -145,19 +144,19 @@ class RedisReplay:
         yield from ()
 
     async def commit(self, reserved: Seen) -> None:
-        """Remember for good what is stored now; if that fails, the inbox alone remembers it."""
+        """Remember an id for good; if that fails, only the inbox remembers it."""
         value = f"accepted {reserved.body_sha256}"
         try:
             with self._asking():
                 px = self._remember_for // _MILLISECOND
                 await self._redis.set(self._key(reserved), value, px=px)
         except StorageError as exc:
-            said = "%s; id %a is remembered by the inbox alone"
+            said = "%s; only the inbox remembers id %a"
             cause = type(exc.__cause__).__name__
             self._faults.say(cause, logging.WARNING, said, exc, reserved.delivery_id[:128])
 
     async def release(self, reserved: Seen) -> None:
-        """Let go of an id; if that fails, it is free when the lease ends."""
+        """Give up a reservation; if that fails, it ends with its lease."""
         with contextlib.suppress(StorageError), self._asking():
             await self._redis.eval(_RELEASE, 1, self._key(reserved), _reserved(reserved))
 
@@ -167,7 +166,7 @@ class RedisReplay:
         return 0
 
     def _key(self, seen: Seen) -> str:
-        # Hashed: of a bounded length, and no name can run into the next one.
+        # Hashed, so that the length is bounded and two names cannot be confused.
         parts = (self._namespace, seen.sender, seen.delivery_id)
         digest = hashlib.sha256(
             b"\0".join(hashlib.sha256(p.encode("utf-8", "surrogatepass")).digest() for p in parts)

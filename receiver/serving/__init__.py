@@ -1,1 +1,1 @@
-"""The service: sockets, TLS, processes, and what an unfriendly peer does to a connection."""
+"""The service: sockets, TLS, processes, and the bounds on what a peer may do."""

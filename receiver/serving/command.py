@@ -24,7 +24,7 @@ from receiver.serving.service import ServiceOptions, run_service
         "--processes",
         type=click.IntRange(1, 64),
         default=1,
-        help="Processes over one socket; one per core is plenty.",
+        help="Processes that share one socket; one per core is enough.",
     ),
     verbose=click.option(
         "--verbose", is_flag=True, help="Log accepted notifications too, not only refusals."
@@ -32,13 +32,13 @@ from receiver.serving.service import ServiceOptions, run_service
     log_format=choice_option(
         "--log-format",
         of=LogFormat,
-        help="Lines for people, or JSON objects; by default what the configuration says.",
+        help="Lines for people, or JSON objects; by default as the configuration says.",
     ),
 )
 def serve(*, options: ServiceOptions) -> None:
     """Serve the webhook and run the callbacks, until SIGTERM or Ctrl-C.
 
-    Then what is in flight is answered, and the exit status is 0. SIGHUP reads again what may change
-    without a restart. A process of several that dies is started again.
+    Then requests in flight are answered, and the exit status is 0. SIGHUP reloads the senders and
+    the certificate. If one of several processes dies, it is started again.
     """
     sys.exit(run_service(options))

@@ -1,7 +1,7 @@
-"""One connection of the service: a request at a time, and a deadline for whatever a peer may delay.
+"""One connection of the service: one request at a time, and a deadline for each step of the peer.
 
-A head has a deadline and a size, whatever trickles in; so has the wait for the next request, and an
-answer that nobody reads. Nothing is read on while a body waits for its reader.
+A head has a deadline and a largest size; the wait for the next request and the reading of an answer
+have deadlines, too. The socket is not read while enough bytes wait to be processed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BEFORE_PATH: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?]*", re.IGNORECASE)
 _MOST_HELD: Final = 128 * 1024
-# What was not read of a refused request is read for so long, so that the peer gets to its answer.
+# For how long the rest of a refused request is read, so that the peer can read its answer.
 _LINGERING: Final = timedelta(seconds=2)
 
 
@@ -51,13 +51,13 @@ class HttpConnection(asyncio.Protocol):
         self._early = b""
         self._messages = Messages(server.max_head_bytes)
         self._answering: RequestHead | None = None
-        self._is_at_once = False  # it is being answered right now, without a wait
-        self.work: asyncio.Task[None] | None = None  # what is left to be done of it, if it waits
+        self._is_at_once = False  # `begin` has not returned yet: its answer needs no task
+        self.work: asyncio.Task[None] | None = None  # answers the request, if it has to wait
         self._reader: asyncio.Future[None] | None = None
         self._is_paused = False
         self._expects_continue = False
-        self._no_more = False  # the peer asks for nothing more
-        self._is_last = False  # nothing more is answered
+        self._no_more = False  # the peer sends no more requests
+        self._is_last = False  # no more requests are answered
         self._is_lost = False
         limits = server.limits
         self._head_deadline = _Deadline(limits.head_timeout, self._head_is_late)
@@ -67,11 +67,11 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is in work."""
+        """Whether a request is in progress."""
         return self._answering is not None
 
     def accept(self, transport: asyncio.Transport) -> bool:
-        """Count the connection of an accepted socket; or end it at once, and say False."""
+        """Count the connection of an accepted socket; or abort it, and return False."""
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._wire = transport
@@ -92,20 +92,20 @@ class HttpConnection(asyncio.Protocol):
     # --- called by the event loop --------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve, once there is a handshake if there has to be one."""
+        """Begin to serve: called after the TLS handshake, if there is one."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         if self._wire is None and not self.accept(transport):
             return
         self._wire, self._is_made = transport, True
-        # Whatever is not taken begins a deadline. (0 would be reached by nothing at all, over TLS.)
+        # Any byte that stays unsent begins the deadline. (Over TLS, 0 would count an empty buffer.)
         transport.set_write_buffer_limits(high=1, low=0)
         self._head_deadline.begin()
         if self._early:
             self.data_received(self._early)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has arrived: it begins a request, or goes on with one."""
-        if not self._is_made:  # with the last message of the handshake
+        """Feed bytes to the parser; begin the next request, or wake the reader of a body."""
+        if not self._is_made:  # they arrived with the last message of the handshake
             self._early += data
             return
         if self._is_last and self._answering is None:
@@ -123,7 +123,7 @@ class HttpConnection(asyncio.Protocol):
             self._wire.pause_reading()
 
     def eof_received(self) -> bool:
-        """Answer what was asked for before a peer closed its half of the connection."""
+        """Keep the connection open for the answers to whole requests, if there are any."""
         self._no_more = True
         whole = self._messages.is_whole
         owes = whole and (self._answering is not None or self._messages.has_head)
@@ -139,7 +139,7 @@ class HttpConnection(asyncio.Protocol):
         self._write_deadline.end()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002  # the interface
-        """Count the connection no longer; a request in work comes to its end."""
+        """Stop counting the connection; a request in progress continues."""
         self._is_lost = self._is_last = True
         for deadline in (
             self._head_deadline,
@@ -155,13 +155,13 @@ class HttpConnection(asyncio.Protocol):
     # --- called by the server -------------------------------------------------------------------
 
     def wind_down(self) -> None:
-        """Answer nothing after the request in work; without one, end."""
+        """Close the connection after the request in progress; at once, if there is none."""
         self._is_last = True
         if self._answering is None:
             self._close()
 
     def evict(self) -> None:
-        """End the connection at once; what is not sent yet is lost."""
+        """Abort the connection; unsent bytes are lost."""
         self._is_last = True
         if self._wire is not None:
             self._wire.abort()
@@ -186,7 +186,7 @@ class HttpConnection(asyncio.Protocol):
             self._head_deadline.begin()
 
     def _look_at_next_head(self) -> None:
-        """Begin the deadline of a head that comes in parts while a request is in work."""
+        """Begin the deadline of a head that arrives in parts while a request is in progress."""
         if self._messages.head_bytes:
             self._head_deadline.begin()
         else:
@@ -203,7 +203,7 @@ class HttpConnection(asyncio.Protocol):
             self.work = asyncio.get_running_loop().create_task(rest)
 
     def _reply(self, answer: Answer) -> None:
-        """Send the answer to the request in work, and go on with the next."""
+        """Send the answer to the request in progress, and begin the next one."""
         head, self._answering, self.work = self._answering, None, None
         assert head is not None  # noqa: S101  # answered once
         if not self._is_at_once:
@@ -228,7 +228,7 @@ class HttpConnection(asyncio.Protocol):
             self._idle_deadline.begin()
             if not messages.held_bytes:
                 return
-            if self._is_at_once:  # others have their turn before the next of this peer
+            if self._is_at_once:  # other connections get their turn before this peer's next request
                 asyncio.get_running_loop().call_soon(self._begin_next)
             else:
                 self._begin_next()
@@ -238,7 +238,7 @@ class HttpConnection(asyncio.Protocol):
             self._close()
 
     async def _read(self, limit: int) -> bytes | None:
-        """Read a body; what is longer than the limit stays unread, as far as it may."""
+        """Read a body; None as soon as it exceeds the limit, in bytes."""
         messages = self._messages
         is_asked_for = self._expects_continue and not (messages.is_whole or messages.held_bytes)
         if is_asked_for and self._wire is not None and not self._is_lost:
@@ -261,7 +261,7 @@ class HttpConnection(asyncio.Protocol):
                 self._reader = None
 
     def _resume(self) -> None:
-        """Read on, unless there is enough to be answered first: of requests that follow at once."""
+        """Read the socket again, unless pipelined requests still fill the buffer."""
         if self._is_paused and self._wire is not None and self._messages.held_bytes <= _MOST_HELD:
             self._is_paused = False
             self._wire.resume_reading()
@@ -279,12 +279,12 @@ class HttpConnection(asyncio.Protocol):
 
     def _head_is_late(self) -> None:
         if self._messages.head_bytes:
-            self._refuse(Verdict.of("head_timeout"), "the headers came too slowly")
+            self._refuse(Verdict.of("head_timeout"), "the head arrived too slowly")
         elif self._answering is None:
             self._close()
 
     def _refuse(self, verdict: Verdict, reason: str) -> None:
-        """Answer what is no request yet, and close; after the answer in work, if there is one."""
+        """Refuse malformed bytes, and close; with a request in progress, close after its answer."""
         self._server.refusals.note(verdict, peer=self._peer, reason=reason)
         self._is_last = True
         if self._answering is None:
@@ -292,9 +292,9 @@ class HttpConnection(asyncio.Protocol):
             self._linger()
 
     def _linger(self) -> None:
-        """End the answers; for a moment, let the peer end what it says."""
+        """Close our half of the connection, and for a moment drop what the peer still sends."""
         assert self._wire is not None  # noqa: S101  # it is made
-        self._messages = Messages(self._server.max_head_bytes)  # what came will not be answered
+        self._messages = Messages(self._server.max_head_bytes)  # bytes so far are not answered
         self._resume()
         if self._no_more:
             self._close()
@@ -309,7 +309,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _close(self) -> None:
         if not self._is_made:
-            self.evict()  # in the handshake there is nobody to take leave of
+            self.evict()  # in the TLS handshake: there is nothing to send
             return
         self._is_last = True
         if self._wire is not None:
@@ -318,7 +318,7 @@ class HttpConnection(asyncio.Protocol):
 
 def _head_of(head: RequestHead, messages: Messages, peer: str) -> Head:
     target = head.target
-    if absolute := _BEFORE_PATH.match(target):  # RFC 9112 §3.2.2: to a proxy, say
+    if absolute := _BEFORE_PATH.match(target):  # RFC 9112 §3.2.2: the absolute form
         target = target[absolute.end() :]
         target = target if target.startswith("/") else f"/{target}"
     path = target.partition("?")[0]
@@ -336,7 +336,7 @@ def _head_of(head: RequestHead, messages: Messages, peer: str) -> Head:
 def _head_of_answer(
     status: int, headers: tuple[tuple[str, str], ...], length: int, connection: str, now: int
 ) -> bytes:
-    """Write an answer's head; `now` is in seconds since the epoch."""
+    """Return the head of an answer; `now` is in seconds since the epoch."""
     fields = [*headers, ("Content-Length", str(length)), ("Server", "receiver")]
     if connection:
         fields.append(("Connection", connection))
@@ -346,7 +346,7 @@ def _head_of_answer(
 
 
 class _Deadline:
-    """Calls a function, unless it is ended before; to begin and to end one costs no timer."""
+    """Calls a function when it is due, unless it is ended before. Most begins start no timer."""
 
     def __init__(self, after: timedelta, then: Callable[[], None]) -> None:
         self._seconds = after.total_seconds()
@@ -355,7 +355,7 @@ class _Deadline:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Begin, if it has not begun."""
+        """Begin it, unless it has begun."""
         if self._due is None:
             loop = asyncio.get_running_loop()
             self._due = loop.time() + self._seconds
@@ -363,11 +363,11 @@ class _Deadline:
                 self._timer = loop.call_at(self._due, self._look)
 
     def end(self) -> None:
-        """Call nothing."""
+        """End it. Its timer stays for the next begin."""
         self._due = None
 
     def cancel(self) -> None:
-        """Call nothing, ever."""
+        """End it, and its timer."""
         self._due = None
         if self._timer is not None:
             self._timer.cancel()

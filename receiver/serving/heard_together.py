@@ -1,6 +1,6 @@
-"""What several processes of one service tell, heard in the one that shows it.
+"""Sends events of all processes of a service to the one that serves the dashboard.
 
-They share two ends of a socket that has no name, so nobody else writes there.
+They share the two ends of an unnamed socket, so no other process can write to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _AT_ONCE: Final = 100
 
 
 def one_line() -> tuple[socket.socket, socket.socket]:
-    """Return the end that is heard, and the end that all others tell at."""
+    """Return the receiving end, and the sending end for all other processes."""
     heard, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     heard.setblocking(False)
     told.setblocking(False)
@@ -29,7 +29,7 @@ def one_line() -> tuple[socket.socket, socket.socket]:
 
 
 def telling(told: socket.socket) -> Listener:
-    """Return a listener that hands on what a dashboard shows; what there is no room for is lost."""
+    """Return a listener that sends what a dashboard shows; events that do not fit are lost."""
 
     def tell(event: Event) -> None:
         if isinstance(event, SHOWN):
@@ -43,7 +43,7 @@ def telling(told: socket.socket) -> Listener:
 
 @contextlib.contextmanager
 def hearing(heard: socket.socket, listener: Listener) -> Iterator[None]:
-    """Let a listener hear what is handed on; inside an event loop."""
+    """Call a listener with the events that arrive; inside an event loop."""
 
     def read() -> None:
         with contextlib.suppress(BlockingIOError):

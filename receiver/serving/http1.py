@@ -1,9 +1,9 @@
-"""HTTP/1.1 requests out of the bytes of a connection (RFC 9112), strictly, and without I/O.
+"""A strict parser of HTTP/1.1 requests (RFC 9112), without I/O.
 
-What two readers might read differently is refused: a bare line feed, a folded line, white space
-before a colon, two lengths, a length beside a coding, any coding but `chunked`. Whatever is
-accepted here, llhttp reads in the same way; the tests hold the one against the other. Why llhttp
-is not what reads here: see "Why it is so" in `docs/architecture.md`.
+It refuses what two parsers might read differently: a bare line feed, a folded line, white space
+before a colon, two lengths, a length with a coding, any coding but `chunked`. llhttp reads every
+accepted request in the same way; the tests compare both. "Why it is so" in `docs/architecture.md`
+says why the service does not use llhttp.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from receiver.house import HeadersTooLargeError
 __all__ = ["MalformedHttpError", "Messages", "RequestHead"]
 
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105  # RFC 9110 §5.6.2
-# Between the ends of two lines; its value without white space around. A `\r` within is a control.
+# A field between two line ends; its value without white space around. `\r` within is a control.
 _FIELD: Final = re.compile(rf"\n({_TOKEN}):[ \t]*+((?:.*[^\r \t])?)[ \t]*\r(?=\n)")
 _LINE: Final = re.compile(rf"({_TOKEN}) ([!-~\x80-\xff]+) HTTP/1\.([01])")
 _BEGINNING: Final = re.compile(
@@ -33,22 +33,22 @@ _END: Final = b"\r\n\r\n"
 
 
 class MalformedHttpError(InboundError, code="malformed_http", status=400):
-    """Bytes that are no HTTP request."""
+    """The bytes are no HTTP request."""
 
 
 class RequestHead(NamedTuple):
-    """The head of one request; method and target as they stand there."""
+    """The head of one request; method and target as received."""
 
     method: str
     target: str
     headers: Headers
-    keep_alive: bool  # whether the connection may go on after the answer
-    expects_continue: bool  # whether its body comes when it is asked for
+    keep_alive: bool  # whether the connection may stay open after the answer
+    expects_continue: bool  # whether the body is only sent after `100 Continue`
     minor_version: int  # 0 or 1
 
 
 class Messages:
-    """Takes the bytes of a connection apart: `head`, then its `body` until `is_whole`, and again.
+    """Parses the bytes of a connection: `head`, then its `body` until `is_whole`, and so on.
 
     Args:
         max_head_bytes: The largest head.
@@ -57,41 +57,42 @@ class Messages:
     def __init__(self, max_head_bytes: int) -> None:
         self._max_head_bytes = max_head_bytes
         self._pending = bytearray()
-        self._length: int | None = 0  # what is to come of a body, or of a chunk with its end
+        # Bytes missing of the body, or of the chunk with its line end; None before a chunk.
+        self._length: int | None = 0
         self._is_chunked = False
-        self._in_trailers = 0
+        self._in_trailers = 0  # bytes of the trailers so far, and 1 in front; 0 before them
         self.body: bytearray = bytearray()
-        # Whether there is no request that is in work, or its body has come to its end.
+        # Whether the body of the last request is complete; also before the first request.
         self.is_whole: bool = True
         self.error: MalformedHttpError | None = None
 
     @property
     def head_bytes(self) -> int:
-        """How many bytes there are of a head that is not complete."""
+        """The bytes of an incomplete head."""
         return 0 if not self.is_whole or self.has_head else len(self._pending.lstrip(b"\r\n"))
 
     @property
     def has_head(self) -> bool:
-        """Whether a head waits to be taken."""
+        """Whether a complete head waits for `head`."""
         return self.is_whole and bool(self._pending) and self._end_of_head() >= 0
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes nobody has taken yet."""
+        """The bytes that were fed and not taken yet."""
         return len(self._pending) + len(self.body)
 
     def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Parse more bytes."""
         self._pending += data
         if not self.is_whole:
             self._read_body()
 
     def head(self) -> RequestHead | None:
-        """Take the next head, if it is there; the body of the one before is over.
+        """Take the next head, None if it is incomplete; the body before it must be complete.
 
         Raises:
-            MalformedHttpError: It is none.
-            HeadersTooLargeError: It is too long, as far as it is there.
+            MalformedHttpError: It is malformed.
+            HeadersTooLargeError: It is too long already.
         """
         end = self._end_of_head()
         size = len(self._pending) if end < 0 else end + len(_END)
@@ -107,7 +108,7 @@ class Messages:
         return head
 
     def _taken(self, size: int) -> bytearray:
-        """Take so many bytes, or as many as there are."""
+        """Take at most `size` bytes."""
         data = self._pending[:size]
         del self._pending[:size]
         return data
@@ -120,13 +121,13 @@ class Messages:
         return self._pending.find(_END)
 
     def _check_beginning(self) -> None:
-        """Refuse at once what cannot become a head: nobody waits for its end."""
+        """Refuse at once what cannot become a head, without waiting for its end."""
         line, end, _ = self._pending.partition(b"\r\n")
         if not (_LINE if end else _BEGINNING).fullmatch(line.decode("latin-1")):
             raise MalformedHttpError("no request line")
 
     def _read_head(self, data: bytearray) -> RequestHead:
-        """Read the lines of a head, each with its end."""
+        """Parse the lines of a head, each with its end."""
         text = _text(data)
         end = text.index("\r\n")
         line = _LINE.fullmatch(text, 0, end)
@@ -175,13 +176,13 @@ class Messages:
             self.error = exc
 
     def _read_bytes(self, size: int) -> int:
-        """Take so many bytes of the body, as far as they are there; return how many."""
+        """Take at most `size` bytes of the body; return how many."""
         taken = self._taken(size)
         self.body += taken
         return len(taken)
 
     def _read_chunk(self) -> bool:
-        """Take a part of the chunked coding (RFC 9112 §7.1); say whether there may be another."""
+        """Take a part of the chunked coding (RFC 9112 §7.1); return whether to try another."""
         if self._length is None or self._in_trailers:
             return self._read_line()
         self._length -= self._read_bytes(max(self._length - 2, 0))
@@ -193,7 +194,7 @@ class Messages:
         return True
 
     def _read_line(self) -> bool:
-        """Take the line before a chunk, or one of the trailer, which nobody wants."""
+        """Take the line before a chunk, or one of the trailers, which are dropped."""
         most = self._max_head_bytes - self._in_trailers if self._in_trailers else _MAX_CHUNK_LINE
         end = self._pending.find(b"\r\n")
         if max(end, 0 if end >= 0 else len(self._pending)) > most:
@@ -216,16 +217,16 @@ class Messages:
 
 
 def _text(data: bytearray) -> str:
-    """Return lines as text: of control characters there are tabs, and two for each line's end."""
+    """Return lines as text, with tabs and whole line ends as the only control characters."""
     if len(data.translate(None, _CONTROLS)) != len(data) - 2 * data.count(b"\n"):
         raise MalformedHttpError("a control character, or half of a line's end")
     return data.decode("latin-1")
 
 
 def _fields(text: str, since: int) -> list[tuple[str, str]]:
-    """Read header fields, from the end of the line before them to that of the last.
+    """Parse header fields; `since` is the end of the line before the first.
 
-    Each is between two ends: so none of these is half of one, or one of two halves.
+    Each field has to stand between two line ends, so that none is a part of a line.
     """
     fields: list[tuple[str, str]] = _FIELD.findall(text, since)
     if len(fields) != text.count("\n", since) - 1:

@@ -1,7 +1,7 @@
-"""The HTTP server: its connections, how many there are, and how they end.
+"""`HttpServer`: accepts connections, bounds their number, and ends them gracefully.
 
-Each is counted, and has deadlines, from the moment that its socket is accepted; bytes that are no
-HTTP are answered with problem details, as everything is that is refused.
+A connection is counted, and has deadlines, from the moment that its socket is accepted. Bytes that
+are no HTTP are answered with problem details, like every refusal.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from receiver.serving.connection import HttpConnection
 _log = logging.getLogger("receiver")
 
 _TLS_CLOSE_SECONDS = 5.0
-_LINES = 100  # of the log, in a minute, of connections that were broken off
-_LAST_WORDS = 1.0  # seconds in which the last answers are sent
+_LINES = 100  # of the log, in a minute, about refused connections
+_LAST_WORDS = 1.0  # seconds for the sending of the last answers
 
 
 class Connections:
-    """The open connections. What was not used for longest makes room, unless it is in work.
+    """The open connections. At the limit, the one idle for longest is closed for a new one.
 
     Args:
-        limits: How many.
-        is_proxy: Says whether an address is a trusted proxy's.
+        limits: How many there may be.
+        is_proxy: Returns whether an address is a trusted proxy's.
     """
 
     def __init__(self, limits: ConnectionLimits, is_proxy: Callable[[str], bool]) -> None:
         self._limits = limits
         self._is_proxy = is_proxy
-        # In the order in which they were made, or answered last.
+        # Ordered by when they were opened, or last answered.
         self._open: OrderedDict[HttpConnection, str] = OrderedDict()
         self._per_peer: Counter[str] = Counter()
         self._ended = asyncio.Event()
@@ -58,7 +58,7 @@ class Connections:
             await self._ended.wait()
 
     def admit(self, connection: HttpConnection, peer: str) -> str | None:
-        """Count a new connection; return why not, if it may not be."""
+        """Count a new connection; return the reason if it is refused."""
         key = rate_key(peer)
         limit = self._limits.max_connections_per_peer
         if self._per_peer[key] >= limit and not self._is_proxy(peer):
@@ -66,7 +66,7 @@ class Connections:
         if len(self._open) >= self._limits.max_connections:
             oldest = next((other for other in self._open if not other.busy), None)
             if oldest is None:
-                return f"{len(self._open)} connections, each with a request in work"
+                return f"{len(self._open)} connections, each with a request in progress"
             self.forget(oldest)
             oldest.evict()
         self._open[connection] = key
@@ -74,12 +74,12 @@ class Connections:
         return None
 
     def used(self, connection: HttpConnection) -> None:
-        """Note that a connection was answered: all others make room before it."""
+        """Note that a connection was answered: it is now the last to be closed for a new one."""
         if connection in self._open:
             self._open.move_to_end(connection)
 
     def forget(self, connection: HttpConnection) -> None:
-        """Count a connection no longer."""
+        """Stop counting a connection."""
         key = self._open.pop(connection, None)
         if key is None:
             return
@@ -90,16 +90,16 @@ class Connections:
 
 
 class HttpServer:
-    """Makes a protocol for every connection."""
+    """Makes the protocol of every connection, and drains all of them at the end."""
 
     def __init__(
         self,
         begin: Begin,  # answers one request, and raises nothing
         *,
         limits: ConnectionLimits,
-        is_proxy: Callable[[str], bool],  # says whether an address is a trusted proxy's
+        is_proxy: Callable[[str], bool],  # returns whether an address is a trusted proxy's
         max_head_bytes: int,  # the largest head
-        tls: ssl.SSLContext | None = None,  # the service's certificate; None for none
+        tls: ssl.SSLContext | None = None,  # None for plain HTTP
         refusals: Refusals | None = None,
     ) -> None:
         self.limits = limits
@@ -110,7 +110,7 @@ class HttpServer:
         self.max_head_bytes = max_head_bytes
         self.refusals: Refusals = refusals or Refusals()
         self.repeated_log: RepeatedLog = RepeatedLog(_log, most=_LINES)
-        # A request in work comes to its end also when its connection is lost.
+        # Connections with a request in progress; it is completed even if the connection is lost.
         self.in_work: set[HttpConnection] = set()
         self._is_answered = asyncio.Event()
 
@@ -119,20 +119,20 @@ class HttpServer:
         return HttpConnection(self) if self._tls is None else _Accepted(self, self._tls)
 
     def run(self, handshake: Coroutine[None, None, None]) -> None:
-        """Run a handshake beside everything else."""
+        """Run a TLS handshake in a task."""
         task = asyncio.create_task(handshake)
         self._shaking.add(task)
         task.add_done_callback(self._shaking.discard)
 
     def ended(self, connection: HttpConnection) -> None:
-        """Note that the request in work is answered."""
+        """Note that the request in progress is answered."""
         self.in_work.discard(connection)
         self._is_answered.set()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  # a deadline, not an error
-        """Answer what is in flight, then close every connection.
+        """Answer the requests in progress, then close every connection.
 
-        Each answer is the last one of its connection; what is not answered in time is broken off.
+        Each answer is the last one of its connection; requests not answered in time are cancelled.
         """
         for connection in self.open:
             connection.wind_down()
@@ -166,7 +166,7 @@ class _Accepted(asyncio.Protocol):
             self._server.run(self._shake_hands(transport, connection))
 
     async def _shake_hands(self, transport: asyncio.Transport, connection: HttpConnection) -> None:
-        if transport.is_closing():  # it made room before it began; nobody would tell the handshake
+        if transport.is_closing():  # closed for a newer one: the handshake would not notice that
             return
         try:
             encrypted = await asyncio.get_running_loop().start_tls(

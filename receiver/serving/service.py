@@ -1,4 +1,4 @@
-"""`receiver serve`: one process or several over the same sockets, from start to graceful end."""
+"""Runs the service: one process, or several that share its sockets, from start to graceful end."""
 
 from __future__ import annotations
 
@@ -46,32 +46,32 @@ if TYPE_CHECKING:
 _log = logging.getLogger("receiver")
 
 _RESTART_AFTER = timedelta(seconds=1)
-# For closing what is open, once requests and callbacks have ended.
+# For closing database and connections, once requests and callbacks have ended.
 _MARGIN = timedelta(seconds=30)
-# For the rest: then whatever is left in threads is left.
+# For the end of the process; after it, running threads are abandoned.
 _LEAVING_SECONDS = 2.0
 _OTHER_FILES = 512  # databases, callbacks, forwards, key hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """What the command line says; the rest stands in the configuration."""
+    """The options of the command line; the configuration has the rest."""
 
     config: Path
     processes: int = 1
-    verbose: bool = False  # log what was accepted, too
-    log_format: LogFormat | None = None  # how to log; None for what the configuration says
+    verbose: bool = False  # also log accepted notifications
+    log_format: LogFormat | None = None  # None for the format in the configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sockets:
-    """What all processes listen on: the webhook, operators' pages, the dashboard."""
+    """The sockets that all processes share."""
 
     webhook: Sequence[socket.socket]
-    ops: Sequence[socket.socket] = ()
-    pages: Sequence[socket.socket] = ()
-    heard: socket.socket | None = None  # by the process that serves the dashboard
-    told: socket.socket | None = None  # by all others
+    ops: Sequence[socket.socket] = ()  # metrics and probes
+    pages: Sequence[socket.socket] = ()  # the dashboard
+    heard: socket.socket | None = None  # where the process with the dashboard receives events
+    told: socket.socket | None = None  # where all others send them
 
 
 def run_service(options: ServiceOptions) -> int:
@@ -82,10 +82,10 @@ def run_service(options: ServiceOptions) -> int:
     """
     settings = load_settings(options.config)
     _log_as(options, settings)
-    # Until there is a handler it waits; unhandled, it would end the process.
+    # Blocked until there is a handler; unhandled, it would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     receiver, tls = settings.build(), TlsFiles.of(settings)
-    dashboard_access(settings)  # what is wrong with it is said before anybody listens
+    dashboard_access(settings)  # mistakes in it are reported before the sockets are opened
     pages_at = settings.dashboard.listen if settings.dashboard else None
     _raise_file_limit(settings.max_connections)
     sockets = _Sockets(
@@ -101,7 +101,7 @@ def run_service(options: ServiceOptions) -> int:
 
         heard, told = one_line()
         sockets = replace(sockets, heard=heard, told=told)
-    # Wrong settings are reported once, before there are processes.
+    # Faults of the inbox are reported once, before there are processes.
     asyncio.run(_try(receiver))
     service = Supervisor(
         _child,
@@ -136,7 +136,7 @@ def _child(options: ServiceOptions, sockets: _Sockets) -> None:
 def _run(
     receiver: Receiver, settings: ReceiverSettings, sockets: _Sockets, tls: TlsFiles | None
 ) -> None:
-    # uvloop reads on before a handshake of ours can begin, and its first bytes would be lost.
+    # uvloop reads before our TLS handshake can begin: the first bytes would be lost.
     run_service_loop(_serve(receiver, settings, sockets, tls), uvloop=tls is None)
 
 
@@ -159,12 +159,12 @@ async def _serve(
                 click.echo(f"process {os.getpid()} serves")
                 await stop.wait()
                 click.echo(f"process {os.getpid()} answers what is in flight, and ends")
-                receiver.wind_down()  # beside the answers, not after them
+                receiver.wind_down()  # now: callbacks drain while the last requests are answered
     _leave_soon()
 
 
 def _say_what_is_served(receiver: Receiver, settings: ReceiverSettings) -> None:
-    """Say where agents and operators find it, once for all processes."""
+    """Print the URLs for agents and operators, once for all processes."""
     if not is_first_process():
         return
     for sender in receiver.senders.values():
@@ -175,7 +175,7 @@ def _say_what_is_served(receiver: Receiver, settings: ReceiverSettings) -> None:
 
 
 def _leave_soon() -> None:
-    """End this process in a moment, whatever threads do: all is closed, and nothing waits for them.
+    """End this process in two seconds, even if threads still run: everything else is closed.
 
     A callback may hang in a thread of ours, of the loop's own pool, or in one that it started.
     """
@@ -198,7 +198,7 @@ def _flush() -> None:
 
 @contextlib.asynccontextmanager
 async def _operated(receiver: Receiver, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
-    """Answer operators, where that is configured."""
+    """Serve metrics and probes, if that is configured."""
     if not sockets:
         yield
         return
@@ -214,10 +214,10 @@ async def _operated(receiver: Receiver, sockets: Sequence[socket.socket]) -> Asy
 
 
 def dashboard_access(settings: ReceiverSettings) -> DashboardAccess | None:
-    """Return who may look at the dashboard; None if there is to be none.
+    """Return who may access the dashboard; None if it is not configured.
 
     Raises:
-        ConfigError: It needs a token, or what renders its pages.
+        ConfigError: It needs a token, or Jinja2 is not installed.
     """
     if settings.dashboard is None:
         return None
@@ -232,7 +232,7 @@ def dashboard_access(settings: ReceiverSettings) -> DashboardAccess | None:
 async def _looked_at(
     receiver: Receiver, settings: ReceiverSettings, sockets: _Sockets
 ) -> AsyncIterator[None]:
-    """Serve the dashboard, where that is configured: in the first process, for all of them."""
+    """Serve the dashboard, if that is configured: in the first process, for all of them."""
     access = dashboard_access(settings)
     if settings.dashboard is None or access is None:
         yield
@@ -263,7 +263,7 @@ async def _server(
     sockets: Sequence[socket.socket],
     tls: TlsFiles | None,
 ) -> AsyncIterator[None]:
-    """Accept connections; at the end accept none, and answer what is in flight."""
+    """Accept connections; at the end accept no more, and answer the requests in progress."""
     server = HttpServer(
         receiver.edge.begin,
         limits=settings.connection_limits,
@@ -286,22 +286,22 @@ async def _server(
 
 
 def _reload(watcher: SettingsWatcher, tls: TlsFiles | None) -> None:
-    """Read again what may change without a restart: the senders, and the certificate."""
+    """Reload the senders, and the certificate."""
     watcher.hang_up()
     if tls is None:
         return
     try:
         tls.reload()
     except ConfigError as exc:
-        _log.error("not reloaded, going on with what was loaded before: %s", exc)
+        _log.error("TLS certificate not reloaded, the old one stays in use: %s", exc)
         return
     _log.warning("reloaded the TLS certificate")
 
 
 def _raise_file_limit(max_connections: int) -> None:
-    """Let there be as many open files as connections are allowed, and what else there is."""
+    """Raise the limit of open files to what the allowed connections need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Sockets over the cap are open, too, until they are closed.
+    # Including accepted sockets above the cap, which are open until they are refused.
     wanted = max_connections + LISTEN_BACKLOG + _OTHER_FILES
     wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""TLS by certificate files, read again without a restart."""
+"""`TlsFiles`: the certificate and key of the service, which can be reloaded without a restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TlsFiles:
         key: The file of its private key, PEM, without a passphrase.
 
     Raises:
-        ConfigError: A file cannot be read, or the two do not belong together.
+        ConfigError: A file cannot be read, or the two do not match.
     """
 
     def __init__(self, certificate: Path, key: Path) -> None:
@@ -28,18 +28,18 @@ class TlsFiles:
 
     @classmethod
     def of(cls, settings: ReceiverSettings) -> Self | None:
-        """Return what the configuration names; None for no TLS."""
+        """Return the files that the configuration names; None without TLS."""
         if settings.tls is None:
             return None
         return cls(settings.folder / settings.tls.certificate, settings.folder / settings.tls.key)
 
     def reload(self) -> None:
-        """Read the files again: for connections from now on.
+        """Read the files again, for new connections.
 
         Raises:
-            ConfigError: As above; what was loaded before stays in use.
+            ConfigError: As above; the files loaded before stay in use.
         """
-        self._read()  # a context that fails half-way would serve one file's half
+        self._read()  # first into a new context: a failure must not leave one file's half in use
         self._load_into(self.context)
 
     def _read(self) -> ssl.SSLContext:

@@ -62,7 +62,7 @@ def test_a_misconfigured_audience_is_found_and_its_remedy_found_good(
     (tmp_path / "receiver.toml").write_text(text.replace("http://localhost:9000", url))
     without_key = receiver_command("check", "--url")
     assert (without_key.status, without_key.err) == (0, "")
-    assert "· key       not seen: --keys names the agent's key file" in without_key.out
+    assert "· key       not checked: give the agent's key file by --keys" in without_key.out
 
 
 def test_a_sender_that_is_not_configured_is_a_mistake(port: int, receiver_command: Run) -> None:
@@ -81,4 +81,4 @@ def test_a_sender_that_must_sign_otherwise_is_not_tried_by_jwt(
     (tmp_path / "receiver.toml").write_text(text + schemes)
     ran = receiver_command("check", "--url", "--keys", "keys.json")
     assert ran.status == 1
-    assert "must sign by http-message-signatures, jwt: leave it out" in ran.error
+    assert "must sign by http-message-signatures, jwt: leave --keys out" in ran.error

@@ -209,7 +209,7 @@ def test_what_is_no_dead_letter_is_told(receiver_command: Run) -> None:
 
     assert (ran.status, ran.error) == (
         1,
-        "1 not called back again: no dead letter, and wanted by a callback",
+        "1 not called back again: neither dead letters nor unmatched",
     )
     assert "1 dead letter called" in ran.out
 

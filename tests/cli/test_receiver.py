@@ -565,7 +565,7 @@ def test_check_says_who_does_not_sign(receiver_command: Run, config: Path) -> No
     config.write_text(UNSIGNED)
     ran = receiver_command("check")
     assert ran.status == 0
-    assert "sdk: unsigned-secret-only: nothing is verified but its secret" in ran.out
+    assert "sdk: unsigned-secret-only: only its secret is verified" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -512,7 +512,7 @@ def test_a_renewed_certificate_is_served_after_sighup(
 
     (tmp_path / "key.pem").write_text("not a key")
     service.process.send_signal(signal.SIGHUP)
-    kept = "not reloaded, going on with what was loaded before: tls: "
+    kept = "TLS certificate not reloaded, the old one stays in use: tls: "
     eventually_sync(lambda: service.output.read_text().count(kept) == int(processes))
     assert ssl.get_server_certificate(address, timeout=DEADLINE) == second
     assert service.stop() == 0

@@ -78,7 +78,7 @@ async def test_a_receiver_that_knows_itself_by_another_url_is_an_audience_at_fau
     [link] = [one for one in await check_public_url(probe) if one.holds is False]
     assert link.name == "audience"
     assert probe.url in link.says
-    assert "http://localhost:9000/a2a/push is expected: set `url`" in link.says
+    assert "http://localhost:9000/a2a/push: set `url`" in link.says
     without_key = await check_public_url(replace(probe, key=None))
     assert faults(without_key) == ["audience"]
 
@@ -113,7 +113,7 @@ async def test_nobody_who_listens_is_the_proxys_link(way: Way) -> None:
     probe = replace(await way(), url=f"http://127.0.0.1:{free_port()}/a2a/push")
     [found] = [link for link in await check_public_url(probe) if link.name == "proxy"]
     assert found.holds is False
-    assert "nobody listens" in found.says
+    assert "nothing listens" in found.says
 
 
 async def test_plain_http_where_tls_is_expected_is_tls(way: Way) -> None:
@@ -169,7 +169,7 @@ async def test_a_receiver_that_runs_with_another_configuration_is_told_so(way: W
     probe = await way(url="http://localhost:9000")
     [link] = [one for one in await check_public_url(probe) if one.holds is False]
     assert link.name == "audience"
-    assert "than its configuration here" in link.says
+    assert "than this configuration" in link.says
 
 
 async def test_nothing_is_said_to_hold_that_the_receiver_did_not_come_to(way: Way) -> None:
@@ -226,13 +226,13 @@ def _answers_json(body: bytes) -> Callable[[web.Request, str], Awaitable[web.Res
 
 
 PROXIES = {
-    "takes it for itself": _strips_authorization,
+    "the proxy removes it": _strips_authorization,
     "the body was changed": _changes_the_body,
     "does not reach it": _is_a_gateway_to_nowhere,
     "a redirect to https://elsewhere.example.com/": _redirects,
-    "something else takes the notifications": _takes_everything,
-    "answered 404, and not by a receiver of ours": _answers_json(b'{"code":"not_found"}'),
-    "answered 404, and not by a receiver": _answers_json(b'{"code":"\\u001b[31mNoSuchKey"}'),
+    "another server accepts the notifications": _takes_everything,
+    "answered 404, but not by this receiver": _answers_json(b'{"code":"not_found"}'),
+    "answered 404, but not by this": _answers_json(b'{"code":"\\u001b[31mNoSuchKey"}'),
     "the proxy answers itself": _answers_json(b"[" * 60_000),
 }
 

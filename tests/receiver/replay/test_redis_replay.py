@@ -145,7 +145,7 @@ async def test_a_server_that_is_away_is_a_storage_error_and_comes_back(
 
     await eventually(reserves)
     await replay.close()
-    assert "remembered by the inbox alone" in caplog.text
+    assert "only the inbox remembers id" in caplog.text
 
 
 async def test_an_id_that_is_reserved_while_it_is_closed_can_be_let_go(
