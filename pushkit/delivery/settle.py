@@ -89,7 +89,7 @@ class Settler:
         asked = {_line_of(line) for line in lines}
         current = yield from self.subscriptions.lock_current(list(asked), wait=wait)
         missing = [] if wait else asked.difference(current)
-        held = (yield from self.subscriptions.there(list(missing))) if missing else ()
+        held = (yield from self.subscriptions.existing(list(missing))) if missing else ()
         since = time.perf_counter()
         now = yield from self.database.now()
         mine = sorted((line for line in lines if _line_of(line) not in held), key=_by_destination)

@@ -1,8 +1,8 @@
 """Many deadlines over one timer.
 
-A timer each costs more than the rest of a request that goes well, and almost all of them are called
-off. Here one timer waits for the earliest of them, and looks who is due: a deadline comes up to a
-tick late, and never early.
+A timer for each would cost more than the rest of a successful request, and almost all of them are
+cleared. So one timer waits for the earliest deadline, and then finds all that have passed: a
+deadline expires up to a tick late, and never early.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import asyncio
 import math
 from typing import Final, Protocol
 
-_TICK: Final = 0.05
+_TICK: Final = 0.05  # seconds
 
 
 class Expires(Protocol):
-    """What has to be done by a moment."""
+    """An object with a deadline."""
 
     def expire(self) -> None:
-        """Be told that the moment has come."""
+        """Handle that the deadline has passed."""
         ...
 
 
 class Deadlines:
-    """Who has to be done by when, by the event loop's clock; one deadline each."""
+    """The deadlines of objects, one each, by the event loop's clock."""
 
     def __init__(self) -> None:
         self._when: dict[Expires, float] = {}
@@ -31,17 +31,17 @@ class Deadlines:
         self._next = math.inf
 
     def set(self, owner: Expires, when: float) -> None:
-        """Set an owner's deadline, in place of the one that it had."""
+        """Set an owner's deadline, or replace it."""
         self._when[owner] = when
         if when < self._next:
             self._wait_until(when)
 
     def clear(self, owner: Expires) -> None:
-        """Call an owner's deadline off; nothing happens where there is none."""
+        """Remove an owner's deadline, if it has one."""
         self._when.pop(owner, None)
 
     def close(self) -> None:
-        """Call all of them off."""
+        """Remove all deadlines."""
         self._when.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -51,9 +51,9 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
         self._next = when
-        self._timer = asyncio.get_running_loop().call_at(when, self._look)
+        self._timer = asyncio.get_running_loop().call_at(when, self._expire_due)
 
-    def _look(self) -> None:
+    def _expire_due(self) -> None:
         now = asyncio.get_running_loop().time()
         due = [owner for owner, when in self._when.items() if when <= now]
         for owner in due:

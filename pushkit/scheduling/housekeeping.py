@@ -1,4 +1,4 @@
-"""Housekeeping: what has been finished for long goes, beside the traffic."""
+"""Housekeeping: deletes rows whose retention is over, in the background."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _INTERVAL = timedelta(minutes=10)
 
 
 class Housekeeper:
-    """Deletes what may go, again and again. Several at once, in other processes, do no harm."""
+    """Deletes old rows at intervals. Several housekeepers may run at once, in other processes."""
 
     def __init__(
         self,
-        store: str,  # what is kept, for the log: `outbox`, `inbox`
-        # Deletes what a retention does not keep, and returns how many that was.
+        store: str,  # the name of the store, for the log: `outbox`, `inbox`
+        # Deletes the rows whose retention is over, and returns how many.
         retain: Callable[[], Awaitable[int]],
         *,
         log: logging.Logger,
-        interval: timedelta = _INTERVAL,  # how long to rest in between
+        interval: timedelta = _INTERVAL,  # how long to pause in between
     ) -> None:
         self._store = store
         self._retain = retain
@@ -32,23 +32,23 @@ class Housekeeper:
         self._interval = interval
 
     async def run(self) -> None:
-        """Keep house until cancelled; a fault is logged and outlived."""
+        """Delete old rows until cancelled; errors are logged, and do not end the loop."""
         while True:
             try:
                 await self.run_once()
             except StorageError as exc:
-                said = "housekeeping: the %s is out of reach: %s; trying again later"
+                text = "housekeeping: the %s is out of reach: %s; trying again later"
                 self._faults.say(
-                    type(exc.__cause__).__name__, logging.ERROR, said, self._store, exc
+                    type(exc.__cause__).__name__, logging.ERROR, text, self._store, exc
                 )
             except Exception as exc:  # noqa: BLE001  # the top of a worker loop
-                said = "housekeeping: failed unexpectedly; trying again later"
-                self._faults.say(type(exc).__name__, logging.ERROR, said, exc_info=exc)
+                text = "housekeeping: failed unexpectedly; trying again later"
+                self._faults.say(type(exc).__name__, logging.ERROR, text, exc_info=exc)
             await asyncio.sleep(self._interval.total_seconds())
 
     async def run_once(self) -> int:
-        """Delete what may go; return how many that was."""
-        purged = await self._retain()
-        if purged:
-            self._log.info("housekeeping: %d finished, deleted from the %s", purged, self._store)
-        return purged
+        """Delete old rows once; return how many."""
+        deleted = await self._retain()
+        if deleted:
+            self._log.info("housekeeping: %d finished, deleted from the %s", deleted, self._store)
+        return deleted

@@ -1,8 +1,8 @@
-"""The pump: claim, process, settle, for whatever a store hands out under leases.
+"""The pump: a loop that claims items, and processes each of them in a slot.
 
 `run()` is a thin loop over `fill()`, which keeps every free slot busy: a slow item holds one slot,
 not a batch. `run_once()` does one whole round and waits for it, for tests and for callers that pump
-by hand. An item that was stored in a slot, and never waited for one, comes in by `begin()`.
+by hand. `begin()` starts an item that was stored in a slot, and needs no claim.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Item = TypeVar("Item")
 _log = logging.getLogger("pushkit.scheduling")
 
 _AFTER_FAULT = timedelta(seconds=1)
-# Items may be due and yet not given out, because their destination is at its limit.
+# Items may be due and yet not claimed, because their destination is at its limit.
 _MIN_PAUSE = timedelta(milliseconds=50)
 
 
 class Slots:
-    """Places for items in work, taken and freed in whatever thread.
+    """Slots for items in progress, taken and freed in any thread.
 
-    Claims share them out among all that is due. While they are open, an item may also take one the
-    moment it is stored, unless something waits for a claim.
+    Claims share the slots out among all due items. While the slots are open, an item may also take
+    one as it is stored, unless another item waits for a claim.
 
     Attributes:
-        is_open: Whether items take slots by themselves.
+        is_open: Whether items may take slots as they are stored.
     """
 
     def __init__(self, number: int) -> None:
@@ -45,21 +45,21 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """How many are free."""
+        """How many slots are free."""
         return self._free
 
     def take(self, most: int | None = None) -> int:
-        """Take as many as are free, up to a number if one is given; return how many that are."""
+        """Take the free slots, `most` at most if given; return how many."""
         with self._lock:
             taken = self._free if most is None else min(self._free, most)
             self._free -= taken
             return taken
 
     def take_for_claim(self) -> int:
-        """Take free slots for a claim, which looks after all that wait until now.
+        """Take free slots for a claim, which finds all items that wait until now.
 
-        While items take slots by themselves, some are left to them: or they would all have to wait
-        for the next claim, and so on.
+        While the slots are open, a quarter is left for items that are stored meanwhile: otherwise
+        all of them would have to wait for the next claim, and so on.
         """
         if not self.is_open:
             return self.take()
@@ -67,32 +67,32 @@ class Slots:
         return self.take(free - free // 4)
 
     def let_wait(self) -> None:
-        """Note that something waits for the next claim."""
+        """Note that an item waits for the next claim."""
         self._some_wait = True
 
     def give_back(self, number: int) -> None:
-        """Free some."""
+        """Free slots."""
         with self._lock:
             self._free += number
 
 
 class Pump(Generic[Item]):
-    """Keeps items flowing."""
+    """Claims items and processes them, as many at once as there are slots."""
 
     def __init__(
         self,
         name: str,
         *,
-        # Takes items that are due, and a slot for each.
+        # Claims items that are due, and takes a slot for each.
         claim: Callable[[], Awaitable[Sequence[Item]]],
-        # Works on one item and settles it; returns the one that follows it into its slot.
+        # Processes and settles one item; returns the item that follows it in its slot, if any.
         process: Callable[[Item], Awaitable[Item | None]],
-        # Says how long until `claim` may find something; None for nothing in sight.
+        # Returns how long until `claim` may find an item; None if none is unfinished.
         until_due: Callable[[], Awaitable[timedelta | None]],
         slots: Slots,  # how many items at once
-        # How long to wait at most before looking again, where nobody says `wake`.
+        # The longest pause between two claims, if `wake` is not called.
         longest_pause: timedelta = timedelta(seconds=30),
-        # Hears that an item's slot is free again, and says whether to look for more.
+        # Called when an item's slot is free again; returns whether to claim at once.
         ended: Callable[[Item], bool] = lambda _: True,
     ) -> None:
         self._name = name
@@ -108,12 +108,12 @@ class Pump(Generic[Item]):
         self._faults = RepeatedLog(_log)
 
     def wake(self) -> None:
-        """Look for work now: something was added."""
+        """Claim now: an item was added."""
         self._awake.set()
 
     async def run(self) -> None:
-        """Pump until cancelled; a fault is logged and outlived."""
-        self._awake = asyncio.Event()  # the one before may belong to another event loop
+        """Claim and process until cancelled; errors are logged, and do not end the loop."""
+        self._awake = asyncio.Event()  # the old one may belong to another event loop
         while True:
             self._awake.clear()
             pause = await self._round()
@@ -123,19 +123,19 @@ class Pump(Generic[Item]):
                     await self._awake.wait()
 
     async def run_once(self) -> int:
-        """Claim once what is due, process it to the end, and return how many items that was."""
+        """Claim the due items once, wait until they are processed, and return how many."""
         started = await self.fill()
         await self.drain()
         return started
 
     async def fill(self) -> int:
-        """Start on what is due, as far as slots are free; return how many items that was.
+        """Claim and start due items in the free slots; return how many.
 
-        Whoever is cancelled in here leaves no item behind that was claimed and is worked on by
-        nobody: the claim goes on, and `drain` waits for it.
+        If the caller is cancelled, the claim continues, so that no claimed item is left without
+        processing; `drain` waits for it.
         """
         if not self._slots.free:
-            self._slots.let_wait()  # or whoever follows into his own slot might never leave it
+            self._slots.let_wait()  # or items that follow one another may never free their slot
             return 0
         filling = asyncio.create_task(self._start())
         self._filling.add(filling)
@@ -145,15 +145,15 @@ class Pump(Generic[Item]):
     def _filled(self, filling: asyncio.Task[int]) -> None:
         self._filling.discard(filling)
         if not filling.cancelled():
-            filling.exception()  # whoever was cancelled does not hear of it, and nobody else need
+            filling.exception()  # if the caller was cancelled, nothing awaits it
 
     async def drain(self) -> None:
-        """Wait for the items that are in work."""
+        """Wait for the items in progress."""
         while self._running or self._filling:
             await asyncio.wait({*self._running, *self._filling})
 
     async def finish(self, within: timedelta) -> None:
-        """Wait for the items that are in work, and break off what is not done by then."""
+        """Wait for the items in progress, and cancel those that are not done by then."""
         try:
             async with asyncio.timeout(within.total_seconds()):
                 await self.drain()
@@ -161,7 +161,7 @@ class Pump(Generic[Item]):
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Break off what is in work, and claims; the items come back with their leases."""
+        """Cancel claims and items in progress; the items are due again when their leases end."""
         while tasks := {*self._running, *self._filling}:
             for task in tasks:
                 task.cancel()
@@ -172,7 +172,7 @@ class Pump(Generic[Item]):
             await self.fill()
             return await self._pause()
         except Exception as exc:  # noqa: BLE001  # the top of a worker loop
-            self._tell(exc, "the database is out of reach", "trying again")
+            self._log_fault(exc, "the database is out of reach", "trying again")
         return _AFTER_FAULT
 
     async def _start(self) -> int:
@@ -182,13 +182,13 @@ class Pump(Generic[Item]):
         return len(items)
 
     def begin(self, item: Item) -> None:
-        """Start on an item whose slot is taken already."""
+        """Start an item whose slot is taken already."""
         task = asyncio.get_running_loop().create_task(self._guard(item))
         self._running[task] = item
         task.add_done_callback(self._finished)
 
     def let_go(self, task: asyncio.Task[None]) -> None:
-        """Free the slot of an item whose work goes on: it is the caller's from here on."""
+        """Free the slot of an item in progress, whose task the caller owns from now on."""
         self._finished(task)
 
     async def _guard(self, item: Item) -> None:
@@ -200,35 +200,35 @@ class Pump(Generic[Item]):
 
     def leave_to_lease(self, fault: Exception) -> None:
         """Log why an item could not be settled."""
-        self._tell(fault, "could not be settled", "it comes back with its lease")
+        self._log_fault(fault, "could not be settled", "it is due again when its lease ends")
 
     def keep_trying(self, fault: StorageError) -> None:
         """Log why an item cannot be settled yet."""
-        self._tell(fault, "cannot be settled", "it is tried until it can be")
+        self._log_fault(fault, "cannot be settled", "trying again")
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         if task not in self._running:
-            return  # let go before
+            return  # `let_go` was called before
         item = self._running.pop(task)
         self._slots.give_back(1)
         if self._ended(item):
             self._awake.set()
 
-    def _tell(self, fault: Exception, of_storage: str, then: str) -> None:
-        """Log a fault, once per kind and interval: what fails may fail for every item."""
+    def _log_fault(self, fault: Exception, of_storage: str, then: str) -> None:
+        """Log a fault once per kind and interval: every item may fail alike."""
         if isinstance(fault, StorageError):
             cause = (then, type(fault).__name__, type(fault.__cause__).__name__)
-            said = "%s: %s: %s; %s"
-            self._faults.say(cause, logging.ERROR, said, self._name, of_storage, fault, then)
+            text = "%s: %s: %s; %s"
+            self._faults.say(cause, logging.ERROR, text, self._name, of_storage, fault, then)
             return
-        said = "%s: failed unexpectedly; %s"
+        text = "%s: failed unexpectedly; %s"
         self._faults.say(
-            (then, type(fault).__name__), logging.ERROR, said, self._name, then, exc_info=fault
+            (then, type(fault).__name__), logging.ERROR, text, self._name, then, exc_info=fault
         )
 
     async def _pause(self) -> timedelta:
         if not self._slots.free:
-            return self._longest_pause  # whatever ends wakes the loop
+            return self._longest_pause  # the end of an item wakes the loop
         due = await self._until_due()
         return (
             self._longest_pause if due is None else min(max(due, _MIN_PAUSE), self._longest_pause)
@@ -236,8 +236,8 @@ class Pump(Generic[Item]):
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it ends: before Python 3.12, `wait_for` in a driver may swallow one."""
-    if not task.cancelling():  # a second one would break off what ends well after the first
+    """Cancel a task until it ends: before Python 3.12, `wait_for` may swallow a cancellation."""
+    if not task.cancelling():  # a second cancellation would interrupt its clean-up
         task.cancel()
     while (await asyncio.wait([task], timeout=1))[1]:
         task.cancel()

@@ -1,8 +1,8 @@
 """When to try again, as a pure function over tenacity's own wait and stop objects.
 
-tenacity's loop sleeps in memory; a retry here may be a day and a restart away. So only its
-arithmetic is used: a policy is asked once per failed attempt, with the number of attempts and the
-age of the work, both read from the database. What is over within seconds, `persist` sleeps out.
+tenacity's loop sleeps in memory; a retry of a delivery may be a day and a restart away. So only its
+arithmetic is used: a policy is called once per failed attempt, with the number of attempts and the
+age of the work, both read from the database. `persist` sleeps in memory, for faults of seconds.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _FIRST_FRUITLESS_WAIT = timedelta(seconds=1)
 _LONGEST_FRUITLESS_WAIT = timedelta(minutes=5)
 
 
-class wait_schedule(wait_base):  # noqa: N801  # named as tenacity names its own
+class wait_schedule(wait_base):  # noqa: N801  # named like tenacity's own
     """Wait by a list of seconds, one per attempt, each spread by ± `jitter`.
 
     The last entry repeats for attempts beyond the list; a stop object decides when to give up.
 
     Raises:
-        ConfigError: No wait at all, a negative one, or a jitter that is not from 0 to under 1.
+        ConfigError: The list is empty, a wait is negative, or the jitter is not from 0 to under 1.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class RetryPolicy:
 
     Attributes:
         wait: tenacity's wait object: seconds after the n-th failed attempt.
-        stop: tenacity's stop object: given up when true; `seconds_since_start` is the age that
-            the work will have at the next attempt.
+        stop: tenacity's stop object: the work is given up when it returns True;
+            `seconds_since_start` is the age that the work will have at the next attempt.
     """
 
     wait: wait_base = field(default_factory=wait_schedule)
@@ -109,33 +109,34 @@ def next_attempt(
 
 
 def gives_up(policy: RetryPolicy, *, attempts: int, since: datetime, now: datetime) -> bool:
-    """Say whether work with this many failed attempts has been given up at this moment."""
+    """Return whether work with so many failed attempts is given up at this time."""
     return bool(policy.stop(_call_state(attempts, now - since)))
 
 
 def after_fruitless_claims(claims: int) -> timedelta:
     """Return how long to wait after so many claims in a row that made no request.
 
-    Whatever keeps them from it (a process that dies, a key that is out of reach) is no fault of the
-    webhook: its schedule is not used up, and nothing is given up.
+    The cause (a process that died, a key that is out of reach) is not a fault of the webhook: its
+    schedule is not used up, and nothing is given up.
     """
     if claims < 1:
         return timedelta(0)
-    doublings = min(claims - 1, 20)  # beyond it, the longest wait is long reached
+    doublings = min(claims - 1, 20)  # far beyond the longest wait
     return min(_FIRST_FRUITLESS_WAIT * (1 << doublings), _LONGEST_FRUITLESS_WAIT)
 
 
 async def persist(
     call: Callable[[], Awaitable[T]], *, through: type[Exception], within: timedelta
 ) -> T:
-    """Call until it succeeds, through errors of one kind, at growing intervals of up to 2 s.
+    """Call until it succeeds, despite errors of one type, at growing intervals of up to 2 s.
 
     Args:
-        through: The kind of error; any other is raised at once.
-        within: For how long after the first call: then the last error is raised.
+        call: The call.
+        through: The type of error; any other is raised at once.
+        within: How long to repeat the call: then the last error is raised.
     """
     try:
-        return await call()  # what succeeds at once pays for no machinery
+        return await call()  # success at once does not pay for tenacity
     except through:
         pass
     attempts = AsyncRetrying(
@@ -157,5 +158,5 @@ def _call_state(attempts: int, age: timedelta) -> RetryCallState:
     return state
 
 
-# tenacity hands its own loop to wait and stop objects; ours has none.
+# tenacity passes its own loop to wait and stop objects; there is none here.
 _NOTHING = Retrying()

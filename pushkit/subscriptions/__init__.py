@@ -1,1 +1,1 @@
-"""Who wants to hear of which task, and where."""
+"""Subscriptions: who wants updates of which task, and at which webhook."""

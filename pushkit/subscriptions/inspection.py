@@ -1,4 +1,4 @@
-"""Looking at the subscriptions of all owners, for operators; as scripts."""
+"""Reading the subscriptions of all owners for operators, as scripts."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _COLUMNS = ("tenant", "owner", "task_id", "origin")
 
 @record(frozen=True, slots=True, kw_only=True)
 class SubscriptionFilter:
-    """Which subscriptions; None is any."""
+    """A filter of subscriptions; None is any."""
 
-    state: SubscriptionState | None = None  # where it stands; by default any but withdrawn ones
+    state: SubscriptionState | None = None  # the state; None is any but withdrawn
     tenant: str | None = None  # the tenant; empty is the one without a name
     owner: str | None = None  # the owner; empty likewise
     task_id: str | None = None  # the task
     origin: str | None = None  # the destination, as `https://host:port`
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
-        """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
+        """Return the conditions in SQL, and their parameters, numbered after `after` others."""
         wanted = {column: getattr(self, column) for column in _COLUMNS}
         return conditions(wanted, _WHERE[self.state], after=after)
 
 
 class SubscriptionInspection:
-    """Scripts that only read; what they return carries no token and no credentials."""
+    """Scripts that only read; the subscriptions that they return have no token or credentials."""
 
     def find(
         self, wanted: SubscriptionFilter, *, after: str | None, limit: int
@@ -50,10 +50,10 @@ class SubscriptionInspection:
     def browse(
         self, wanted: SubscriptionFilter, *, before: str | None, limit: int
     ) -> Script[Page[Subscription]]:
-        """Return a page of subscriptions, newest first, of any number in the same time.
+        """Return a page of subscriptions, newest first, in the same time however many there are.
 
         Args:
-            wanted: Which. A task without a tenant is one of the tenant without a name.
+            wanted: The filter. A task id without a tenant means one of the tenant without a name.
         """
         older, start = ("id < $1" if before else "$1 = ''"), before or ""
         values: tuple[str, ...] = (start,)
@@ -67,7 +67,7 @@ class SubscriptionInspection:
         return page.showing(map(read_subscription, page.items))
 
     def show(self, subscription_id: str) -> Script[Subscription | None]:
-        """Return one subscription, a withdrawn one too; None if there is none."""
+        """Return one subscription, also a withdrawn one; None if there is none."""
         rows = yield Statement(
             "SELECT * FROM pushkit_subscriptions WHERE id = $1", (subscription_id,)
         )

@@ -15,18 +15,18 @@ from pushkit.record import record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which updates a subscription wants; by default, every one.
+    """The updates that a subscription wants; by default, all.
 
     Attributes:
-        states: Of updates that name a state, only these; None for all. Artifacts and messages name
-            none: leave them out by `kinds`.
+        states: Drop updates with another state than these; None for all states. Artifacts and
+            messages have no state: leave them out by `kinds`.
         kinds: Only these kinds; None for all.
-        last_chunk_only: Of artifacts, only updates marked as the last chunk. Agents stream an
-            artifact token by token, and each chunk would be a notification. An artifact that is
-            sent whole but not marked so is left out too.
+        last_chunk_only: Drop artifact updates that are not marked as the last chunk. Agents stream
+            an artifact token by token, and each chunk would be a notification. An artifact that is
+            sent whole but not marked so is dropped too.
 
     Raises:
-        ConfigError: A state or a kind that there is not.
+        ConfigError: A state or a kind is unknown.
     """
 
     states: Collection[TaskState | str] | None = None
@@ -38,7 +38,7 @@ class Filter:
         object.__setattr__(self, "kinds", _members("kinds", UpdateKind, self.kinds))
 
     def accepts(self, update: AnyUpdate) -> bool:
-        """Say whether an update is wanted."""
+        """Return whether an update is wanted."""
         if self.kinds is not None and update.kind not in self.kinds:
             return False
         if self.last_chunk_only and update.is_partial:
@@ -64,23 +64,23 @@ EVERYTHING = Filter()
 
 
 class Profile(StrEnum):
-    """How notifications of a subscription are signed (wire profile §3)."""
+    """The way in which notifications of a subscription are signed (wire profile §3)."""
 
     STANDARD = "standard"
     A2A_SAMPLES = "a2a-samples"
-    """RS256 and no `aud`: the first samples' verifier refuses a token that has one."""
+    """RS256 without `aud`: the verifier of the first samples refuses a token that has one."""
 
 
 class SubscriptionState(StrEnum):
-    """Where a subscription stands."""
+    """The state of a subscription."""
 
     ACTIVE = "active"
     PAUSED = "paused"
-    """Its deliveries are kept back."""
+    """Its deliveries wait until it is resumed."""
     DISABLED = "disabled"
-    """It gets nothing any more, until it is enabled or registered again."""
+    """It gets no updates until it is enabled or registered again."""
     WITHDRAWN = "withdrawn"
-    """Its task has ended and nothing of it is unfinished: kept for what may be sent again."""
+    """Its task has ended and all its deliveries are finished: it is kept for redrives."""
 
 
 class DisabledBy(StrEnum):
@@ -89,14 +89,14 @@ class DisabledBy(StrEnum):
     GONE = "gone"
     """Its webhook answered 410."""
     FAILING = "failing"
-    """Its webhook did nothing but fail for too long."""
+    """Every attempt failed for too long."""
     OPERATOR = "operator"
-    """Somebody: `pushkit subscriptions disable`, or `PushSender.disable()`."""
+    """`pushkit subscriptions disable`, or `PushSender.disable()`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionKey:
-    """What identifies a subscription: setting the same key again changes it, keeping its `seq`."""
+    """The key of a subscription: setting the same key again changes it, and keeps its `seq`."""
 
     tenant: str
     task_id: str
@@ -112,23 +112,22 @@ class Subscription:
         id: The row's own id, new for each subscription that is created.
         key: Tenant, task, owner and config id.
         version: The A2A version of its bodies, chosen when it was registered.
-        config: URL and schemes; token and credentials are left out, except for an attempt.
+        config: URL and schemes; token and credentials are there only during an attempt.
         has_token: Whether it has a token.
         has_credentials: Whether it has credentials.
         origin: Scheme, host and port of the URL.
-        profile: How it is signed.
+        profile: How its notifications are signed.
         last_seq: The `seq` of its newest update; 0 before the first.
         wanted: Which updates it wants.
-        active: False once it was disabled: by 410 Gone, by nothing but failures for too long, or
-            by somebody.
-        paused: Whether its deliveries are kept back.
-        ended: Whether its task has ended: it goes once nothing of it is unfinished.
+        active: Whether it is not disabled (see `DisabledBy`).
+        paused: Whether its deliveries wait until it is resumed.
+        ended: Whether its task has ended: it is withdrawn once all its deliveries are finished.
         failing_since: The first failure after the last success, if any.
         created_at: When it was first registered.
         disabled_by: Who or what disabled it, if it is disabled and that is known.
-        disabled_at: When that was.
-        withdrawn: Whether it is out of view, its task ended and all of it finished.
-        replaced: Whether registering it changed one that was there; what is read back says False.
+        disabled_at: When it was disabled.
+        withdrawn: Whether it was withdrawn (see `SubscriptionState`).
+        replaced: Whether registering it changed an existing one; False when it is read back.
         revision: It grows whenever URL, secrets, version or profile may have changed.
     """
 
@@ -155,7 +154,7 @@ class Subscription:
 
     @property
     def state(self) -> SubscriptionState:
-        """Where it stands."""
+        """The state."""
         if self.withdrawn:
             return SubscriptionState.WITHDRAWN
         if not self.active:
@@ -164,43 +163,42 @@ class Subscription:
 
 
 class Current(NamedTuple):
-    """What of a subscription decides on what follows an attempt."""
+    """The fields of a subscription that are needed to settle an attempt (see `Subscription`)."""
 
-    id: str  # the subscription's own id; the others are of the same name there
-    url: str  # where it points
+    id: str
+    url: str
     revision: int
-    active: bool  # whether it is not disabled
-    ended: bool  # whether its task has ended
-    # Since when nothing but failures came back; None after a success.
+    active: bool
+    ended: bool
     failing_since: datetime | None
 
 
 class Recipient(NamedTuple):
-    """What of a subscription decides on its deliveries: read for every update."""
+    """The fields of a subscription that are needed to store an update (see `Subscription`)."""
 
-    id: str  # the subscription's own id; the others are of the same name there
+    id: str
     tenant: str
     task_id: str
     owner: str
     config_id: str
-    version: WireVersion  # the version of its bodies
-    origin: str  # the destination
-    last_seq: int  # the `seq` of its newest update
-    wanted: Filter  # which updates it wants
-    paused: bool  # whether its deliveries are kept back
-    ended: bool  # whether its task has ended
+    version: WireVersion
+    origin: str
+    last_seq: int
+    wanted: Filter
+    paused: bool
+    ended: bool
     revision: int
     waits_until: int = 0  # until when its destination waits, in microseconds since the epoch
     failures: int = 0  # how many failures in a row its destination has
 
     @property
     def destination(self) -> tuple[str, str, str]:
-        """What tells its destination from others: tenant, owner and origin."""
+        """Its destination: tenant, owner and origin."""
         return (self.tenant, self.owner, self.origin)
 
     @classmethod
     def of(cls, subscription: Subscription) -> Self:
-        """Return what a subscription is as a recipient."""
+        """Return the recipient of a subscription."""
         return cls(
             id=subscription.id,
             tenant=subscription.key.tenant,

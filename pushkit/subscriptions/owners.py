@@ -1,4 +1,4 @@
-"""What one owner has, and what its destinations have proved, as scripts."""
+"""Owners, as scripts: how much each one has stored, and the URLs that it proved to own."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pushkit.storage.script import Script, Statement, from_micros, to_micros
 
 
 class Owner(NamedTuple):
-    """Whom a URL proved something to; of the same name in another tenant, it is another one."""
+    """An owner; the same name in another tenant is another owner."""
 
     tenant: str
     name: str
 
 
 class OwnerStore:
-    """Scripts over what belongs to an owner.
+    """Scripts over the subscriptions, deliveries and proved URLs of an owner.
 
-    What one may have is counted by the owner's name: whoever may name a tenant would otherwise have
-    as much again in each.
+    Quotas count by the owner's name alone: a client that chooses the tenant would otherwise have
+    the quota again in each.
     """
 
     def subscriptions(self, owner: str, limit: int) -> Script[int]:
@@ -35,7 +35,7 @@ class OwnerStore:
     def backlog(self, owner: str, limit: int) -> Script[int]:
         """Return how many deliveries to an owner are unfinished, at most `limit`.
 
-        Through the subscriptions: an index of deliveries by owner would cost every delivery.
+        It joins the subscriptions: an index of deliveries by owner would cost every delivery.
         """
         rows = yield Statement(
             "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_subscriptions s"
@@ -47,7 +47,7 @@ class OwnerStore:
         return int(rows[0]["found"])
 
     def proved_at(self, owner: Owner, url: str, *, since: datetime) -> Script[datetime | None]:
-        """Return when a URL proved, since then, that it wants what this owner asked for."""
+        """Return when a URL proved to be this owner's, if it did so after `since`."""
         rows = yield Statement(
             "SELECT proved_at FROM pushkit_proved_urls"
             " WHERE tenant = $1 AND owner = $2 AND url_sha256 = $3 AND proved_at > $4",
@@ -56,7 +56,7 @@ class OwnerStore:
         return from_micros(rows[0]["proved_at"]) if rows else None
 
     def prove(self, owner: Owner, url: str, *, now: datetime, since: datetime) -> Script[None]:
-        """Note that a URL has proved it, and forget proofs from before `since`."""
+        """Store that a URL proved to be this owner's, and delete proofs from before `since`."""
         yield Statement(
             "DELETE FROM pushkit_proved_urls WHERE proved_at <= $1", (to_micros(since),)
         )

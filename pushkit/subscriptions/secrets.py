@@ -20,7 +20,7 @@ class Secrets:
 
 @record(frozen=True, slots=True, kw_only=True)
 class StoredSubscription:
-    """A subscription with its secrets as they are stored: what an attempt needs."""
+    """A subscription with its secrets as they are stored, for an attempt."""
 
     subscription: Subscription
     secrets: Secrets
@@ -40,7 +40,7 @@ def open_subscription(vault: Vault, stored: StoredSubscription) -> Subscription:
     """Return a subscription with its secrets, for an attempt.
 
     Raises:
-        SealedSecretError: One of them cannot be opened: the message says why, and for whom.
+        SealedSecretError: A secret cannot be opened; the message names it and the reason.
     """
     subscription, secrets = stored.subscription, stored.secrets
     config = subscription.config

@@ -47,7 +47,7 @@ _ACTIVE_OF_TASK = (
 class SubscriptionStore:
     """Scripts over `pushkit_subscriptions`.
 
-    What they return carries no token and no credentials, except for who makes attempts.
+    They return subscriptions without token and credentials, except in a `StoredSubscription`.
     """
 
     def put(
@@ -65,7 +65,7 @@ class SubscriptionStore:
     ) -> Script[Subscription]:
         """Create a subscription, or change the one of this key, which keeps its id and `seq`.
 
-        A new one counts on after `last_seq`.
+        A new one continues after `last_seq`.
         """
         secrets = seal_secrets(vault, key, config)
         rows = yield Statement(
@@ -100,7 +100,7 @@ class SubscriptionStore:
         return read_subscription(rows[0])
 
     def last_seq(self, key: SubscriptionKey) -> Script[int]:
-        """Return the highest `seq` that a key's removed subscriptions came to; 0 without any.
+        """Return the highest `seq` of a key's removed subscriptions; 0 without any.
 
         Reads every delivery of the task.
         """
@@ -173,13 +173,13 @@ class SubscriptionStore:
     ) -> Script[list[Recipient]]:
         """Return every owner's active subscriptions to some tasks, and hold their rows.
 
-        In id order, like everybody who locks several: two callers cannot deadlock. Whoever adds to
-        a subscription's deliveries, or finishes one, holds its row until the transaction ends, so
-        that between them the mark of the oldest is never lost.
+        They are locked in id order, as everywhere, so that two transactions cannot deadlock. A
+        transaction that adds or finishes a delivery holds the subscription's row until it ends, so
+        that the mark of the queue's head is never lost.
 
         Args:
             tasks: Tenant and id of each; at least one.
-            wait: Whether to wait for rows that somebody holds, or to leave them out.
+            wait: Whether to wait for rows that other transactions hold, or to leave them out.
         """
         filled = padded(tasks)
         rows = yield Statement(
@@ -187,7 +187,7 @@ class SubscriptionStore:
             " s.last_seq, s.filter, s.paused, s.ended, s.revision,"
             " COALESCE(h.until, 0) AS until,"
             f" COALESCE(h.failures, 0) AS failures {_from_tasks(len(filled), _DESTINATION)}"
-            f" ORDER BY s.id FOR UPDATE OF s{_or_not(wait)}",
+            f" ORDER BY s.id FOR UPDATE OF s{_skip_locked_unless(wait)}",
             tuple(itertools.chain.from_iterable(filled)),
         )
         return list({row["id"]: _recipient(row) for row in rows}.values())
@@ -202,7 +202,7 @@ class SubscriptionStore:
     def count_recipients(
         self, tasks: Sequence[tuple[str, str]]
     ) -> Script[dict[tuple[str, str], int]]:
-        """Return how many active subscriptions there are to each task, whoever holds their rows."""
+        """Return how many active subscriptions each task has, also those whose rows are held."""
         filled = padded(tasks)
         rows = yield Statement(
             f"SELECT s.tenant, s.task_id, COUNT(DISTINCT s.id) AS found {_from_tasks(len(filled))}"
@@ -215,17 +215,23 @@ class SubscriptionStore:
         """Return some subscriptions by id, their rows held; ids that are gone are left out.
 
         Args:
-            wait: Whether to wait for rows that somebody holds, or to leave them out too.
+            wait: Whether to wait for rows that other transactions hold, or to leave them out too.
         """
-        return (yield from _by_ids("*", ids, read_subscription, f"FOR UPDATE{_or_not(wait)}"))
+        return (
+            yield from _by_ids(
+                "*", ids, read_subscription, f"FOR UPDATE{_skip_locked_unless(wait)}"
+            )
+        )
 
     def lock_current(self, ids: Sequence[str], *, wait: bool = True) -> Script[dict[str, Current]]:
-        """Return what decides on some subscriptions, as `lock_all` does."""
+        """Return the `Current` fields of some subscriptions, as `lock_all` does."""
         columns = "id, url, revision, active, ended, failing_since"
-        return (yield from _by_ids(columns, ids, _current, f"FOR UPDATE{_or_not(wait)}"))
+        return (
+            yield from _by_ids(columns, ids, _current, f"FOR UPDATE{_skip_locked_unless(wait)}")
+        )
 
-    def there(self, ids: Sequence[str]) -> Script[set[str]]:
-        """Return which of some ids there are, whoever holds their rows."""
+    def existing(self, ids: Sequence[str]) -> Script[set[str]]:
+        """Return which of some ids exist, also those whose rows are held."""
         return set((yield from _by_ids("id", ids, lambda row: str(row["id"]))))
 
     def stored_of_task(self, *, tenant: str, task_id: str) -> Script[list[StoredSubscription]]:
@@ -238,7 +244,7 @@ class SubscriptionStore:
         return (yield from _by_ids("*", ids, _stored_subscription))
 
     def take_seqs(self, taken: Mapping[str, int]) -> Script[None]:
-        """Note how many more `seq` of each subscription, whose row is held, are taken."""
+        """Add to the last `seq` of subscriptions whose rows are held."""
         by_number: dict[int, list[str]] = {}
         for subscription_id, number in taken.items():
             by_number.setdefault(number, []).append(subscription_id)
@@ -250,7 +256,7 @@ class SubscriptionStore:
                 )
 
     def disable(self, subscription_id: str, now: datetime, by: DisabledBy) -> Script[None]:
-        """Stop a subscription; enabling it or registering it again revives it."""
+        """Disable a subscription, until it is enabled or registered again."""
         yield Statement(
             "UPDATE pushkit_subscriptions SET active = 0, disabled_by = $3, disabled_at = $2,"
             " updated_at = $2 WHERE id = $1",
@@ -258,7 +264,7 @@ class SubscriptionStore:
         )
 
     def enable(self, subscription_id: str, now: datetime) -> Script[None]:
-        """Revive a subscription; the time of failures starts anew."""
+        """Enable a subscription, and reset `failing_since`."""
         yield Statement(
             "UPDATE pushkit_subscriptions SET active = 1, disabled_by = NULL, disabled_at = NULL,"
             " failing_since = NULL, updated_at = $2 WHERE id = $1",
@@ -266,10 +272,7 @@ class SubscriptionStore:
         )
 
     def set_paused(self, subscription_id: str, now: datetime, *, paused: bool) -> Script[None]:
-        """Pause or resume a subscription.
-
-        The time of failures starts anew: while nothing was tried, nothing was proved.
-        """
+        """Pause or resume a subscription, and reset `failing_since`: a pause proves nothing."""
         yield Statement(
             "UPDATE pushkit_subscriptions SET paused = $2, failing_since = NULL, updated_at = $3"
             " WHERE id = $1",
@@ -277,21 +280,21 @@ class SubscriptionStore:
         )
 
     def set_failing_since(self, subscription_id: str, since: datetime | None) -> Script[None]:
-        """Note since when nothing but failures came back; None after a success."""
+        """Store since when every attempt failed; None after a success."""
         yield Statement(
             "UPDATE pushkit_subscriptions SET failing_since = $2 WHERE id = $1",
             (subscription_id, None if since is None else to_micros(since)),
         )
 
     def end(self, ids: Sequence[str]) -> Script[None]:
-        """Note that the task has ended: a subscription goes once nothing of it is unfinished."""
+        """Note that the task has ended: subscriptions are withdrawn once they have finished."""
         for clause, values in among(ids):
             yield Statement(f"UPDATE pushkit_subscriptions SET ended = 1 WHERE id {clause}", values)
 
     def withdraw(self, ids: Sequence[str], now: datetime) -> Script[None]:
-        """Take ended subscriptions out of view; their rows stay for their dead letters.
+        """Withdraw ended subscriptions; their rows are kept for their dead letters.
 
-        None stays paused: what is sent again to one would wait for ever.
+        None stays paused, or a redriven delivery would wait for ever.
         """
         for clause, values in among(ids, after=1):
             yield Statement(
@@ -304,7 +307,7 @@ class SubscriptionStore:
 def _by_ids(
     columns: str, ids: Sequence[str], read: Callable[[Row], _T], held: str = ""
 ) -> Script[dict[str, _T]]:
-    """Return some rows by id, in few statements: on PostgreSQL each is a round trip."""
+    """Return some rows by id in few statements: on PostgreSQL each is a round trip."""
     found: dict[str, _T] = {}
     for clause, values in among(sorted(set(ids))):
         rows = yield Statement(
@@ -316,10 +319,10 @@ def _by_ids(
 
 
 def _new_id(now: datetime) -> str:
-    """Return an id that sorts behind those that are there, as locks are taken in their order.
+    """Return an id that sorts after the existing ones: locks are taken in id order.
 
-    A transaction that holds a task's subscriptions would otherwise wait for a new one, and its
-    holder for that transaction.
+    Otherwise a transaction that holds a task's subscriptions could wait for a new one, while the
+    transaction that holds the new one waits for it.
     """
     return f"sub_{int(now.timestamp() * 1000):012x}{os.urandom(10).hex()}"
 
@@ -331,7 +334,7 @@ _DESTINATION = (
 
 
 def _from_tasks(tasks: int, joined: str = "") -> str:
-    # From the tasks to the rows: SQLite would read all rows for the sake of their order.
+    # A cross join, from tasks to rows: SQLite would otherwise read all rows for their order.
     return (
         f"FROM (VALUES {rows_of_places(tasks, 2)}) v CROSS JOIN pushkit_subscriptions s{joined}"
         " WHERE s.tenant = v.column1 AND s.task_id = v.column2"
@@ -339,7 +342,7 @@ def _from_tasks(tasks: int, joined: str = "") -> str:
     )
 
 
-def _or_not(wait: bool) -> str:  # "wait, or not"
+def _skip_locked_unless(wait: bool) -> str:
     return "" if wait else " SKIP LOCKED"
 
 
@@ -361,7 +364,7 @@ def _filter_column(wanted: Filter) -> str:
     )
 
 
-# Nearly all subscriptions have one of a few filters and schemes: each is read once.
+# Most subscriptions share a few filters and schemes: each is parsed once.
 @functools.lru_cache(maxsize=256)
 def _filter(column: str) -> Filter:
     stored = json.loads(column)
@@ -379,7 +382,7 @@ def _schemes(column: str) -> tuple[str, ...]:
 
 
 def _stored_subscription(row: Row) -> StoredSubscription:
-    """Read a whole row, its secrets as they are stored."""
+    """Read a whole row, with its secrets as they are stored."""
     return StoredSubscription(
         subscription=read_subscription(row),
         secrets=Secrets(token=row["token"], credentials=row["credentials"]),

@@ -232,7 +232,7 @@ CUTS = (
         "Whoever settles holds the subscription, so that the mark is never lost.",
         _SUBSCRIPTIONS,
         (
-            '_by_ids(columns, ids, _current, f"FOR UPDATE{_or_not(wait)}")',
+            '_by_ids(columns, ids, _current, f"FOR UPDATE{_skip_locked_unless(wait)}")',
             "_by_ids(columns, ids, _current)",
         ),
     ),
@@ -241,8 +241,8 @@ CUTS = (
         "Whoever holds several subscriptions takes them in one order.",
         _SUBSCRIPTIONS,
         (
-            " ORDER BY s.id FOR UPDATE OF s{_or_not(wait)}",
-            " ORDER BY s.id {__import__('random').choice(('', 'DESC'))} FOR UPDATE OF s{_or_not(wait)}",
+            " ORDER BY s.id FOR UPDATE OF s{_skip_locked_unless(wait)}",
+            " ORDER BY s.id {__import__('random').choice(('', 'DESC'))} FOR UPDATE OF s{_skip_locked_unless(wait)}",
         ),
     ),
     _cut(

@@ -176,8 +176,8 @@ async def test_items_that_fail_alike_are_one_line_per_cause(
     work = Work(*(f"{kind}-{number}" for number in range(10) for kind in ("bad", "lost")))
     assert await work.pump(concurrency=20).run_once() == 20
     assert sorted(record.getMessage() for record in caplog.records) == [
-        "things: could not be settled: lost-0; it comes back with its lease",
-        "things: failed unexpectedly; it comes back with its lease",
+        "things: could not be settled: lost-0; it is due again when its lease ends",
+        "things: failed unexpectedly; it is due again when its lease ends",
     ]
 
 
@@ -186,7 +186,7 @@ async def test_outlives_an_item_that_fails(item: str, caplog: pytest.LogCaptureF
     work = Work(item, "good")
     assert await work.pump().run_once() == 2
     assert work.done == ["good"]
-    assert "comes back with its lease" in caplog.text
+    assert "is due again when its lease ends" in caplog.text
 
 
 async def test_drain_waits_for_what_is_in_work() -> None:

@@ -806,7 +806,7 @@ async def test_however_long_the_database_is_away_nothing_is_called_again(
     running = asyncio.create_task(house.run_once())
 
     async def told() -> bool:
-        return "it is tried until it can be" in caplog.text
+        return "cannot be settled" in caplog.text
 
     await eventually(told)
     execute(house.location, "ALTER TABLE away RENAME TO pushkit_callbacks")
