@@ -1,1 +1,1 @@
-"""`doctor`: examines a webhook receiver from outside, or a sender by a webhook that misbehaves."""
+"""`doctor`: examines a webhook receiver from outside, or a sender by webhooks that misbehave."""

@@ -23,7 +23,7 @@ from pushkit.url import host_and_port, masked_url
 from receiver.doctor.examination import examine
 from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
 from receiver.doctor.scenarios import SCENARIOS
-from receiver.doctor.sender import Drive, examine_sender, run_for_each
+from receiver.doctor.sender import ARRIVAL_SECONDS, Drive, examine_sender, run_for_each
 from receiver.doctor.signatures import Signatures
 from receiver.doctor.subject import Examined, check_consent, words_of
 from receiver.expecting import mint_token
@@ -46,24 +46,24 @@ _WATCHED = 60
 )
 @click.argument("url", required=False)
 @click.option(
-    "--sender", "of_sender", is_flag=True, help="Examine a sender, by webhooks that misbehave."
+    "--sender", "of_sender", is_flag=True, help="Examine a sender, with webhooks that misbehave."
 )
 @click.option(
     "--run",
     "command",
-    help="For --sender: a command that has it notify the URL that is its last argument.",
+    help="For --sender: a command that makes it notify the URL given as the last argument.",
 )
 @click.option(
     "--jwks",
-    help="For --sender: its JWK Set, a URL or a file; every signature must hold. Without it the"
-    " report says only whether there is one.",
+    help="For --sender: its JWK Set, a URL or a file, to verify every signature. Without it, the"
+    " report only says whether there is a signature.",
 )
 @scheme_options
 @click.option(
     "--listen",
     "address",
     default="127.0.0.1:0",
-    help="For --sender: where the first webhook listens; the others at the ports after it.",
+    help="For --sender: the address of the first webhook; the others take the next ports.",
 )
 @variable_option(
     "--keys",
@@ -73,27 +73,38 @@ _WATCHED = 60
     envvar="PUSHKIT_KEYS",
     help="A key file whose keys the receiver trusts.",
 )
-@click.option("--token", help="The token that it has handed out.")
-@click.option("--issuer", default="https://agent.example.com", help="The `iss` it trusts.")
-@click.option("--audience", help="The URL that it expects in `aud`.  [default: URL]")
-@click.option("--observe", help="A command that prints the ids that were called back, one a line.")
-@click.option("--restart", help="A command that kills it and starts it again on the same state.")
-@click.option("--i-operate-this", "operated", is_flag=True, help="It is yours, wherever it is.")
-@click.option("--only", multiple=True, help="One check; may stand several times.")
-@click.option("--rounds", type=click.IntRange(1, 1000), default=20, help="Crashes.")
+@click.option("--token", help="The notification token that the receiver expects.")
+@click.option(
+    "--issuer", default="https://agent.example.com", help="The issuer that the receiver trusts."
+)
+@click.option("--audience", help="The URL that the receiver expects in `aud`.  [default: URL]")
+@click.option(
+    "--observe",
+    help="A command that prints the delivery ids of all callbacks so far, one per line.",
+)
+@click.option(
+    "--restart", help="A command that kills the receiver and starts it again on the same state."
+)
+@click.option(
+    "--i-operate-this", "operated", is_flag=True, help="Confirm that the receiver is yours."
+)
+@click.option("--only", multiple=True, help="Run only this check; may be given several times.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), default=20, help="How often to crash the receiver."
+)
 @click.option(
     "--deadline", type=click.IntRange(1, 600), default=10, help="Seconds that a callback may take."
 )
 @click.option(
     "--patience",
     type=click.IntRange(1, 3600),
-    help="Seconds after which a receiver should have enough of a body that drips in; for which a"
-    " sender is watched.  [default: 30; 60]",
+    help="Seconds that a receiver may wait for a slow body; or that a sender is watched."
+    "  [default: 30; 60]",
 )
 @click.option(
     "--format", "written_as", type=click.Choice(["text", "json", "junit"]), default="text"
 )
-@click.option("--out", type=PATH, help="Write it there.")
+@click.option("--out", type=PATH, help="Write the report to this file.")
 def doctor(
     *,
     url: str | None,
@@ -116,17 +127,18 @@ def doctor(
     written_as: str,
     out: Path | None,
 ) -> None:
-    """Examine the webhook receiver at URL from outside: what it accepts and should not.
+    """Examine the webhook receiver at URL from outside: does it refuse and accept as it should?
 
-    It has to trust the key file's keys, the issuer and the token, and to expect every task; or,
-    with --scheme, other signatures. It is sent hundreds of requests, so it has to be on this
-    machine, to echo a validationToken, or to be yours. What HTTP does not show needs --observe and
-    --restart; without them the report lists what was not seen.
+    The receiver has to trust the keys of --keys (or the signatures of --scheme), the issuer and the
+    token, and to expect every task. It is sent hundreds of requests, so it has to be on this
+    machine, to echo a validationToken, or to be yours (--i-operate-this). Checks of callbacks and
+    crashes need --observe and --restart; without them, the report lists these checks as unseen.
 
-    With --sender, examine a sender instead: webhooks that are slow, overloaded, gone or broken,
-    each at a URL of its own, and what it makes of them. --run has it notify each URL; without, you
-    do. With --jwks every signature is verified as a receiver would, time and audience included.
-    Exit status 1 if a promise is broken.
+    With --sender, examine a sender instead, with webhooks that are slow, overloaded, gone or
+    broken, each at its own URL. --run makes the sender notify each URL; without it, you do. With
+    --jwks, every request is verified as a receiver would, including time and audience.
+
+    The exit status is 1 if a promise is broken.
     """
     if of_sender:
         subject = "a sender"
@@ -162,21 +174,21 @@ def doctor(
             rounds=rounds,
         )
         asyncio.run(check_consent(url, operated=operated))
-    found = asyncio.run(_told(results, aloud=written_as == "text" and out is None))
+    found = asyncio.run(_collect(results, shown=written_as == "text" and out is None))
     _report(subject, found, written_as=written_as, out=out)
 
 
 def _signatures(jwks: str | None, schemes: Schemes) -> Callable[[], Awaitable[Signatures]] | None:
-    """Return what gets the keys, once the sender runs; None where nothing is to be verified."""
+    """Return what loads the keys, once the sender runs; None if nothing is to be verified."""
     if jwks is None and schemes.by_key:
         if not schemes.is_usual:
             raise click.UsageError("--scheme: expected --jwks, the sender's keys")
         return None
 
-    async def get() -> Signatures:
+    async def load() -> Signatures:
         return Signatures(keys=await load_jwks(jwks) if jwks else None, schemes=schemes)
 
-    return get
+    return load
 
 
 async def _of_sender(
@@ -195,8 +207,11 @@ async def _of_sender(
     host, port = listen_option(address)
 
     async def show(urls: Mapping[str, str]) -> None:
-        said = "have your sender send one update to each of these push configs"
-        click.echo(f"{said}, within {patience} s:", err=True)
+        click.echo(
+            f"make your sender send one update to each of these push configs within"
+            f" {max(patience, ARRIVAL_SECONDS)} s; it is then watched for {patience} s:",
+            err=True,
+        )
         for name, url in urls.items():
             config = format_push_config(PushConfig(url=url, token=token), WireVersion.V1_0)
             click.echo(f"  {name:14} {json.dumps(config)}", err=True)
@@ -209,7 +224,7 @@ async def _of_sender(
         drive: Drive = show
         if words:
             drive = await stack.enter_async_context(run_for_each(words, token))
-            click.echo(f"watching it for {patience} s", err=True)
+            click.echo(f"running {words[0]}, and watching the sender for {patience} s", err=True)
         within = timedelta(seconds=patience)
         async for result in examine_sender(
             listeners, drive, patience=within, driven=bool(words), signatures=signatures
@@ -217,18 +232,18 @@ async def _of_sender(
             yield result
 
 
-async def _told(results: AsyncIterator[Result], *, aloud: bool) -> list[Result]:
-    """Collect results; aloud, say each as it comes."""
+async def _collect(results: AsyncIterator[Result], *, shown: bool) -> list[Result]:
+    """Collect results; print each as it comes, if they are shown."""
     found = []
     async for result in results:
         found.append(result)
-        for line in as_text(result) if aloud else ():
+        for line in as_text(result) if shown else ():
             click.echo(line)
     return found
 
 
 def _report(subject: str, results: Sequence[Result], *, written_as: str, out: Path | None) -> None:
-    """Report; exit with 1 if a promise is broken. Raises ConfigError: no file can be written."""
+    """Write the report; exit with 1 if a promise is broken. Raises ConfigError: `out` fails."""
     if written_as == "json":
         text = as_json(subject, results)
     elif written_as == "junit":

@@ -1,7 +1,7 @@
-"""The examination of a receiver: the promises of the test kit, and strain, one after another.
+"""The examination of a receiver: the checks of the test kit, then three of difficult bodies.
 
-Strain is of bodies that are broken, too large or too slow. Each is genuinely signed: no receiver
-can refuse it by its head.
+Those bodies are broken, too large or too slow. They are genuinely signed, so that a receiver cannot
+refuse them by the head alone. The docstring of a check is the promise, as the report prints it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from pushkit.webhook import WebhookRequest
 from receiver.doctor.report import Outcome, Result
 from receiver.doctor.subject import Examined
 from receiver.testing import CHECKS, Answer, SigningAgent, check_receiver
-from receiver.testing.checks import unseen_by
+from receiver.testing.checks import why_unseen
 
 _LARGE_BYTES = 32 * 1024 * 1024
 _LARGE_TIMEOUT = timedelta(seconds=60)
 _DRIP_SECONDS = 0.5
 
-Strain = Callable[[Examined, SigningAgent, timedelta], Awaitable[list[str]]]
+BodyCheck = Callable[[Examined, SigningAgent, timedelta], Awaitable[list[str]]]
 
 
 async def _malformed_json(
     subject: Examined, agent: SigningAgent, _patience: timedelta
 ) -> list[str]:
-    """What is signed and is no notification is refused with a 4xx: no JSON, too deep, not A2A."""
+    """A signed body that is no notification is refused with a 4xx: not JSON, too deep, not A2A."""
     bodies = {
-        "a body that is no JSON": b'{"statusUpdate": ',
-        "no body": b"",
-        "JSON a hundred thousand deep": b"[" * 100_000 + b"]" * 100_000,
-        "bytes that are no text": b'{"a": "\xff\xfe"}',
+        "a body that is not JSON": b'{"statusUpdate": ',
+        "an empty body": b"",
+        "JSON nested 100,000 levels deep": b"[" * 100_000 + b"]" * 100_000,
+        "a body that is not UTF-8": b'{"a": "\xff\xfe"}',
         "JSON of no A2A version": b'{"hello": "world"}',
     }
     found = []
@@ -52,7 +52,7 @@ async def _malformed_json(
 async def _oversized_body(
     subject: Examined, agent: SigningAgent, _patience: timedelta
 ) -> list[str]:
-    """A body of 32 MiB is refused with a 4xx, or the connection ends before it is read."""
+    """A body of 32 MiB is refused with a 4xx, or by closing the connection."""
     draft = agent.draft("doctor")
     large = draft.body[:-1] + b" " * (_LARGE_BYTES - len(draft.body)) + b"}"
     request = replace(draft, body=large).request()
@@ -61,30 +61,33 @@ async def _oversized_body(
         try:
             answer = await client.post(to, [*request.headers], large, timeout=_LARGE_TIMEOUT)
         except TransportError:
-            return []  # it ended the connection
+            return []  # it closed the connection
     if 400 <= answer.status < 500:
         return []
     return [f"32 MiB: answered {answer.status}, expected a 4xx"]
 
 
 async def _slow_body(subject: Examined, agent: SigningAgent, patience: timedelta) -> list[str]:
-    """A body that drips in has a deadline, and holds up nobody else."""
+    """A body that arrives very slowly has a deadline, and does not delay other requests."""
     request = agent.draft("doctor").request()
     dripping = asyncio.create_task(_drip(subject.url, request, patience))
     await asyncio.sleep(_DRIP_SECONDS)
     answer = await subject.post(agent.draft("doctor").request())
     found = []
     if answer is None or not answer.accepted:
-        said = answer.status if answer else "nothing"
-        found.append(f"a genuine one beside it was answered {said}, expected 2xx")
+        status = answer.status if answer else "nothing"
+        found.append(f"a genuine notification at the same time was answered {status}, expected 2xx")
     if not await dripping:
         seconds = patience.total_seconds()
-        found.append(f"a byte every {_DRIP_SECONDS:g} s is still waited for after {seconds:g} s")
+        found.append(
+            f"a body of one byte every {_DRIP_SECONDS:g} s was still read after {seconds:g} s,"
+            " expected an answer or the end of the connection (--patience)"
+        )
     return found
 
 
 async def _drip(url: str, request: WebhookRequest, patience: timedelta) -> bool:
-    """Send a body byte by byte; say whether it was answered or cut off within that time."""
+    """Send a body byte by byte; return whether it was answered or cut off within that time."""
     parsed = Url.parse(url)
     tls = ssl.create_default_context() if parsed.scheme == "https" else None
     reader, writer = await asyncio.open_connection(parsed.host.strip("[]"), parsed.port, ssl=tls)
@@ -119,20 +122,20 @@ def _unless_refused(name: str, answer: Answer | None) -> list[str]:
     return [f"{name}: answered {answer.status}, expected a 4xx"]
 
 
-STRAINS: Final[Mapping[str, Strain]] = {
+BODY_CHECKS: Final[Mapping[str, BodyCheck]] = {
     "malformed_json": _malformed_json,
     "oversized_body": _oversized_body,
     "slow_body": _slow_body,
 }
 
 
-NAMES: Final = (*CHECKS, *STRAINS)
+NAMES: Final = (*CHECKS, *BODY_CHECKS)
 _NEED_RESTART: Final = frozenset(
     {"crash_after_answer", "crash_before_answer", "retry_after_restart"}
 )
-# Whose answers may all be right while somebody is called twice, or never.
+# Their answers may all be right although a callback was called twice, or never.
 _NEED_OBSERVER: Final = frozenset({"concurrent_copies", "retry"}) | _NEED_RESTART
-_UNOBSERVED = "the answers are right; who was called cannot be seen over HTTP: --observe"
+_UNOBSERVED = "the answers are right; callbacks cannot be seen over HTTP: add --observe"
 
 
 async def examine(
@@ -141,8 +144,8 @@ async def examine(
     *,
     only: Collection[str] = (),  # names of checks; all of them by default
     deadline: timedelta,  # how long a callback may take
-    patience: timedelta,  # how long a receiver may wait for a body that drips in
-    rounds: int,  # how many crashes each check tries that crashes it
+    patience: timedelta,  # how long a receiver may wait for a slow body
+    rounds: int,  # how often each check of crashes tries
 ) -> AsyncIterator[Result]:
     """Yield the result of each check as it ends. Raises ConfigError: no such check or command."""
     if unknown := sorted(set(only) - set(NAMES)):
@@ -163,16 +166,16 @@ async def examine(
         else:
             yield _result(name, check, Outcome.PASSED)
         if name == "genuine" and findings:
-            return  # whoever accepts nothing refuses everything
-    for name, strain in STRAINS.items():
+            return  # a receiver that accepts nothing would pass the other checks
+    for name, body_check in BODY_CHECKS.items():
         if not only or name in only:
-            faults = await strain(subject, agent, patience)
-            yield _result(name, strain, Outcome.FAILED if faults else Outcome.PASSED, faults)
+            faults = await body_check(subject, agent, patience)
+            yield _result(name, body_check, Outcome.FAILED if faults else Outcome.PASSED, faults)
 
 
 def _missing(subject: Examined, agent: SigningAgent, name: str) -> list[str]:
-    """Return what is missing to see anything of a check."""
-    if unseen := unseen_by(agent, name):
+    """Return why a check cannot be made; nothing if it can."""
+    if unseen := why_unseen(agent, name):
         return [unseen]
     if name not in _NEED_RESTART:
         return []

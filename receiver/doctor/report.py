@@ -1,4 +1,4 @@
-"""What an examination came to: as text, as JSON, and as JUnit's XML."""
+"""The report of an examination: as text, as JSON, and as JUnit's XML."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pushkit.terminal.output import document, harmless
 
 
 class Outcome(StrEnum):
-    """What became of one check."""
+    """The outcome of one check."""
 
     PASSED = "passed"
     FAILED = "failed"
     UNSEEN = "unseen"
-    """It could not be seen, or not all of it; the details say why, and what would show it."""
+    """It could not be observed, or only in part; the details say why, and what is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One check, and what was found."""
+    """One check and its outcome."""
 
     check: str
     promise: str  # what should hold
-    outcome: Outcome  # what became of it
-    # What was found, or why nothing could be; never a token or a signature.
+    outcome: Outcome
+    # What was found, or why nothing could be observed; never a token or a signature.
     details: tuple[str, ...] = ()
 
 
@@ -49,7 +49,7 @@ def as_text(result: Result) -> Iterator[str]:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return the last line."""
+    """Return the last line: how many checks have each outcome."""
     counts = Counter(result.outcome for result in results)
     return ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome)
 
@@ -61,7 +61,7 @@ def as_json(subject: str, results: Sequence[Result]) -> str:
 
 
 def as_junit(subject: str, results: Sequence[Result]) -> str:
-    """Return a report as continuous integration reads it; what was not seen is skipped."""
+    """Return a report for continuous integration; an unseen check counts as skipped."""
     counts = Counter(result.outcome for result in results)
     suite = ElementTree.Element(
         "testsuite",

@@ -1,4 +1,4 @@
-"""The examination of a sender: a webhook for each scenario, and what the sender makes of them."""
+"""The examination of a sender: a webhook for each scenario, and how the sender reacts to it."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from receiver.doctor.scenarios import LANDED, SCENARIOS, accepts
 from receiver.doctor.signatures import Signatures
 from receiver.doctor.sink import Sink, sinking
 
-# A sender may have to be started first.
-_ARRIVAL = timedelta(seconds=60)
+# How long to wait at least for the first requests: the sender may have to be started first.
+ARRIVAL_SECONDS = 60
 
-# Has the sender under test notify each URL, by its scenario; returns once it has begun.
+# Makes the sender under test notify each URL, by its scenario; returns once that has begun.
 Drive = Callable[[Mapping[str, str]], Awaitable[None]]
 
 
 async def examine_sender(
-    # Where each scenario's webhook listens: an origin of its own, for what a sender makes of one, a
-    # pause or a breaker, may hold for all of an origin.
+    # The listener of each scenario's webhook. Each has its own origin, because a sender may pause
+    # or open a breaker for a whole origin.
     listeners: Mapping[str, socket.socket],
-    drive: Drive,  # has it notify them
+    drive: Drive,
     *,
-    patience: timedelta,  # how long it is watched, from when something has come to each
-    driven: bool = True,  # whether something must come: a sender that nobody drives may be quiet
-    # Returns what all that came must hold under, once it is there: until then the sender may not
-    # run. None to see only whether there is a signature.
+    patience: timedelta,  # how long the sender is watched after each webhook had a request
+    driven: bool = True,  # whether it is a failure that no request arrives
+    # Returns how to verify the signatures; it is called late, for until then the sender may not
+    # run. None to check only whether there is a signature.
     signatures: Callable[[], Awaitable[Signatures]] | None = None,
 ) -> AsyncIterator[Result]:
-    """Watch a sender for so long, and yield the result of each scenario."""
+    """Watch a sender, and yield the result of each scenario."""
     scripts = {f"/{name}": SCENARIOS[name].script for name in listeners}
     urls = {
         name: f"http://{host_and_port(*listener.getsockname()[:2])}/{name}"
@@ -48,7 +48,7 @@ async def examine_sender(
     async with sinking({**scripts, LANDED: accepts}, list(listeners.values())) as sink:
         await drive(urls)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(patience, _ARRIVAL).total_seconds()):
+            async with asyncio.timeout(max(patience.total_seconds(), ARRIVAL_SECONDS)):
                 await sink.until_visited(scripts)
         await asyncio.sleep(patience.total_seconds())
         held = await signatures() if signatures else None
@@ -70,7 +70,7 @@ def _judged(name: str, sink: Sink, *, driven: bool) -> Result:
         visits += sink.visits.get(LANDED, ())
     if not visits:
         outcome = Outcome.FAILED if driven else Outcome.UNSEEN
-        details: tuple[str, ...] = (f"nothing came within {sink.elapsed():.0f} s",)
+        details: tuple[str, ...] = (f"no request arrived within {sink.elapsed():.0f} s",)
     else:
         outcome, details = scenario.judge(visits, sink.elapsed() - visits[0].at)
     return Result(check=name, promise=scenario.promise, outcome=outcome, details=details)
@@ -78,9 +78,9 @@ def _judged(name: str, sink: Sink, *, driven: bool) -> Result:
 
 @contextlib.asynccontextmanager
 async def run_for_each(words: Sequence[str], token: str) -> AsyncIterator[Drive]:
-    """Yield what runs a command for each URL, its last argument; they are ended with the block.
+    """Yield a function that runs a command for each URL; kill the commands when the block ends.
 
-    Its environment has `DOCTOR_URL` and `DOCTOR_TOKEN`.
+    The URL is the last argument; the environment has `DOCTOR_URL` and `DOCTOR_TOKEN`.
     """
     running: list[asyncio.subprocess.Process] = []
 

@@ -1,4 +1,4 @@
-"""Whether a sender under test signs as it should: by a receiver's steps 2 to 6, and by PyJWT."""
+"""Verifies the signatures of a sender under test: by a receiver's steps 2 to 6, and by PyJWT."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ _UNSTATED = "urn:pushkit:unstated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signatures:
-    """What signatures must hold under."""
+    """The keys and schemes that signatures are verified with."""
 
-    # The sender's; None where no scheme has any.
+    # The sender's keys; None if no scheme has keys.
     keys: Mapping[str, VerificationKey] | None = field(repr=False)
-    schemes: Schemes  # which ones
-    issuer: str | None = None  # the `iss` to expect; None for whatever it states
+    schemes: Schemes
+    issuer: str | None = None  # the `iss` to expect; None for any
 
     def fault(self, visits: Sequence[Visit], *, url: str, opened: datetime) -> str:
-        """Return what is wrong with the first visit that a receiver would refuse; empty if none.
+        """Return why a receiver would refuse the first visit that it would; empty if none.
 
-        They were posted below a URL, and count their seconds from when it was opened.
+        Args:
+            url: The base URL that was visited.
+            opened: When the sink was opened, from which visits count their seconds.
         """
         for number, visit in enumerate(visits, 1):
             now = opened + timedelta(seconds=visit.at)
@@ -48,7 +50,7 @@ class Signatures:
         return ""
 
     def _ask_pyjwt(self, visit: Visit) -> None:
-        """Hold the JWT that a receiver accepts against another library, too."""
+        """Verify the JWT with another library, too."""
         compact = find_jwt(visit.request.headers)
         if Scheme.JWT not in self.schemes.names or compact is None or self.keys is None:
             return
@@ -57,7 +59,7 @@ class Signatures:
             ask_pyjwt(compact, key)
 
     def _sender(self, visit: Visit) -> TrustedSender:
-        """Return whom a receiver would trust that expects just this issuer."""
+        """Return the trusted sender of a receiver that expects just this issuer."""
         by_jwt = Scheme.JWT in self.schemes.names
         return TrustedSender(
             name="sender",

@@ -1,6 +1,6 @@
-"""A webhook that misbehaves by a script, and writes down what comes: over plain sockets.
+"""A webhook that misbehaves by a script, and records its requests: over plain sockets.
 
-A web framework would be too well-mannered: it neither resets a connection nor answers nonsense.
+A web framework can neither reset a connection nor send an invalid answer.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class Visit:
-    """One request that came."""
+    """One request to the sink."""
 
     at: float  # seconds since the sink was opened
     request: WebhookRequest = field(repr=False)
-    # Seconds from the request to the moment at which its sender closed the connection, or had its
-    # whole answer; None while it is still there.
+    # Seconds from the request until its sender closed the connection, or was sent the whole answer;
+    # None while the connection is open.
     stayed: float | None = None
-    taken: int = 0  # bytes of the answer's body that it took, where that is measured
+    taken: int = 0  # bytes of the answer's body that were sent, if the script counts them
 
 
 class Connection:
-    """What a script may do with the connection of a visit."""
+    """The connection of a visit, for its script."""
 
     def __init__(
         self, visit: Visit, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -44,7 +44,7 @@ class Connection:
         self._writer = writer
 
     async def answer(self, status: str, *fields: str, body: bytes = b"") -> None:
-        """Send an answer, and end the connection with it."""
+        """Send an answer with `Connection: close`."""
         await self.send(_head(status, *fields, f"Content-Length: {len(body)}") + body)
 
     async def send(self, data: bytes) -> None:
@@ -53,7 +53,7 @@ class Connection:
         await self._writer.drain()
 
     async def drip(self, every: float) -> None:
-        """Send the byte of a body again and again, until the other end has enough."""
+        """Send a body byte by byte, until the other end closes the connection."""
         left = asyncio.create_task(self._reader.read(1))
         try:
             while not left.done():
@@ -64,7 +64,7 @@ class Connection:
             left.cancel()
 
     async def flood(self, at_most: int) -> None:
-        """Send a body without end, as fast as it is taken."""
+        """Send a body as fast as it is read, up to a number of bytes."""
         chunk = b"." * 65536
         while self.visit.taken < at_most:
             await self.send(chunk)
@@ -76,18 +76,18 @@ class Connection:
         await self._reader.read(1)
 
     def reset(self) -> None:
-        """End the connection by a reset, not by its end."""
+        """Reset the connection, instead of closing it."""
         sock = self._writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
 
-# Does something with the n-th visit to its path, from 1.
+# Answers the n-th visit to its path, from 1.
 Script = Callable[[Connection, int], Awaitable[None]]
 
 
 class Sink:
-    """What came, by path; elsewhere than at the paths of scripts it is answered 404."""
+    """Records visits by path, and answers them by the path's script, or with 404."""
 
     def __init__(self, scripts: Mapping[str, Script]) -> None:
         self.visits: defaultdict[str, list[Visit]] = defaultdict(list)
@@ -98,24 +98,24 @@ class Sink:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take a connection."""
+        """Serve a connection."""
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: writer.close())  # also of one that never began
+        task.add_done_callback(lambda _: writer.close())  # also if the task never began
 
     def elapsed(self) -> float:
         """Return the seconds since it was opened."""
         return self._loop.time() - self._opened
 
     async def until_visited(self, paths: Collection[str]) -> None:
-        """Return once something has come to each of these paths."""
+        """Return once each of these paths was visited."""
         while any(path not in self.visits for path in paths):
             self.came.clear()
             await self.came.wait()
 
     async def close(self) -> None:
-        """End all that is under way."""
+        """Cancel all visits in progress."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -144,7 +144,7 @@ class Sink:
 async def sinking(
     scripts: Mapping[str, Script], listeners: Sequence[socket.socket]
 ) -> AsyncIterator[Sink]:
-    """Run a sink while the block runs."""
+    """Yield a sink that serves while the block runs."""
     sink = Sink(scripts)
     servers = [await asyncio.start_server(sink.accept, sock=listener) for listener in listeners]
     try:
@@ -156,12 +156,17 @@ async def sinking(
 
 
 async def _read(reader: asyncio.StreamReader) -> WebhookRequest:
-    """Read a request; InboundError if it is none, ValueError if it breaks off or is too long."""
+    """Read a request.
+
+    Raises:
+        InboundError: It is not a valid request.
+        ValueError: It is incomplete or too long.
+    """
     messages, head = Messages(_MAX_HEAD_BYTES), None
     while head is None or not messages.is_whole:
         data = await reader.read(65536)
         if not data or messages.held_bytes > _MAX_BODY_BYTES:
-            raise ValueError("it breaks off, or is too long")
+            raise ValueError("it is incomplete, or too long")
         messages.feed(data)
         head = head or messages.head()
         if messages.error is not None:

@@ -1,7 +1,7 @@
 """The receiver under examination: posted to over HTTP, observed and restarted by commands, if any.
 
-Where nobody observes it, each delivery that it answered 2xx counts as called back once: the best
-that can be assumed. The report says what that leaves open.
+Without `--observe`, each delivery that it answered 2xx counts as called back once: the best case.
+The report names the checks that this leaves open.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _PAUSE = 0.05
 
 
 class Examined(ReceiverUnderTest):
-    """A receiver somewhere, that its operator has named.
+    """A receiver at a URL.
 
-    One command prints the delivery ids that were called back so far, one a line; another kills it
-    and starts it again on the same state.
+    `observe` is a command that prints the delivery ids that were called back so far, one per line;
+    `restart` is one that kills the receiver and starts it again on the same state.
     """
 
     def __init__(self, url: str, *, observe: str | None, restart: str | None) -> None:
@@ -47,7 +47,7 @@ class Examined(ReceiverUnderTest):
 
     @property
     def is_observed(self) -> bool:
-        """Whether it can be seen who was called."""
+        """Whether callbacks can be observed."""
         return bool(self._observe)
 
     @property
@@ -56,21 +56,21 @@ class Examined(ReceiverUnderTest):
         return bool(self._restart)
 
     async def post(self, request: WebhookRequest) -> Answer | None:
-        """Send a request, whatever its target says, to the URL that was named."""
+        """Send a request to the receiver's URL, whatever its target is."""
         answer = await super().post(replace(request, target=self.url))
         if answer is not None and answer.accepted:
             self._accepted[request.headers.one("webhook-id") or ""] = None
         return answer
 
     async def callbacks(self) -> Sequence[str]:
-        """Return the delivery ids that were called back so far, as far as that can be seen."""
+        """Return the delivery ids that were called back so far, or else those answered 2xx."""
         if not self._observe:
             return list(self._accepted)
         output = await _run("--observe", self._observe)
         return [line.strip() for line in output.splitlines() if line.strip()]
 
     async def restart(self) -> None:
-        """Restart it; return once it speaks HTTP again."""
+        """Restart it; return once it answers HTTP requests again."""
         await _run("--restart", self._restart)
         url = Url.parse(self.url)
         try:
@@ -78,16 +78,20 @@ class Examined(ReceiverUnderTest):
                 while not await _answers(url):  # noqa: ASYNC110
                     await asyncio.sleep(_PAUSE)
         except TimeoutError as exc:
-            raise ConfigError(f"--restart: nobody answers at {url.origin} after it") from exc
+            seconds = _UP_TIMEOUT.total_seconds()
+            raise ConfigError(
+                f"--restart: {url.origin} did not answer within {seconds:g} s after the command"
+            ) from exc
 
 
 async def check_consent(url: str, *, operated: bool) -> None:
-    """See that whoever examines a receiver operates it.
+    """Check that the receiver's operator consents to the examination.
 
-    Loopback is this machine; what is elsewhere has to echo a token, or the operator says so.
+    A receiver on this machine needs no consent; another one has to echo a token, unless the caller
+    says that they operate it.
 
     Raises:
-        ConfigError: Nobody has consented.
+        ConfigError: The operator has not consented.
     """
     if operated or _is_loopback(Url.parse(url).host):
         return
@@ -99,8 +103,8 @@ async def check_consent(url: str, *, operated: bool) -> None:
         if answer.status == 200 and answer.body == token.encode():
             return
     raise ConfigError(
-        f"{Url.parse(url).origin} is not this machine, and does not echo a validationToken: if you"
-        " operate it, say --i-operate-this; it will be sent hundreds of requests"
+        f"{Url.parse(url).origin} is not on this machine, and does not echo a validationToken: if"
+        " you operate it, add --i-operate-this; it will be sent hundreds of requests"
     )
 
 
@@ -111,7 +115,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def words_of(option: str, command: str | None) -> list[str]:
-    """Split a command as a shell would. Raises ConfigError: it cannot be, or is no command."""
+    """Split a command as a shell would. Raises ConfigError: an open quote, or no such command."""
     try:
         words = shlex.split(command or "")
     except ValueError as exc:
@@ -123,7 +127,7 @@ def words_of(option: str, command: str | None) -> list[str]:
 
 async def _run(option: str, words: Sequence[str]) -> str:
     """Run a command; return what it printed. Raises ConfigError: it fails, or does not end."""
-    # Not over a pipe: what the command starts, and leaves running, may hold its other end.
+    # Not a pipe: processes that the command leaves running may keep its other end open.
     with tempfile.TemporaryFile() as output:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -139,7 +143,7 @@ async def _run(option: str, words: Sequence[str]) -> str:
             await process.wait()
             raise ConfigError(
                 f"{option}: {words[0]} did not end within {_COMMAND_TIMEOUT.total_seconds():g} s:"
-                " what it starts must go on without it"
+                " start the receiver in the background"
             ) from exc
         if status:
             raise ConfigError(f"{option}: {words[0]} ended with status {status}")
@@ -148,7 +152,7 @@ async def _run(option: str, words: Sequence[str]) -> str:
 
 
 async def _answers(url: Url) -> bool:
-    """Say whether somebody speaks HTTP there: who is dying may still take connections."""
+    """Return whether an HTTP answer arrives: a dying process may still accept connections."""
     tls = ssl.create_default_context() if url.scheme == "https" else None
     try:
         async with asyncio.timeout(_ANSWER_TIMEOUT.total_seconds()):

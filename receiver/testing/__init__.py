@@ -1,6 +1,6 @@
-"""A black-box kit for receivers: it signs as a pushkit sender does, and looks for broken promises.
+"""A black-box test kit for receivers: it signs as a pushkit sender does, and checks promises.
 
-It knows nothing of how a receiver is built: it posts, counts callbacks, and restarts.
+It needs no knowledge of how a receiver is built: it posts, counts callbacks, and restarts.
 """
 
 from receiver.testing.agent import Draft, SigningAgent

@@ -33,30 +33,30 @@ _JWT_ALONE = frozenset({Scheme.JWT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A notification that is accepted as it stands; a check replaces one thing."""
+    """A notification that a receiver must accept; a check replaces one member."""
 
     url: str  # the webhook
     issuer: str  # `iss`
     audience: str  # `aud`
-    key: SigningKey = field(repr=False)  # what signs it
+    key: SigningKey = field(repr=False)  # the key that signs it
     token: str = field(repr=False)  # the notification token; empty for none
     delivery_id: str  # `jti` and `webhook-id`
     task_id: str  # the signed `taskId`
     seq: int  # the signed `seq`
     body: bytes = field(repr=False)  # the raw bytes that are signed
-    # The raw bytes that are sent in their place, if any.
+    # The raw bytes that are sent instead, if any.
     body_sent: bytes | None = field(default=None, repr=False)
-    # The moment of this attempt; None for the moment of `request()`.
+    # When this attempt is signed; None for the moment of `request()`.
     issued_at: datetime | None = None
-    # Members of the JWS header beside `typ`, `alg` and `kid`, or in place of these.
+    # Members of the JWS header, in addition to or instead of `typ`, `alg` and `kid`.
     header: Mapping[str, JsonValue] = field(default_factory=dict)
-    signed: bool = True  # whether there is a signature at all
-    schemes: frozenset[Scheme] = _JWT_ALONE  # which ones
-    # What Standard Webhooks signs with.
+    signed: bool = True  # whether there is any signature
+    schemes: frozenset[Scheme] = _JWT_ALONE  # of its signatures
+    # The signers of Standard Webhooks.
     signers: tuple[WebhookSigner, ...] = field(default=(), repr=False)
 
     def request(self) -> WebhookRequest:
-        """Return the request of an attempt that is made now."""
+        """Return the request of an attempt, signed now unless `issued_at` is given."""
         moment = self.issued_at or utc_now()
         schemes = self.schemes if self.signed else ()
         headers = [
@@ -80,7 +80,7 @@ class Draft:
         return WebhookRequest(target=self.url, headers=Headers(headers), body=body)
 
     def forged(self) -> Draft:
-        """Return the same, signed by somebody else, under the known kid."""
+        """Return a copy that another key signs, under the known kid."""
         return replace(
             self,
             key=replace(generate_key(Algorithm.ES256), kid=self.key.kid),
@@ -117,20 +117,20 @@ class Draft:
 class SigningAgent:
     """The agent that the receiver trusts. Raises ConfigError: a short token, a wrong secret."""
 
-    webhook_url: str  # where the receiver takes notifications; it is the audience, too
+    webhook_url: str  # where the receiver accepts notifications; also the audience
     issuer: str = "https://agent.example.com"  # `iss`
-    # The notification token that the receiver handed out; of at least 16 characters.
+    # The notification token that the receiver expects; at least 16 characters.
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
-    # What it signs with.
+    # Its signing key.
     key: SigningKey = field(default_factory=lambda: generate_key(Algorithm.ES256), repr=False)
-    schemes: frozenset[Scheme] = _JWT_ALONE  # its signatures
-    # What it signs with by Standard Webhooks, `whsec_…` or `whsk_…`.
+    schemes: frozenset[Scheme] = _JWT_ALONE  # of its signatures
+    # Its secrets or keys of Standard Webhooks, `whsec_…` or `whsk_…`.
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)
     signers: tuple[WebhookSigner, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "signers", tuple(map(read_signer, self.webhook_secrets)))
-        # Shorter, and half of it might stand in an answer by chance.
+        # Half of a shorter one might occur in an answer by chance.
         if len(self.token) < _MIN_TOKEN_CHARS:
             raise ConfigError(
                 f"token: found {len(self.token)} characters, expected at least {_MIN_TOKEN_CHARS}"

@@ -1,4 +1,7 @@
-"""The promises of a receiver, a check each (wire profile §4); each says what it found."""
+"""The promises of a receiver (wire profile §4): a check for each, which returns what it found.
+
+The docstring of a check is the promise, as reports print it.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,12 @@ from pushkit.signing.notification_jwt import body_sha256
 from pushkit.signing.scheme import Scheme
 from receiver.testing.agent import SigningAgent
 from receiver.testing.subject import Answer, ReceiverUnderTest
-from receiver.testing.trial import Trial, accepted, told
+from receiver.testing.trial import Trial, accepted, described
 
 _COPIES = 100
 _BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
-_SAID_BY = {"audience": _BY_KEY, "key_from_message": frozenset({Scheme.JWT})}
+# The schemes that a check needs one of; it applies to all schemes if it is not listed.
+_NEEDS = {"audience": _BY_KEY, "key_from_message": frozenset({Scheme.JWT})}
 _HOUR = timedelta(hours=1)
 _NAMES_WITH_DIGITS = re.compile(rb"[\w-]*\d[\w-]*")
 
@@ -48,7 +52,7 @@ async def check_receiver(
     deadline: timedelta = timedelta(seconds=10),
     rounds: int = 20,
 ) -> list[Finding]:
-    """Hold a receiver against its promises; return those that are broken, none if it is sound.
+    """Check a receiver; return the promises that it breaks.
 
         assert not await check_receiver(subject, agent)
 
@@ -56,34 +60,34 @@ async def check_receiver(
 
     Args:
         subject: The receiver.
-        agent: Whom it trusts.
+        agent: The agent that it trusts.
         only: Names of `CHECKS`; all of them by default.
         deadline: How long a callback may take.
-        rounds: How many crashes each of the two checks that crash it tries: at other moments each.
+        rounds: How often each of the two checks of crashes tries, at different moments.
 
     Raises:
         ConfigError: There is no check of that name.
     """
     unknown = set(only) - set(CHECKS)
     if unknown:
-        raise ConfigError(f"only: found {sorted(unknown)}, expected of {', '.join(CHECKS)}")
+        raise ConfigError(f"only: found {sorted(unknown)}, expected some of {', '.join(CHECKS)}")
     findings: list[Finding] = []
     for name, check in CHECKS.items():
-        if (only and name not in only) or unseen_by(agent, name):
+        if (only and name not in only) or why_unseen(agent, name):
             continue
         details = await check(Trial(subject, agent, deadline, rounds))
         promise = (check.__doc__ or "").strip()
         findings += [Finding(check=name, promise=promise, detail=detail) for detail in details]
         if name == "genuine" and details:
-            break  # whoever accepts nothing refuses everything
+            break  # a receiver that accepts nothing would pass the other checks
     return findings
 
 
-def unseen_by(agent: SigningAgent, name: str) -> str | None:
-    """Say why a check says nothing of the signatures that an agent makes; None if it does."""
-    if agent.schemes & _SAID_BY.get(name, agent.schemes):
+def why_unseen(agent: SigningAgent, name: str) -> str | None:
+    """Return why a check does not apply to the signatures of an agent; None if it applies."""
+    if agent.schemes & _NEEDS.get(name, agent.schemes):
         return None
-    return f"{' and '.join(sorted(agent.schemes))} says nothing of this"
+    return f"does not apply to {' and '.join(sorted(agent.schemes))}"
 
 
 _Check = Callable[[Trial], Awaitable[list[str]]]
@@ -97,14 +101,14 @@ async def _genuine(trial: Trial) -> list[str]:
     draft = trial.draft()
     answer = await trial.post(draft)
     if not accepted(answer):
-        return [f"{told(answer)}, expected 2xx"]
+        return [f"{described(answer)}, expected 2xx"]
     if await trial.uncalled(draft):
         return ["it was never called back"]
     return await trial.once(draft)
 
 
 async def _retry(trial: Trial) -> list[str]:
-    """A retry of an accepted delivery is answered 2xx, and calls nobody."""
+    """A retry of an accepted delivery is answered 2xx, and not called back again."""
     draft = trial.draft()
     request = draft.request()
     answers = [await trial.subject.post(request), await trial.subject.post(request)]
@@ -114,38 +118,38 @@ async def _retry(trial: Trial) -> list[str]:
 
 
 async def _retry_after_restart(trial: Trial) -> list[str]:
-    """A retry after a restart of the receiver is answered 2xx, and calls nobody."""
+    """A retry after a restart of the receiver is answered 2xx, and not called back again."""
     draft = trial.draft()
     answers = [await trial.post(draft)]
-    found = await trial.settled()  # called back, so that the restart does not fall into it
+    found = await trial.settled()  # so that the restart does not interrupt the callback
     await trial.subject.restart()
     answers.append(await trial.post(draft))
     return [*found, *_all_accepted(answers), *await trial.once(draft)]
 
 
 async def _concurrent_copies(trial: Trial) -> list[str]:
-    """Of many copies at once one is called back; every answer is 2xx, 429 or 503."""
+    """Many copies at once are called back once; every answer is 2xx, 429 or 503."""
     draft = trial.draft()
     request = draft.request()
     answers = await asyncio.gather(*(trial.subject.post(request) for _ in range(_COPIES)))
     found = []
     busy = (429, 503)
     if not all(accepted(answer) or (answer and answer.status in busy) for answer in answers):
-        found = [f"{_COPIES} copies at once: {told(answers)}, expected 2xx, 429 or 503"]
+        found = [f"{_COPIES} copies at once: {described(answers)}, expected 2xx, 429 or 503"]
     if not await trial.delivered(draft):
-        return [*found, "a retry after them was not accepted"]
+        return [*found, "a retry after the copies was not accepted"]
     return [*found, *await trial.once(draft)]
 
 
 async def _conflict(trial: Trial) -> list[str]:
-    """The id of an accepted delivery with another body is answered 409, and calls nobody."""
+    """Another body under the id of an accepted delivery is answered 409, and not called back."""
     draft = trial.draft()
     first = await trial.post(draft)
     other = replace(draft, body=draft.body.replace(b"_WORKING", b"_COMPLETED"))
     answer = await trial.post(other)
     found = _all_accepted([first])
     if answer is None or answer.status != 409:
-        found.append(f"{told(answer)}, expected 409")
+        found.append(f"{described(answer)}, expected 409")
     return [*found, *await trial.once(draft)]
 
 
@@ -153,7 +157,7 @@ async def _conflict(trial: Trial) -> list[str]:
 
 
 async def _crash_before_answer(trial: Trial) -> list[str]:
-    """A delivery in whose middle the receiver dies is called back after its retry."""
+    """If the receiver dies while it takes a delivery, the retry of it is called back."""
     latency = await _latency(trial)
     drafts = [trial.agent.draft(f"{trial.task_id}-{n}") for n in range(trial.rounds)]
     for n, draft in enumerate(drafts):
@@ -165,12 +169,12 @@ async def _crash_before_answer(trial: Trial) -> list[str]:
             return ["the retry after a restart was not accepted"]
     lost = await trial.uncalled(*drafts)
     if lost:
-        return [f"{len(lost)} of {len(drafts)} were accepted as retries, and never called back"]
+        return [f"{len(lost)} of {len(drafts)} retries were accepted, and never called back"]
     return []
 
 
 async def _crash_after_answer(trial: Trial) -> list[str]:
-    """What was answered 2xx is called back, even if the receiver dies at once."""
+    """A notification that was answered 2xx is called back, even if the receiver dies at once."""
     drafts = [trial.agent.draft(f"{trial.task_id}-{n}") for n in range(trial.rounds)]
     answers = []
     for draft in drafts:
@@ -178,7 +182,9 @@ async def _crash_after_answer(trial: Trial) -> list[str]:
         await trial.subject.restart()
     lost = await trial.uncalled(*drafts)
     found = _all_accepted(answers)
-    return [*found, f"{len(lost)} of {len(drafts)} were never called back"] if lost else found
+    if lost:
+        found.append(f"{len(lost)} of {len(drafts)} notifications were never called back")
+    return found
 
 
 async def _latency(trial: Trial) -> float:
@@ -195,7 +201,7 @@ async def _latency(trial: Trial) -> float:
 
 
 async def _signature(trial: Trial) -> list[str]:
-    """Only the trusted key signs: no other one, none at all, no algorithm `none`."""
+    """Only the trusted key's signature is accepted: no other key, no signature, not `alg: none`."""
     drafts = {
         "unsigned": replace(trial.draft(), signed=False),
         "signed by another key under the known name": trial.draft().forged(),
@@ -209,7 +215,7 @@ async def _signature(trial: Trial) -> list[str]:
 
 
 async def _raw_body(trial: Trial) -> list[str]:
-    """The signature covers the raw bytes, not what they mean: no more and no less."""
+    """The signature is checked over the raw bytes of the body, not over the JSON they encode."""
     draft = trial.draft()
     spaced = draft.body.replace(b":", b" : ").replace(b"WORKING", b"WORK\\u0049NG")
     found = await trial.refused(
@@ -222,12 +228,12 @@ async def _raw_body(trial: Trial) -> list[str]:
     )
     answer = await trial.post(replace(trial.draft(), body=spaced))
     if not accepted(answer):
-        found.append(f"genuine, with white space and escapes: {told(answer)}, expected 2xx")
+        found.append(f"genuine, with white space and escapes: {described(answer)}, expected 2xx")
     return found
 
 
 async def _timestamp(trial: Trial) -> list[str]:
-    """What was signed an hour ago, or for an hour from now, is refused."""
+    """A signature of an hour ago, or of an hour ahead, is refused."""
     now = utc_now()
     return await trial.refused(
         {
@@ -238,7 +244,7 @@ async def _timestamp(trial: Trial) -> list[str]:
 
 
 async def _audience(trial: Trial) -> list[str]:
-    """What was signed for another webhook, or by another issuer, is refused."""
+    """A signature for another webhook, or by another issuer, is refused."""
     url = trial.agent.webhook_url
     drafts = {
         "for another host": replace(trial.draft(), audience="https://other.example.com/a2a"),
@@ -264,7 +270,7 @@ async def _token(trial: Trial) -> list[str]:
 
 
 async def _key_from_message(trial: Trial) -> list[str]:
-    """A key that the message itself names or brings is not trusted, and no URL in it fetched."""
+    """A key that the message contains or links to is not trusted, and its link not fetched."""
     forger = generate_key(Algorithm.ES256)
     jwk = public_jwk(forger)
     posing = replace(forger, kid=trial.agent.key.kid)
@@ -285,7 +291,7 @@ async def _key_from_message(trial: Trial) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _serving(jwks: JsonObject, fetched: list[str]) -> AsyncIterator[str]:
-    """Serve a forger's JWK Set on loopback; yield its URL, and note by whom it is fetched."""
+    """Serve a forger's JWK Set on loopback; yield its URL, and record the peers that fetch it."""
 
     async def answer(request: web.BaseRequest) -> web.Response:
         fetched.append(str(request.remote))
@@ -301,7 +307,7 @@ async def _serving(jwks: JsonObject, fetched: list[str]) -> AsyncIterator[str]:
 
 
 async def _silence(trial: Trial) -> list[str]:
-    """A refusal tells nothing about keys and tokens: not which, not why."""
+    """A refusal does not reveal which keys and tokens are known, or why one is refused."""
     token, forged = trial.agent.token, trial.draft().forged()
     other_kid = replace(forged, key=generate_key(Algorithm.ES256))
     pairs = {
@@ -314,14 +320,14 @@ async def _silence(trial: Trial) -> list[str]:
     found = []
     for name, (one, other) in pairs.items():
         answers = (await trial.post(one), await trial.post(other))
-        if _said(answers[0]) != _said(answers[1]):
-            found.append(f"{name} can be told apart by the answers")
-        told_secret = [
+        if _comparable(answers[0]) != _comparable(answers[1]):
+            found.append(f"{name}: the answers differ, expected the same")
+        leaked = [
             what
             for what, secret in _secrets(trial, one.body).items()
             if any(answer is not None and secret in answer.body for answer in answers)
         ]
-        found += [f"{name}: the answer contains {what}" for what in told_secret]
+        found += [f"{name}: the answer contains {what}" for what in leaked]
     return found
 
 
@@ -335,15 +341,15 @@ def _secrets(trial: Trial, body: bytes) -> dict[str, bytes]:
     }
 
 
-def _said(answer: Answer | None) -> tuple[int, bytes]:
-    """Return an answer without names that have digits: ids of requests, moments."""
+def _comparable(answer: Answer | None) -> tuple[int, bytes]:
+    """Return an answer without words that contain digits, such as request ids and times."""
     if answer is None:
         return 0, b""
     return answer.status, _NAMES_WITH_DIGITS.sub(b"#", answer.body)
 
 
 def _all_accepted(answers: Collection[Answer | None]) -> list[str]:
-    return [] if all(map(accepted, answers)) else [f"{told(answers)}, expected 2xx"]
+    return [] if all(map(accepted, answers)) else [f"{described(answers)}, expected 2xx"]
 
 
 CHECKS: Mapping[str, _Check] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""What the kit may do with a receiver: post to it, count its callbacks, restart it."""
+"""The interface of the kit to a receiver: post to it, count its callbacks, restart it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _TIMEOUT = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back."""
+    """A receiver's answer to a request."""
 
     status: int
     body: bytes = field(repr=False)
 
     @property
     def accepted(self) -> bool:
-        """Whether a sender would take it for delivered."""
+        """Whether a sender would count the notification as delivered."""
         return 200 <= self.status < 300
 
 
 class ReceiverUnderTest(ABC):
-    """A receiver that runs, and that trusts the kit's agent.
+    """A running receiver that trusts the kit's agent.
 
-    It expects every task of that agent, has a callback for every update, and limits rates no lower
-    than some hundred requests a second.
+    It expects every task of that agent, has a callback for every update, and accepts at least some
+    hundred requests a second.
     """
 
     async def post(self, request: WebhookRequest) -> Answer | None:
         """Send a request to its absolute `target`; return None if there was no answer.
 
-        By default over HTTP, in a connection of its own.
+        By default over HTTP, on a new connection.
         """
         try:
             async with (
@@ -58,11 +58,11 @@ class ReceiverUnderTest(ABC):
 
     @abstractmethod
     async def callbacks(self) -> Sequence[str]:
-        """Return the delivery ids with which callbacks were called so far, restarts included."""
+        """Return the delivery ids that callbacks were called with so far, before restarts, too."""
 
     @abstractmethod
     async def restart(self) -> None:
-        """End it at once, as a crash does, and start it again on the same state.
+        """Kill it, as a crash does, and start it again on the same state.
 
-        Kill its process: what it has in work must not be finished. Return once it listens again.
+        It must not finish what it is doing. Return once it listens again.
         """

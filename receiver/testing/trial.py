@@ -1,4 +1,4 @@
-"""What checks are written with: posting, waiting for callbacks, and holding refusals to be such."""
+"""What checks are written with: posting, waiting for callbacks, and proving refusals."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from receiver.testing.agent import Draft, SigningAgent
 from receiver.testing.subject import Answer, ReceiverUnderTest
 
 _PAUSE = 0.02
-# 429 would prove nothing of what was asked.
+# 429 would not prove that the request itself was refused.
 _REFUSALS = frozenset({400, 401, 403, 404})
 
 
 @dataclass(slots=True)
 class Trial:
-    """One check on one receiver, with a task of its own."""
+    """One check of one receiver, with a task of its own."""
 
     subject: ReceiverUnderTest  # the receiver
-    agent: SigningAgent  # whom it trusts
+    agent: SigningAgent  # the agent that it trusts
     deadline: timedelta  # how long a callback may take
-    rounds: int  # how many times a check that looks for a moment tries
+    rounds: int  # how often a check of crashes tries, at different moments
     task_id: str = field(default_factory=lambda: f"task-{secrets.token_hex(8)}")
     _seq: int = 0
 
@@ -38,7 +38,7 @@ class Trial:
         return await self.subject.post(draft.request())
 
     async def calls(self, draft: Draft) -> int:
-        """Return how often a notification was called back."""
+        """Return how often callbacks were called with a notification."""
         return list(await self.subject.callbacks()).count(draft.delivery_id)
 
     async def uncalled(self, *drafts: Draft) -> list[Draft]:
@@ -55,7 +55,7 @@ class Trial:
         return [draft for draft in drafts if draft.delivery_id not in called]
 
     async def delivered(self, draft: Draft) -> bool:
-        """Make attempts, as a sender does, until one is accepted; False if none is, in time."""
+        """Retry, as a sender does, until an attempt is accepted; return whether one was in time."""
         try:
             async with asyncio.timeout(self.deadline.total_seconds()):
                 while not accepted(await self.post(draft)):  # noqa: ASYNC110  # the same
@@ -65,23 +65,24 @@ class Trial:
         return True
 
     async def settled(self) -> list[str]:
-        """Wait until all that was accepted of this task is called back, as far as it is in order.
+        """Wait until all that was accepted of this task was called back; return what went wrong.
 
-        By one more notification, genuine: what it leaves behind was not accepted.
+        This sends one more genuine notification. Callbacks are in order: what was not called back
+        before it never will be.
         """
         draft = self.draft()
         answer = await self.post(draft)
         if not accepted(answer):
-            return [f"a genuine notification after it: {told(answer)}, expected 2xx"]
+            return [f"a genuine notification after it: {described(answer)}, expected 2xx"]
         if await self.uncalled(draft):
             return ["a genuine notification after it was never called back"]
         return []
 
     async def refused(self, drafts: Mapping[str, Draft]) -> list[str]:
-        """Say which of these are not refused, or are called back."""
+        """Return which of these are not refused, or are called back."""
         answers = {name: await self.post(draft) for name, draft in drafts.items()}
         found = [
-            f"{name}: {told(answer)}, expected 401"
+            f"{name}: {described(answer)}, expected 401"
             for name, answer in answers.items()
             if answer is None or answer.status not in _REFUSALS
         ]
@@ -92,19 +93,19 @@ class Trial:
         return found
 
     async def once(self, draft: Draft) -> list[str]:
-        """Say if a notification was not called back exactly once."""
+        """Return what went wrong if a notification was not called back exactly once."""
         found = await self.settled()
         calls = await self.calls(draft)
         return found if calls == 1 else [*found, f"called back {calls} times, expected once"]
 
 
 def accepted(answer: Answer | None) -> bool:
-    """Say whether a sender would take a notification for delivered."""
+    """Return whether a sender would count a notification as delivered."""
     return answer is not None and answer.accepted
 
 
-def told(answers: Answer | Iterable[Answer | None] | None) -> str:
-    """Return a status, or several, for a finding."""
+def described(answers: Answer | Iterable[Answer | None] | None) -> str:
+    """Describe an answer, or several, for a finding."""
     if answers is None or isinstance(answers, Answer):
         return f"answered {answers.status}" if answers else "no answer"
     statuses = {answer.status if answer else 0 for answer in answers}

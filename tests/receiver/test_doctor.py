@@ -200,7 +200,7 @@ async def test_a_receiver_that_takes_any_body_and_waits_for_it_is_caught(run: Ru
         strained = ("malformed_json", "oversized_body", "slow_body")
         results = await found(subject, careless.agent, *strained, patience=timedelta(seconds=1))
     assert failed(results) == {"malformed_json", "slow_body"}
-    assert "a body that is no JSON: answered 202" in results["malformed_json"].details[0]
+    assert "a body that is not JSON: answered 202" in results["malformed_json"].details[0]
 
 
 async def test_who_refuses_what_is_genuine_is_asked_nothing_more(run: Run) -> None:

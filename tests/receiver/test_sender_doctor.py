@@ -193,15 +193,18 @@ WRONG = [
     pytest.param("accepted", [UNSIGNED], "not signed", id="signs nothing"),
     pytest.param("server_error", [visit(0), visit(5, jti="2")], "another id", id="changes the id"),
     pytest.param("server_error", [visit(0), visit(5, body=b"")], "other bytes", id="writes again"),
-    pytest.param("server_error", [visit(0), visit(0.1)], "after 100 ms", id="hammers"),
+    pytest.param("server_error", [visit(0), visit(0.1)], "retried after 100 ms", id="hammers"),
     pytest.param("no_http", [visit(0, jti=""), visit(5, jti="")], "no webhook-id", id="has no ids"),
     pytest.param("retry_after", [visit(0), visit(2)], "after 2.0 s", id="does not wait"),
-    pytest.param("gone", [visit(0), visit(5)], "1 more came", id="goes on after 410"),
+    pytest.param("gone", [visit(0), visit(5)], "1 more requests", id="goes on after 410"),
     pytest.param("redirect", [visit(0), visit(0, target=LANDED)], "followed", id="follows"),
     pytest.param("slow", [visit(0, stayed=55.0)], "longer than 35 s", id="waits too long"),
     pytest.param("dripped_body", [visit(0)], "longer than 35 s", id="waits for drops"),
     pytest.param(
-        "endless_body", [visit(0, stayed=1.0, taken=2**30)], "bytes of an answer", id="swallows all"
+        "endless_body",
+        [visit(0, stayed=1.0, taken=2**30)],
+        "bytes of the answer",
+        id="swallows all",
     ),
 ]
 
