@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         encode_update as encode_update,
     )
     from pushkit.alerts.alerts import AlertOptions as AlertOptions
-    from pushkit.delivery.breaker import BreakerPolicy as BreakerPolicy
+    from pushkit.delivery.answers import BreakerPolicy as BreakerPolicy
     from pushkit.delivery.reporting import (
         NotifiedDelivery as NotifiedDelivery,
         NotifyResult as NotifyResult,
@@ -77,7 +77,7 @@ else:
                 " TextPart UpdateKind UrlPart WireVersion decode_update encode_update"
             ),
             "pushkit.alerts.alerts": "AlertOptions",
-            "pushkit.delivery.breaker": "BreakerPolicy",
+            "pushkit.delivery.answers": "BreakerPolicy",
             "pushkit.delivery.reporting": "NotifiedDelivery NotifyResult RefusedRecipient",
             "pushkit.delivery.options": "SenderOptions",
             "pushkit.delivery.sender": "PushSender",

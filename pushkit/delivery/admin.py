@@ -15,7 +15,7 @@ from typing import TypeVar
 from pushkit.arguments import check_age, check_list, check_number
 from pushkit.clock import utc_now
 from pushkit.delivery.again import Again, Redriven, Retried
-from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import OutboxChange, OutboxChanged

@@ -1,29 +1,49 @@
-"""What the sender makes of an answer: wire profile §5 as one table."""
+"""What an answer, or its absence, means for the delivery and for the destination.
+
+For the delivery: wire profile §5, as one table. For the destination: a circuit breaker.
+
+    CLOSED ─`failures` in a row→ OPEN ─wait over→ HALF_OPEN ─one success→ CLOSED
+                                  ▲────────── one failure ──┘
+
+The breaker is a pure function of the failures in a row. That number and the end of the wait are
+stored in the database, so that every worker sees the same breaker. No timer changes its state: an
+open breaker whose wait is over is half open, and lets one attempt through at a time.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from pushkit.errors import AddressRefusedError, ConfigError, DestinationRefusedError
+from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
 from pushkit.webhook import Headers
+
+TOO_OLD: Final = "too_old"
+SUBSCRIPTION_MISSING: Final = "subscription_missing"
+# This sender's own policy does not allow the destination.
+REFUSED: Final = frozenset({AddressRefusedError.code, DestinationRefusedError.code})
+# Errors of deliveries that were not posted: they prove nothing about the destination.
+_NOT_POSTED = REFUSED | {SUBSCRIPTION_MISSING, TOO_OLD}
 
 _MIN_HOLD = timedelta(seconds=1)
 _MAX_HOLD = timedelta(hours=24)
 
 
 class Judgement(NamedTuple):
-    """A verdict on one answer."""
+    """The meaning of one answer."""
 
     outcome: Outcome  # what happens to the delivery
     error: str | None = None  # a short code for the log and the dead letter; None if delivered
-    # How long the whole destination of this owner waits (`Retry-After`).
+    # How long all deliveries of this owner to the destination wait (`Retry-After`).
     hold: timedelta | None = None
 
 
 _DELIVERED = Judgement(outcome=Outcome.DELIVERED)
-# The statuses that say something of their own; the rest follows by class.
+# The statuses with a meaning of their own; the others follow by class.
 _TABLE = {
     400: Judgement(outcome=Outcome.DEAD, error="rejected"),
     409: Judgement(outcome=Outcome.DEAD, error="conflict"),
@@ -36,17 +56,19 @@ _HOLDING = (429, 503)
 
 
 def judge(status: int, headers: Headers, now: datetime) -> Judgement:
-    """Return what an answer means.
+    """Return what an answer means for its delivery.
 
     Args:
-        status: The status code; interim answers (1xx) never come here.
+        status: The status code of the final answer: never an interim one (1xx).
+        headers: The headers of the answer.
+        now: The time of the answer.
     """
     if 200 <= status < 300:
         return _DELIVERED
     if status in _TABLE:
         return _TABLE[status]
     if 300 <= status < 400:
-        # Never followed: a redirect would carry token and signature to where nobody checked.
+        # Never followed: a redirect would carry token and signature to an unchecked destination.
         return Judgement(outcome=Outcome.RETRY, error="redirect")
     hold = retry_after(headers, now) if status in _HOLDING else None
     return Judgement(outcome=Outcome.RETRY, error=f"status_{status}", hold=hold)
@@ -66,7 +88,7 @@ def retry_after(headers: Headers, now: datetime) -> timedelta | None:
 
 
 def _seconds(value: str) -> timedelta:
-    # Anything longer than the cap reads as the cap; int() of endless digits is never tried.
+    # A longer number is over the maximum: int() never parses digits without end.
     return _MAX_HOLD if len(value) > 9 else timedelta(seconds=int(value))
 
 
@@ -76,3 +98,43 @@ def _until_date(value: str, now: datetime) -> timedelta | None:
     except (ValueError, OverflowError):  # no date, or one outside the calendar
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerPolicy:
+    """When a destination is not attempted for a while, because it fails.
+
+    Attributes:
+        failures: How many failures in a row open the breaker.
+        first_wait: The first wait; it doubles with each failed probe.
+        longest_wait: The longest wait.
+    """
+
+    failures: int = 5
+    first_wait: timedelta = timedelta(seconds=30)
+    longest_wait: timedelta = timedelta(minutes=10)
+
+    def __post_init__(self) -> None:
+        if self.failures < 1 or not timedelta(0) < self.first_wait <= self.longest_wait:
+            raise ConfigError(
+                "breaker: expected failures of 1 or more, and 0 < first_wait <= longest_wait"
+            )
+
+
+def hold_after(policy: BreakerPolicy, failures: int) -> timedelta | None:
+    """Return how long a destination waits after this many failures in a row; None for no wait."""
+    if failures < policy.failures:
+        return None
+    doublings = min(failures - policy.failures, 20)  # far beyond the longest wait
+    return min(policy.first_wait * (1 << doublings), policy.longest_wait)
+
+
+def works(result: Result) -> bool | None:
+    """Return whether an attempt found its destination working; None if it was not posted.
+
+    No answer and a 5xx answer mean that it does not work. Any other answer comes from a server that
+    works, even if it rejects this delivery.
+    """
+    if result.outcome is Outcome.LOCAL_FAULT or result.error in _NOT_POSTED:
+        return None
+    return result.status is not None and result.status < 500

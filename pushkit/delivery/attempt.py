@@ -1,4 +1,4 @@
-"""One attempt: sign now, post, judge the answer."""
+"""One attempt: sign for the current time, post, judge the answer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import logging
 import time
+import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from pushkit.delivery.answers import judge
-from pushkit.delivery.breaker import SUBSCRIPTION_MISSING, TOO_OLD
-from pushkit.delivery.faults import LocalFaults, code_of
+from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, judge
 from pushkit.delivery.limits import Pace
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.route import Route, Routes
@@ -35,6 +34,7 @@ from pushkit.events.sender import SigningKeyChanged
 from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
+from pushkit.logs import RepeatedLog
 from pushkit.net.connection import Answer
 from pushkit.net.transport import Transport
 from pushkit.outbox.model import Delivery, Result
@@ -62,63 +62,65 @@ _log = logging.getLogger("pushkit.delivery")
 _KEPT_BYTES = 1024
 _NO_SECRETS = ("User-Agent", "Accept-Encoding")
 _BODY_WITHIN = timedelta(seconds=1)
-# At once, after 1 h, after 2 h more: a name that leads to a forbidden address seldom changes.
+# At once, after 1 h, and 2 h later: a name that leads to a forbidden address rarely changes.
 _REFUSED_WAITS = (3600, 7200)
 _AFTER_REFUSALS = RetryPolicy(
     wait=wait_schedule(_REFUSED_WAITS), stop=stop_after_attempt(len(_REFUSED_WAITS) + 1)
 )
 _UNAUTHORIZED = 401
+_UNEXPECTED = "unexpected_error"
 _DEFAULT_SIGNING = Signing()
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Makes attempts: everything that they have in common."""
+    """Makes attempts."""
 
-    routes: Routes  # what is known of each subscription
-    keys: KeySource  # where the key that is active now is found
-    client: Transport  # how destinations are reached, under which policy
-    vault: Vault  # opens bodies
+    routes: Routes  # the routes of subscriptions
+    keys: KeySource  # supplies the active key
+    client: Transport  # posts, under the destination policy
+    vault: Vault  # opens sealed bodies
     # Asks destinations for proof that they want notifications; None to ask for none.
     ownership: Ownership | None
-    pace: Pace  # how fast one destination is written to
+    pace: Pace  # the rate limit of each origin
     retry: RetryPolicy  # when to try again, and when to give up
     timeout: timedelta  # the deadline of one attempt in total
-    # Returns now, aware, in UTC: read to sign, and again when the answer is there.
+    # Returns the current time, aware, in UTC: read to sign, and again after the answer.
     clock: Callable[[], datetime]
-    keep_answers: bool = False  # write down the first KiB of what a webhook answers
-    # Which schemes are on, for all subscriptions or by subscription.
+    keep_answers: bool = False  # store the first KiB of each answer
+    # Which signature schemes are used, for all subscriptions or by subscription.
     signing: SigningChoice = _DEFAULT_SIGNING
-    # Hears of what fails on this side.
-    faults: LocalFaults = field(default_factory=lambda: LocalFaults(_log))
-    # Who hears of a key that signs from now on.
+    # Logs faults of this side, once a minute for each kind.
+    faults: RepeatedLog = field(default_factory=lambda: RepeatedLog(_log))
+    # Where a change of the signing key is emitted.
     events: Listeners = field(default_factory=lambda: Listeners(_log))
-    # The key that signed last, by algorithm.
+    # The `kid` of the key that signed last, by algorithm.
     signed_with: dict[Algorithm, str] = field(default_factory=dict)
-    tracing: Tracing | None = None  # makes a span of each attempt; None for none
+    tracing: Tracing | None = None  # makes a span of each attempt; None for no spans
 
     @property
     def longest(self) -> timedelta:
-        """How long an attempt may take, its wait for its turn included."""
+        """How long an attempt may take, including the wait for its turn."""
         return self.pace.longest + self.timeout
 
     async def make(
         self, delivery: Delivery, to: StoredSubscription | Route | None, *, refusals: int = 0
     ) -> Result:
-        """Make an attempt; never raises for what network, webhook or signer do.
+        """Make an attempt. Faults of the network, the webhook or the signer are never raised.
 
         Args:
-            to: Its subscription, or the route of that; None if there is none any more.
-            refusals: How often its destination was refused by our own policy before.
+            delivery: The delivery.
+            to: Its subscription, or the subscription's route; None if the subscription was removed.
+            refusals: How often this sender's own policy refused the destination before.
         """
         if to is None:
             return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
         if delivery.attempts > 0:
-            # What our own policy refused has a schedule of its own, which did not give up.
+            # Refusals by this sender's own policy follow another schedule, which did not give up.
             attempts = delivery.attempts - refusals
             since, now = delivery.age_from, self.clock()
             if gives_up(self.retry, attempts=attempts, since=since, now=now):
-                # Overtaken by its age while it waited.
+                # It became too old while it waited.
                 return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
         wait = self.pace.take(delivery.origin)
         if wait > 0:
@@ -127,10 +129,19 @@ class Attempt:
             if self.tracing is None:
                 return await self._make(delivery, to, refusals)
             return await self._make_traced(self.tracing, delivery, to, refusals)
-        except Exception as exc:  # noqa: BLE001  # whatever it is, it is not the webhook's
-            self.faults.tell(delivery.id, exc)
+        except Exception as exc:  # noqa: BLE001  # a fault of this side, not of the webhook
+            code = exc.code if isinstance(exc, PushkitError) else _UNEXPECTED
+            self.faults.say(
+                (code, type(exc)),
+                logging.ERROR,
+                "delivery %s: not sent, because of a fault of this side (%s); it is retried\n%s",
+                delivery.id,
+                code,
+                _traceback(exc),
+                extra={"code": code, "delivery_id": delivery.id},
+            )
             again_at = self.clock() + after_fruitless_claims(delivery.fruitless_claims)
-            return Result(outcome=Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=again_at)
+            return Result(outcome=Outcome.LOCAL_FAULT, error=code, retry_at=again_at)
 
     async def _make_traced(
         self, tracing: Tracing, delivery: Delivery, to: StoredSubscription | Route, refusals: int
@@ -142,7 +153,7 @@ class Attempt:
             origin=delivery.origin,
             attempt=delivery.attempts + 1,
         ) as span:
-            # What the webhook gets to see is this attempt, within the delivery's trace.
+            # The webhook gets this attempt's span, which is part of the delivery's trace.
             within = replace(delivery, traceparent=span.traceparent)
             result = await self._make(within, to, refusals)
             span.note(outcome=result.outcome.value, status=result.status)
@@ -153,16 +164,16 @@ class Attempt:
     async def _make(
         self, delivery: Delivery, to: StoredSubscription | Route, refusals: int
     ) -> Result:
-        """Open, sign, post and judge; raise what kept the request from being made."""
+        """Open, sign, post and judge. A fault of this side is raised."""
         started_at, begun = self.clock(), time.perf_counter()
         ends = begun + self.timeout.total_seconds()
         try:
-            # What is sealed and cannot be opened stops it: nothing goes without.
+            # A secret that cannot be opened raises: nothing is sent without it.
             route = to if isinstance(to, Route) else self.routes.of(to)
             destination = route.destination
             body = self.vault.open_body(delivery.id, delivery.body)
             if self.ownership and not self.ownership.has_proof(route.owner, destination):
-                # Part of the attempt: the lease lasts no longer than that.
+                # Within the attempt's deadline, because the lease lasts no longer.
                 proof = self.ownership.require(route.owner, destination, tls=route.access.tls)
                 late = AnswerTimeoutError(f"no proof from {destination.origin} in time")
                 await _before(ends, proof, late)
@@ -171,12 +182,12 @@ class Attempt:
             answer = await (await self._sign(delivery, body, route, token, ends))
             if answer.status == _UNAUTHORIZED and tokens and token:
                 tokens.reject(token)
-                # It was asked: what fails on this side from here on leaves what it answered.
+                # The webhook answered: if this side fails now, that answer is the result.
                 with contextlib.suppress(OAuthError, SigningError):
                     token = await tokens.token(timeout=_until(ends))
                     answer = await (await self._sign(delivery, body, route, token, ends))
         except (EgressProxyError, ResourcesExhaustedError):
-            raise  # as whatever else fails on this side
+            raise  # faults of this side
         except (AddressRefusedError, DestinationRefusedError) as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc, extra=_facts(delivery, exc))
             result = self._failed(delivery, error=exc.code, refusals=refusals)
@@ -208,7 +219,7 @@ class Attempt:
     async def _sign(
         self, delivery: Delivery, body: bytes, route: Route, token: str | None, ends: float
     ) -> Coroutine[None, None, Answer]:
-        """Sign a request for now; return what posts it."""
+        """Sign a request for the current time; return the coroutine that posts it."""
         now = self.clock()
         key = self.keys.ring().active_key(now, route.algorithm)
         if self.signed_with.get(key.algorithm) != key.kid:
@@ -246,9 +257,16 @@ class Attempt:
         hold: timedelta | None = None,
         refusals: int | None = None,
     ) -> Result:
-        """Return the result of a failure: the webhook's, or (`refusals`) our own policy's.
+        """Return the result of a failure of the webhook, or a refusal of this sender's own policy.
 
-        Waits count from the answer: a webhook may take as long to answer as it asks to wait.
+        Waits begin at the answer: a webhook may take as long to answer as it asks to wait.
+
+        Args:
+            delivery: The delivery.
+            error: The code of the failure.
+            status: The status of the answer, if there was one.
+            hold: How long the destination asks to wait.
+            refusals: How often the policy refused it before; None if the webhook failed.
         """
         now = self.clock()
         policy, attempts = self.retry, delivery.attempts
@@ -266,7 +284,7 @@ class Attempt:
 
 
 def _kept(answer: bytes, route: Route, token: str | None) -> bytes:
-    """Return what is kept of an answer: its beginning, without the secrets that it may repeat."""
+    """Return the beginning of an answer to be stored, without secrets that it may repeat."""
     sent = [value for name, value in route.headers if name not in _NO_SECRETS]
     for value in (*sent, token or ""):
         for secret in (value, value.partition(" ")[2]):  # credentials follow their scheme
@@ -276,12 +294,12 @@ def _kept(answer: bytes, route: Route, token: str | None) -> bytes:
 
 
 def _facts(delivery: Delivery, error: PushkitError) -> dict[str, str]:
-    """Return what a log of objects has of a line."""
+    """Return the members of a structured log line."""
     return {"code": error.code, "delivery_id": delivery.id, "task": delivery.task_id}
 
 
 async def _before(ends: float, doing: Coroutine[None, None, T], late: PushkitError) -> T:
-    """Await what has to be done by then; raise what it means if it is not."""
+    """Await a coroutine; raise `late` if it is not done at `ends` (by `time.perf_counter`)."""
     try:
         async with asyncio.timeout(_until(ends).total_seconds()):
             return await doing
@@ -290,5 +308,20 @@ async def _before(ends: float, doing: Coroutine[None, None, T], late: PushkitErr
 
 
 def _until(ends: float) -> timedelta:
-    """Return what is left until then; the one deadline is over all requests of an attempt."""
+    """Return the time left: one deadline holds for all requests of an attempt."""
     return timedelta(0, max(ends - time.perf_counter(), 0))
+
+
+def _traceback(exc: BaseException) -> str:
+    """Return the traceback of an exception and its causes, without possible secrets.
+
+    Those may be in lines of code, and in messages of exceptions other than pushkit's.
+    """
+    frames = "\n".join(
+        f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}'
+        for frame in traceback.extract_tb(exc.__traceback__)
+    )
+    message = f": {exc}" if isinstance(exc, PushkitError) else ""
+    own = f"Traceback (most recent call last):\n{frames}\n{type(exc).__name__}{message}"
+    cause = exc.__cause__ or exc.__context__
+    return own if cause is None else f"{_traceback(cause)}\n\n{own}"

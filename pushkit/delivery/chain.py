@@ -1,11 +1,13 @@
-"""The chain of a line: deliveries of one subscription that follow one another in one slot.
+"""Chains: deliveries of one queue that follow one another in one slot, without a claim.
 
-What is stored behind a delivery that is under way here is stored in flight, too, and joins its
-chain. Once the one before it has arrived it is posted at once, from memory; what has arrived is
-settled together, soon. So a line costs one commit for each update, and a part of another.
+While this process attempts a delivery, the next update of its queue is stored in flight, too, and
+joins the chain. Once the delivery before it has arrived, it is posted at once, from memory.
+Deliveries that have arrived are settled together, shortly after. So an update costs one commit to
+store it, and a share of another one to settle it.
 
-A chain is bounded: by how many have arrived and are not settled (they come again if the process
-dies), and by how many wait. What is not begun when it ends goes back.
+The number of deliveries that have arrived but are not settled is bounded, because they are sent
+again if the process dies; so is the number that wait. Deliveries that are not begun when the chain
+ends go back to the outbox.
 """
 
 from __future__ import annotations
@@ -23,30 +25,31 @@ from pushkit.scheduling.deadlines import Deadlines
 if TYPE_CHECKING:
     from pushkit.delivery.slots import Claimed
 
-_MOST: Final = 8  # answered, and waiting: of each
-# Seconds after which, and a tick of the timer, what has arrived is settled, whatever follows.
+_MOST: Final = 8  # answered deliveries, and also waiting ones
+# Seconds after which answered deliveries are settled, even if more follow; and a tick of the timer.
 _SETTLED_WITHIN: Final = 0.05
-# Seconds for which nobody asks whether the line was removed, disabled, paused or changed meanwhile.
+# Seconds for which a chain relies on its subscription being as it was: not removed, disabled,
+# paused or changed.
 _KNOWN_FOR: Final = 0.25
 
 
 class Chain:
-    """A line in its slot.
+    """The deliveries of one queue in one slot.
 
-    It belongs to an event loop; `promise` and `break_off` come from any thread.
+    It belongs to an event loop. Only `promise` and `break_off` may be called from any thread.
 
     Args:
-        first: What it begins with.
-        longest_wait: How long after it was taken an attempt may begin: its lease runs.
-        may_go_on: Says whether the next one may have the slot.
-        settle: Settles what was answered, beside an attempt.
-        deadlines: The timer that it shares with other chains.
+        first: The first delivery.
+        longest_wait: How long after its claim an attempt may begin, before its lease is too short.
+        may_continue: Returns whether the next delivery may take over the slot.
+        settle: Settles the answered deliveries, while an attempt runs.
+        deadlines: The timer, shared with other chains.
 
     Attributes:
-        answered: What was attempted, and is not settled yet.
-        waiting: What is stored and comes next.
-        settling: What settles beside an attempt, if anything does.
-        is_open: Whether more may join it, and begin.
+        answered: Deliveries that were attempted, and are not settled yet.
+        waiting: Deliveries that are stored and come next.
+        settling: The task that settles while an attempt runs, if there is one.
+        is_open: Whether deliveries may join and begin.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class Chain:
         first: Claimed,
         *,
         longest_wait: timedelta,
-        may_go_on: Callable[[], bool],
+        may_continue: Callable[[], bool],
         settle: Callable[[Chain], Coroutine[None, None, None]],
         deadlines: Deadlines,
     ) -> None:
@@ -63,7 +66,7 @@ class Chain:
         self.settling: asyncio.Task[None] | None = None
         self.is_open: bool = True
         self._longest_wait = longest_wait.total_seconds()
-        self._may_go_on = may_go_on
+        self._may_continue = may_continue
         self._settle = settle
         self._last_seq = first.delivery.seq
         self._settled_at = first.since
@@ -75,13 +78,13 @@ class Chain:
         self._is_timed = False
 
     def promise(self, seq: int) -> bool:
-        """Promise a place to a delivery that is being stored, if it is the very next one."""
+        """Promise a place to a delivery that is being stored, if it is next in `seq` order."""
         with self._lock:
             if (
                 not self.is_open
                 or seq != self._last_seq + 1
                 or len(self.waiting) + self._promised >= _MOST
-                or not self._may_go_on()
+                or not self._may_continue()
             ):
                 return False
             self._promised += 1
@@ -89,37 +92,37 @@ class Chain:
             return True
 
     def join(self, claimed: Claimed) -> None:
-        """Append what was promised a place, and is stored."""
+        """Append a delivery that was promised a place, and is stored."""
         with self._lock:
             self._promised -= 1
             self.waiting.append(claimed)
         if self._change is not None:
-            # After whoever was told: his next update is on its way to the disk while this is sent.
+            # After the caller of `notify`: its next update is being stored while this one is sent.
             self._loop.call_soon(self._wake)
 
     def break_off(self) -> None:
-        """Go no further than what is stored: what was promised a place was not."""
+        """Close the chain, because a delivery that was promised a place was not stored."""
         with self._lock:
             self._promised -= 1
             self.is_open = False
         self._loop.call_soon_threadsafe(self._wake)
 
     def follow(self, following: Sequence[Claimed]) -> None:
-        """Append what was taken when the ones before it were settled."""
+        """Append deliveries that were claimed when the ones before them were settled."""
         with self._lock:
             for claimed in following:
                 self._last_seq = claimed.delivery.seq
                 self.waiting.append(claimed)
 
     def close(self) -> None:
-        """Let nothing more join, or begin."""
+        """Let no delivery join or begin any more."""
         with self._lock:
             self.is_open = False
 
     async def next(self) -> Claimed | None:
-        """Return what may begin now, waiting for what is just being stored.
+        """Return the next delivery to attempt; wait for one that is being stored.
 
-        None if something is to be settled before, or goes back, or nothing is left.
+        None if the chain must settle first, was closed, or is empty.
         """
         if self.is_open and len(self.answered) >= _MOST:
             return None
@@ -132,23 +135,23 @@ class Chain:
         if not (self.is_open and self.waiting):
             return None
         now, following = time.perf_counter(), self.waiting[0]
-        if now - following.since > self._longest_wait or not self._may_go_on():
+        if now - following.since > self._longest_wait or not self._may_continue():
             self.close()
             return None
         if self.answered and (
             now - self.answered[0].since > self._longest_wait
-            # A settlement has to look at the line before.
+            # Settling reads the subscription again.
             or now - max(self._settled_at, following.since) > _KNOWN_FOR
         ):
             return None
         return self.waiting.popleft()
 
     def is_late(self, claimed: Claimed) -> bool:
-        """Say whether an attempt that begins now might outlast its lease."""
+        """Return whether an attempt that begins now might outlast its lease."""
         return time.perf_counter() - claimed.since > self._longest_wait
 
     def settled(self, attempted: Sequence[Claimed]) -> None:
-        """Forget what is settled, and what went back."""
+        """Drop deliveries that were settled, or went back."""
         self._settled_at = time.perf_counter()
         number = min(len(attempted), len(self.answered))
         del self.answered[:number]
@@ -156,15 +159,15 @@ class Chain:
             self.waiting.popleft()
 
     def end(self) -> None:
-        """Leave what there is as it is."""
+        """Stop; deliveries that are left stay under their leases."""
         self.close()
         self.stop_timer()
         settling = self.settling
         if settling is not None and not settling.cancel() and not settling.cancelled():
-            settling.exception()  # it is told of by now, or comes back with its lease
+            settling.exception()  # retrieved: it was logged, or the lease ends
 
-    def has_ended(self) -> bool:
-        """Say whether nothing is left of it; then nothing joins it any more."""
+    def end_if_empty(self) -> bool:
+        """Close the chain if no delivery is left; return whether that is so."""
         with self._lock:
             if self.answered or self.waiting or self._promised:
                 return False
@@ -172,15 +175,15 @@ class Chain:
             return True
 
     def expire(self) -> None:
-        """Settle what was answered, beside an attempt."""
+        """Settle the answered deliveries, while an attempt runs."""
         self._is_timed = False
-        if self.settling is not None:  # again, for what was answered meanwhile
+        if self.settling is not None:  # the timer runs again for what was answered meanwhile
             self._start_timer()
         else:
             self.settling = self._loop.create_task(self._settle(self))
 
     def stop_timer(self) -> None:
-        """Settle nothing beside an attempt until it is answered."""
+        """Do not settle while the current attempt runs."""
         if self._is_timed:
             self._deadlines.clear(self)
             self._is_timed = False

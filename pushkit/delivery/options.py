@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pushkit.arguments import check_callable, check_type
-from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.limits import check_pace
 from pushkit.delivery.signatures import Signing, SigningChoice
 from pushkit.errors import ConfigError

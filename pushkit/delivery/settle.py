@@ -1,17 +1,19 @@
-"""Writes down what attempts came to, and what follows from it."""
+"""Settles attempted deliveries: stores their results, their side effects, and what is next."""
 
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime, timedelta
 
 from pushkit.delivery.route import Routes
-from pushkit.delivery.side_effects import SideEffects, is_all_well
+from pushkit.delivery.side_effects import SideEffects, about_delivery, has_side_effects
 from pushkit.delivery.slots import Claimed, DeliverySlots, read_subscriptions
-from pushkit.events.sender import DeliveryEvent
+from pushkit.events.listeners import Listeners
+from pushkit.events.sender import AttemptMade, Delivered, DeliveryEvent
 from pushkit.outbox.attempts import AttemptLog, is_folded
 from pushkit.outbox.destinations import DestinationKey, DestinationStore, destination_of
 from pushkit.outbox.model import Delivery, Result
@@ -22,97 +24,104 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, Script, alone
 from pushkit.subscriptions.model import Current
 from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.traceparent import trace_id_of
 
 
-def _line_of(attempted: Sequence[Claimed]) -> str:
-    """Return whose line some deliveries are."""
-    return attempted[0].delivery.subscription_id
+def _subscription_of(batch: Sequence[Claimed]) -> str:
+    return batch[0].delivery.subscription_id
 
 
-def _by_destination(attempted: Sequence[Claimed]) -> DestinationKey:
-    return destination_of(attempted[0].delivery)
+def _destination_of(batch: Sequence[Claimed]) -> DestinationKey:
+    return destination_of(batch[0].delivery)
 
 
 @record(frozen=False, slots=True)
 class Settled:
-    """What followed from attempts of a line."""
+    """The result of settling deliveries of one queue."""
 
     at: datetime  # when, by the database's clock
-    # Of each, whether this worker still had it: if not, it was somebody else's to settle.
+    # For each delivery, whether this worker still had its claim; if not, its result was dropped.
     are_ours: Sequence[bool]
-    events: list[DeliveryEvent] = field(default_factory=list)  # what to tell of what followed
-    # The next deliveries of its line, in flight already, which have its slot.
+    events: list[DeliveryEvent] = field(default_factory=list)  # the side effects, to be emitted
+    # The next deliveries of the queue, claimed, which take over its slot.
     following: Sequence[Claimed] = ()
     some_wait: bool = False  # whether the next one waits for a claim
-    may_go_on: bool = False  # whether its chain may: what stands behind it in flight already
+    may_continue: bool = False  # whether its chain may begin the deliveries already in flight
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Settler:
-    """Settles deliveries, and takes what comes next in their lines."""
+    """Settles deliveries, and claims the next ones of their queues."""
 
-    database: Database  # where outbox and subscriptions live
+    database: Database  # where outbox and subscriptions are stored
     worker: str
     clock: Callable[[], datetime]  # the worker's, aware, in UTC
     side_effects: SideEffects  # what attempts mean for destinations and subscriptions
-    slots: DeliverySlots | None = None  # the worker's; None if nothing may follow into them
+    slots: DeliverySlots | None = None  # the worker's; None to claim nothing
     routes: Routes | None = None  # the worker's, too
-    lease: timedelta = timedelta(minutes=1)  # for how long what follows is taken
+    lease: timedelta = timedelta(minutes=1)  # of the next deliveries
     attempts: AttemptLog = field(default_factory=AttemptLog)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     destinations: DestinationStore = field(default_factory=DestinationStore)
 
     def settle(self, attempted: Sequence[Claimed]) -> Awaitable[Settled]:
-        """Settle deliveries of one line, in order and in one transaction.
+        """Settle deliveries of one queue, in order and in one transaction.
 
         Raises:
             StorageError: The database refused; nothing was settled.
         """
-        # Behind one that did not arrive nothing of its line is begun.
+        # Only the last attempt can have failed: no delivery behind a failure begins.
         if attempted[-1].result.outcome is Outcome.DELIVERED:
             return self.database.write_together(self.script, attempted)
-        # Failures count one after another: the breaker opens with the last of them.
+        # Failures are settled one after another: the last of them opens the breaker.
         return self.database.write_patiently(lambda: alone(self.script, attempted))
 
     def script(
-        self, lines: Sequence[Sequence[Claimed]], /, *, wait: bool = True
+        self, batches: Sequence[Sequence[Claimed]], /, *, wait: bool = True
     ) -> Script[list[Settled | Deferred]]:
-        """Settle deliveries of several lines, those of each in order.
+        """Settle batches of deliveries, each of one queue and in order.
 
-        The rows of their subscriptions are held first, in id order. Destinations come last, in
-        order: their rows are the ones that many settle at once.
+        Locks the subscriptions first, in id order, and the destinations last, in order: their rows
+        are the ones that many transactions update.
 
         Args:
-            wait: Whether to wait for subscriptions that somebody holds, or to defer what is
-                theirs.
+            batches: The deliveries of each queue.
+            wait: Whether to wait for subscriptions that another transaction has locked, or to
+                defer their batches.
         """
-        asked = {_line_of(line) for line in lines}
-        current = yield from self.subscriptions.lock_current(list(asked), wait=wait)
-        missing = [] if wait else asked.difference(current)
-        held = (yield from self.subscriptions.existing(list(missing))) if missing else ()
+        ids = {_subscription_of(batch) for batch in batches}
+        current = yield from self.subscriptions.lock_current(list(ids), wait=wait)
+        missing = [] if wait else ids.difference(current)
+        deferred = (yield from self.subscriptions.existing(list(missing))) if missing else ()
         since = time.perf_counter()
         now = yield from self.database.now()
-        mine = sorted((line for line in lines if _line_of(line) not in held), key=_by_destination)
-        settled = yield from self._settle(mine, current, now, since)
-        return [DEFERRED if _line_of(line) in held else settled[id(line)] for line in lines]
+        locked = sorted(
+            (batch for batch in batches if _subscription_of(batch) not in deferred),
+            key=_destination_of,
+        )
+        settled = yield from self._settle(locked, current, now, since)
+        return [
+            DEFERRED if _subscription_of(batch) in deferred else settled[id(batch)]
+            for batch in batches
+        ]
 
     def _settle(
         self,
-        lines: Sequence[Sequence[Claimed]],
+        batches: Sequence[Sequence[Claimed]],
         current: Mapping[str, Current],
         now: datetime,
         since: float,
     ) -> Script[dict[int, Settled]]:
-        """Settle what is held; return what followed, by the identity of each line's attempts."""
+        """Settle batches whose subscriptions are locked; return their results by `id(batch)`."""
         ahead = now - self.clock()
-        attempted = [each for line in lines for each in line]
+        attempted = [each for batch in batches for each in batch]
         deliveries = [each.delivery for each in attempted]
         folded = [is_folded(each.delivery, each.result) for each in attempted]
         results = [
-            each.result if folds else _as_settled(each, current, now, ahead)
+            each.result if folds else _result_of(each, current, now, ahead)
             for each, folds in zip(attempted, folded, strict=True)
         ]
-        passed = yield from settle(
+        stored = yield from settle(
             list(zip(deliveries, results, strict=True)),
             self.worker,
             now,
@@ -120,48 +129,48 @@ class Settler:
             until=now + self.lease,
             ahead=ahead,
         )
-        held = []
+        ours = []
         for delivery, result, folds, is_ours in zip(
-            deliveries, results, folded, passed.are_ours, strict=True
+            deliveries, results, folded, stored.are_ours, strict=True
         ):
             if result.started_at is None or (folds and is_ours):
                 continue
             if is_ours:
-                held.append((delivery.id, result))
+                ours.append((delivery.id, result))
             else:
                 yield from self.attempts.record_late(delivery, result)
-        yield from self.attempts.record(held)
+        yield from self.attempts.record(ours)
         failing = yield from self.destinations.failing(deliveries)
-        following = yield from self._routed(passed.claimed, current, since)
+        following = yield from self._routed(stored.claimed, current, since)
         settled: dict[int, Settled] = {}
-        ends = 0
-        for line in lines:
-            begins, ends = ends, ends + len(line)
-            name, last = _line_of(line), results[ends - 1]
-            of_line = settled[id(line)] = Settled(now, passed.are_ours[begins:ends])
+        end = 0
+        for batch in batches:
+            begin, end = end, end + len(batch)
+            subscription_id, last = _subscription_of(batch), results[end - 1]
+            of_batch = settled[id(batch)] = Settled(now, stored.are_ours[begin:end])
             for delivery, result, is_ours in zip(
-                deliveries[begins:ends], results[begins:ends], of_line.are_ours, strict=True
+                deliveries[begin:end], results[begin:end], of_batch.are_ours, strict=True
             ):
                 if not is_ours or result.outcome is Outcome.NOT_BEGUN:
                     continue
-                # The first that was answered ends the row of failures.
+                # The first answer ends the failures in a row.
                 failures = failing.pop(destination_of(delivery), 0) if failing else 0
-                if failures or not is_all_well(current.get(name), result):
-                    of_line.events += yield from self.side_effects.of(
-                        delivery, current.get(name), result, now, failures
+                if failures or has_side_effects(current.get(subscription_id), result):
+                    of_batch.events += yield from self.side_effects.apply(
+                        delivery, current.get(subscription_id), result, now, failures
                     )
-            if not of_line.are_ours[-1]:
+            if not of_batch.are_ours[-1]:
                 continue
-            of_line.some_wait = name in passed.passed_on
+            of_batch.some_wait = subscription_id in stored.passed_on
             if last.outcome is not Outcome.NOT_BEGUN:
-                of_line.following = following.get(name, ())
-                of_line.may_go_on = name not in passed.stopped and not _has_changed(
-                    line[-1], current.get(name)
+                of_batch.following = following.get(subscription_id, ())
+                of_batch.may_continue = subscription_id not in stored.stopped and not _has_changed(
+                    batch[-1], current.get(subscription_id)
                 )
         return settled
 
     def _may_follow(self, delivery: Delivery, result: Result) -> bool:
-        """Say whether the next of a line may go at once: behind one that arrived, in its slot."""
+        """Return whether the next delivery of a queue may be claimed, into the same slot."""
         return (
             self.slots is not None
             and result.outcome is Outcome.DELIVERED
@@ -169,47 +178,78 @@ class Settler:
         )
 
     def _routed(
-        self, taken: Sequence[Delivery], current: Mapping[str, Current], since: float
+        self, claimed: Sequence[Delivery], current: Mapping[str, Current], since: float
     ) -> Script[dict[str, list[Claimed]]]:
-        """Return what was taken with where it goes, by subscription."""
-        if self.routes is None or not taken:
+        """Return claimed deliveries with their routes, by subscription."""
+        if self.routes is None or not claimed:
             return {}
         routed: dict[str, list[Claimed]] = {}
-        for each in taken:
-            line = each.subscription_id
-            to = self.routes.known(line, current[line].revision) if line in current else None
-            routed.setdefault(line, []).append(Claimed(each, to, since))
-        claimed = itertools.chain.from_iterable(routed.values())
-        yield from read_subscriptions([each for each in claimed if each.to is None])
+        for each in claimed:
+            name = each.subscription_id
+            to = self.routes.known(name, current[name].revision) if name in current else None
+            routed.setdefault(name, []).append(Claimed(each, to, since))
+        found = itertools.chain.from_iterable(routed.values())
+        yield from read_subscriptions([each for each in found if each.to is None])
         return routed
 
 
-def _as_settled(
+def emit_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settled) -> None:
+    """Emit the events of settled attempts, and of their side effects."""
+    wants_successes = events.wants(logging.INFO)
+    for each, is_ours in zip(attempted, settled.are_ours, strict=True):
+        delivery, result = each.delivery, each.result
+        if not (wants_successes if result.error is None else events.wants(logging.WARNING)):
+            continue
+        if result.started_at is not None:
+            events.emit(
+                AttemptMade(
+                    at=settled.at,
+                    seq=delivery.seq,
+                    attempt=delivery.attempts + 1,
+                    outcome=result.outcome.value,
+                    status=result.status,
+                    error=result.error,
+                    took=result.duration,
+                    trace_id=trace_id_of(delivery.traceparent),
+                    **about_delivery(delivery),
+                )
+            )
+        is_delivered = result.outcome is Outcome.DELIVERED and is_ours
+        if is_delivered and events.wants(logging.NOTSET):
+            events.emit(
+                Delivered(
+                    at=settled.at,
+                    attempts=delivery.attempts + 1,
+                    waited=settled.at - delivery.age_from,
+                    **about_delivery(delivery),
+                )
+            )
+    for event in settled.events:
+        events.emit(event)
+
+
+def _result_of(
     attempted: Claimed, current: Mapping[str, Current], now: datetime, ahead: timedelta
 ) -> Result:
-    result = _by_clock_of_database(attempted.result, ahead)
-    subscription = current.get(attempted.delivery.subscription_id)
-    if result.outcome is Outcome.GONE and _has_moved(attempted.url, subscription):
-        # The old URL is gone, the client's new one is not.
-        return replace(result, outcome=Outcome.RETRY, retry_at=now)
-    return result
+    """Return the result to be stored: its times by the database's clock, `ahead` of the worker's.
 
-
-def _has_moved(asked: str | None, current: Current | None) -> bool:
-    return bool(asked and current and current.url != asked)
-
-
-def _has_changed(attempted: Claimed, current: Current | None) -> bool:
-    """Say whether what a chain knows of its subscription is out of date."""
-    to = attempted.to
-    return to is None or current is None or to.subscription.revision != current.revision
-
-
-def _by_clock_of_database(result: Result, ahead: timedelta) -> Result:
-    """Return a result whose moments are by the database's clock, so much ahead of this worker's."""
-    return replace(
+    A 410 of a URL that was changed meanwhile is retried: the new URL is not gone.
+    """
+    result = attempted.result
+    result = replace(
         result,
         started_at=result.started_at + ahead if result.started_at else None,
         retry_at=result.retry_at + ahead if result.retry_at else None,
         hold_until=result.hold_until + ahead if result.hold_until else None,
     )
+    if result.outcome is Outcome.GONE:
+        subscription = current.get(attempted.delivery.subscription_id)
+        if attempted.url and subscription and subscription.url != attempted.url:
+            return replace(result, outcome=Outcome.RETRY, retry_at=now)
+    return result
+
+
+def _has_changed(attempted: Claimed, current: Current | None) -> bool:
+    """Return whether the subscription changed after the chain read it."""
+    to = attempted.to
+    return to is None or current is None or to.subscription.revision != current.revision

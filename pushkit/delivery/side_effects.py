@@ -1,15 +1,15 @@
-"""What a settled attempt means beyond its delivery: for the destination and the subscription.
+"""The side effects of a settled attempt: on its subscription and its destination.
 
-Scripts, run in the transaction that settles. The subscription's row is held by the caller; the
-destination's comes last, so that two who settle cannot wait for each other.
+The scripts run in the transaction that settles. The caller has locked the subscription's row; the
+destination's row is locked last, so that two such transactions cannot deadlock.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import TypedDict
 
-from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
-from pushkit.delivery.telling import about_delivery
+from pushkit.delivery.answers import BreakerPolicy, hold_after, works
 from pushkit.errors import AddressRefusedError
 from pushkit.events.sender import (
     BreakerClosed,
@@ -29,25 +29,48 @@ from pushkit.subscriptions.model import Current, DisabledBy
 from pushkit.subscriptions.store import SubscriptionStore
 
 
+class AboutDelivery(TypedDict):
+    """The members that all events of a delivery have."""
+
+    tenant: str
+    owner: str
+    task_id: str
+    subscription_id: str
+    delivery_id: str
+    origin: str
+
+
+def about_delivery(delivery: Delivery) -> AboutDelivery:
+    """Return the members that all events of a delivery have."""
+    return AboutDelivery(
+        tenant=delivery.tenant,
+        owner=delivery.owner,
+        task_id=delivery.task_id,
+        subscription_id=delivery.subscription_id,
+        delivery_id=delivery.id,
+        origin=delivery.origin,
+    )
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class SideEffects:
-    """Draws the side_effects."""
+    """Applies the side effects of attempts."""
 
-    breaker: BreakerPolicy  # when a destination is left alone
-    disable_after: timedelta  # after how long of nothing but failures a subscription is disabled
+    breaker: BreakerPolicy  # when a destination is not attempted for a while
+    disable_after: timedelta  # a subscription that only failed for this long is disabled
     outbox: OutboxStore = field(default_factory=OutboxStore)
     destinations: DestinationStore = field(default_factory=DestinationStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
-    def of(
+    def apply(
         self,
         delivery: Delivery,
-        current: Current | None,  # its subscription, the row held; None if it was removed
-        result: Result,  # what the attempt came to, by the database's clock
+        current: Current | None,  # its subscription, locked; None if it was removed
+        result: Result,  # with times by the database's clock
         now: datetime,
         failures: int,  # how many failures in a row its destination had before this attempt
     ) -> Script[list[DeliveryEvent]]:
-        """Write down what follows from a result that was settled; return what to tell."""
+        """Apply the side effects of a settled attempt; return the events to emit."""
         events: list[DeliveryEvent] = []
         about = about_delivery(delivery)
         if result.outcome in {Outcome.DEAD, Outcome.GONE}:
@@ -84,7 +107,7 @@ class SideEffects:
             if since is not None:
                 yield from self.subscriptions.set_failing_since(current.id, None)
         elif works(result) is not None or result.error == AddressRefusedError.code:
-            # It reached for the webhook, and failed; or that can only be where nobody may go.
+            # The webhook did not accept it, or its name leads to a forbidden address.
             if since is None:
                 yield from self.subscriptions.set_failing_since(current.id, now)
             elif current.active and now - since >= self.disable_after:
@@ -113,10 +136,10 @@ class SideEffects:
         return events
 
 
-def is_all_well(current: Current | None, result: Result) -> bool:
-    """Say whether it arrived, and nothing of its subscription waits for that."""
+def has_side_effects(current: Current | None, result: Result) -> bool:
+    """Return whether an attempt has side effects, if its destination had no failure before."""
     return (
-        result.outcome is Outcome.DELIVERED
-        and result.hold_until is None
-        and (current is None or not (current.ended or current.failing_since))
+        result.outcome is not Outcome.DELIVERED
+        or result.hold_until is not None
+        or (current is not None and (current.ended or current.failing_since is not None))
     )

@@ -1,4 +1,4 @@
-"""The worker: claims deliveries, makes their attempts, settles them."""
+"""The worker: claims deliveries, attempts and settles them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
+from pushkit.delivery.answers import REFUSED
 from pushkit.delivery.attempt import Attempt
-from pushkit.delivery.breaker import REFUSED
 from pushkit.delivery.chain import Chain
-from pushkit.delivery.settle import Settler
+from pushkit.delivery.settle import Settler, emit_settled
 from pushkit.delivery.side_effects import SideEffects
 from pushkit.delivery.slots import Claimed, DeliverySlots, Reservation
-from pushkit.delivery.telling import tell_settled
 from pushkit.errors import StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.outbox.attempts import AttemptLog
@@ -37,22 +36,32 @@ _log = logging.getLogger("pushkit.delivery")
 
 
 class Worker:
-    """Delivers what is due."""
+    """Delivers due notifications.
+
+    Args:
+        database: The outbox.
+        attempt: Makes attempts.
+        clock: Returns the current time, aware, in UTC.
+        concurrency: How many attempts run at once.
+        concurrency_per_origin: How many of them to one origin, over all owners.
+        side_effects: What attempts mean for destinations and subscriptions.
+        lease_margin: How much longer than an attempt a lease lasts: the time to settle.
+        poll_interval: How long to wait at most before looking for other processes' deliveries.
+        events: Where the outcomes of deliveries are emitted.
+    """
 
     def __init__(
         self,
         database: Database,
-        attempt: Attempt,  # how one attempt is made
+        attempt: Attempt,
         *,
         clock: Callable[[], datetime],
-        concurrency: int,  # how many attempts at once
-        concurrency_per_origin: int,  # how many of them to one destination, over all owners
-        side_effects: SideEffects,  # what attempts mean for destinations and subscriptions
-        # How much longer than an attempt a lease lasts, for settling.
+        concurrency: int,
+        concurrency_per_origin: int,
+        side_effects: SideEffects,
         lease_margin: timedelta = timedelta(seconds=15),
-        # How long to wait at most before looking for what other processes added.
         poll_interval: timedelta = timedelta(seconds=1),
-        events: Listeners | None = None,  # who hears of what became of deliveries
+        events: Listeners | None = None,
     ) -> None:
         self._lease_margin = lease_margin
         self._lease = attempt.longest + lease_margin
@@ -82,7 +91,7 @@ class Worker:
 
     @functools.cached_property
     def name(self) -> str:
-        """Its name: drawn once it is needed, so that processes that fork before have one each."""
+        """A unique name, drawn at its first use: processes forked before then have one each."""
         return f"worker_{secrets.token_hex(8)}"
 
     @functools.cached_property
@@ -98,7 +107,7 @@ class Worker:
         )
 
     async def run(self) -> None:
-        """Deliver until cancelled, woken by this process and by others."""
+        """Deliver until cancelled; this process and others may wake it."""
         listening = asyncio.create_task(self._database.listen(self.pump.wake))
         self._is_running = True
         try:
@@ -108,13 +117,13 @@ class Worker:
             await cancelled(listening)
 
     def retire(self) -> None:
-        """Say that nothing is in work here any more: what is left is anybody's."""
+        """Release this worker's deliveries: other workers may take them over at once."""
         self._is_retired = True
         if self._database.locks is not None:
             self._database.locks.release(self.name)
 
     async def run_once(self) -> int:
-        """Make the attempts that are due now, as many as run at once; return how many."""
+        """Make the attempts that are due now, at most `concurrency`; return how many."""
         return await self.pump.run_once()
 
     def reserve(
@@ -160,8 +169,9 @@ class Worker:
             self.pump.begin(claimed)
 
     async def _claim(self) -> Sequence[Claimed]:
-        self._say_alive()
-        # Only now: what takes a slot is taken over where nobody sees that this worker is alive.
+        if self._database.locks is not None:
+            self._database.locks.hold(self.name)
+        # Only with the lock: others would take over the deliveries in slots of a worker without it.
         self.slots.is_open = self._is_running
         claimed: list[Claimed] = []
         try:
@@ -170,12 +180,8 @@ class Worker:
             self.slots.cancel(claimed)
             raise
 
-    def _say_alive(self) -> None:
-        if self._database.locks is not None:
-            self._database.locks.hold(self.name)
-
     def _claim_script(self, claimed: list[Claimed]) -> Script[list[Claimed]]:
-        """Claim what is due; a slot is taken for each that stands in `claimed` in the end."""
+        """Claim due deliveries, and append them to `claimed`; each of them holds a slot."""
         free, since = self.slots.take_for_claim(), time.perf_counter()
         try:
             now = yield from self._database.now()
@@ -183,7 +189,7 @@ class Worker:
                 yield from self._leases.after_setback(now)
             self._claimed_at = now
             yield from self._take_over(now)
-            taken = yield from self._leases.claim(
+            result = yield from self._leases.claim(
                 Claim(worker=self.name, until=now + self._lease),
                 limit=free,
                 reserved=self.slots.reserved,
@@ -193,12 +199,12 @@ class Worker:
                 held=self.slots.held(),
                 used=self.slots.use.of,
             )
-            deliveries = taken.deliveries
+            deliveries = result.deliveries
             found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])
-            # What was lost meanwhile does not say how its last attempt ended.
+            # After a claim was lost, `last_error` is not the error of the last attempt.
             refused = [d for d in deliveries if d.last_error in REFUSED or d.fruitless_claims > 1]
             refusals = yield from self._attempts.count(refused, REFUSED)
-            self.slots.note(taken)
+            self.slots.note(result)
             claimed += (
                 Claimed(d, found.get(d.subscription_id), since, refusals[d.id]) for d in deliveries
             )
@@ -207,7 +213,7 @@ class Worker:
             self.slots.give_back(free - len(claimed))
 
     def _take_over(self, now: datetime) -> Script[None]:
-        """Give back the rows of workers on this machine that died: their locks are free."""
+        """Release the deliveries of workers on this machine that died: their locks are free."""
         locks = self._database.locks
         if locks is None:
             return
@@ -217,61 +223,63 @@ class Worker:
             yield from self._leases.release_worker(worker, now)
 
     async def _deliver(self, claimed: Claimed) -> None:
-        """Make an attempt, and those that follow in its slot; settle them."""
-        line, destination = claimed.delivery.subscription_id, destination_of(claimed.delivery)
+        """Attempt a delivery and those that follow it in its slot; settle them."""
+        name, destination = claimed.delivery.subscription_id, destination_of(claimed.delivery)
         chain = Chain(
             claimed,
             longest_wait=self._lease_margin,
-            may_go_on=functools.partial(self.slots.may_follow, destination),
-            settle=self._settle_beside,
+            may_continue=functools.partial(self.slots.may_follow, destination),
+            settle=self._settle_answered,
             deadlines=self._deadlines,
         )
         if chain.is_late(claimed):
-            # This process stood still: an attempt would last longer than the lease.
-            _log.warning("delivery %s: taken too long ago; left to its lease", claimed.delivery.id)
+            # This process stood still: an attempt would outlast the lease.
+            _log.warning(
+                "delivery %s: claimed too long ago; left until its lease ends", claimed.delivery.id
+            )
             return
-        self.slots.chains[line] = chain
-        present: Claimed | None = claimed
+        self.slots.chains[name] = chain
+        current: Claimed | None = claimed
         try:
-            while present is not None:
-                present.result = await self._attempt.make(
-                    present.delivery, present.to, refusals=present.refusals
+            while current is not None:
+                current.result = await self._attempt.make(
+                    current.delivery, current.to, refusals=current.refusals
                 )
-                chain.answered.append(present)
-                if present.result.outcome is not Outcome.DELIVERED:
+                chain.answered.append(current)
+                if current.result.outcome is not Outcome.DELIVERED:
                     chain.close()
-                while (present := await chain.next()) is None and not chain.has_ended():
-                    await self._settle(chain)
+                while (current := await chain.next()) is None and not chain.end_if_empty():
+                    await self._settle_all(chain)
         finally:
-            chain.end()  # what is left of it stays under its lease
-            if self.slots.chains.get(line) is chain:
-                del self.slots.chains[line]
+            chain.end()
+            if self.slots.chains.get(name) is chain:
+                del self.slots.chains[name]
 
-    async def _settle_beside(self, chain: Chain) -> None:
-        """Settle what was answered until now, while the next attempt is made."""
-        await self._write_down(chain, chain.answered)
+    async def _settle_answered(self, chain: Chain) -> None:
+        """Settle the answered deliveries of a chain, while the next attempt runs."""
+        await self._settle(chain, chain.answered)
         chain.settling = None
 
-    async def _settle(self, chain: Chain) -> None:
-        """Settle what was answered; of a chain that is closed, what is not begun goes back."""
-        while chain.settling is not None:  # when one has ended the next may have begun
+    async def _settle_all(self, chain: Chain) -> None:
+        """Settle the answered deliveries; those of a closed chain that are not begun go back."""
+        while chain.settling is not None:  # when one has ended, the next may have begun
             await chain.settling
         going_back = () if chain.is_open else chain.waiting
         if attempted := [*chain.answered, *going_back]:
-            await self._write_down(chain, attempted)
+            await self._settle(chain, attempted)
 
-    async def _write_down(self, chain: Chain, attempted: Sequence[Claimed]) -> None:
+    async def _settle(self, chain: Chain, attempted: Sequence[Claimed]) -> None:
         attempted = tuple(attempted)  # more may be answered meanwhile
         chain.stop_timer()
-        # What the webhook has is sent again unless that gets written down: while the database is
-        # away it is tried until the lease ends.
+        # Until it is settled, a delivery that arrived would be sent again: so settling is retried
+        # until the lease ends, if the database is out of reach.
         settled = await persist(
             lambda: self._settler.settle(attempted), through=StorageError, within=self._lease_margin
         )
-        tell_settled(self._events, attempted, settled)
+        emit_settled(self._events, attempted, settled)
         chain.settled(attempted)
         chain.follow(settled.following)
-        if not settled.may_go_on:
+        if not settled.may_continue:
             chain.close()
         if settled.some_wait:
             self.slots.let_wait()

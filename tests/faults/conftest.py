@@ -17,7 +17,7 @@ from tenacity import stop_after_attempt
 
 from pushkit import KeyRing, PushSender, RetryPolicy, SenderOptions, StatusUpdate, wait_schedule
 from pushkit.a2a import TaskState, TaskStatus
-from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import CommitUncertainError, StorageError
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.database import Database

@@ -195,7 +195,7 @@ CUTS = (
         "What stands behind one that failed goes back behind it.",
         _WORKER,
         (
-            "                if present.result.outcome is not Outcome.DELIVERED:\n"
+            "                if current.result.outcome is not Outcome.DELIVERED:\n"
             "                    chain.close()\n",
             "",
         ),
@@ -263,9 +263,9 @@ CUTS = (
         "What fails on this side is tried again for ever.",
         _ATTEMPT,
         (
-            "outcome=Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=again_at",
+            "outcome=Outcome.LOCAL_FAULT, error=code, retry_at=again_at",
             "outcome=Outcome.DEAD if delivery.fruitless_claims > 2 else Outcome.LOCAL_FAULT,"
-            " error=code_of(exc), retry_at=again_at",
+            " error=code, retry_at=again_at",
         ),
     ),
     _cut(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from pushkit.delivery.again import Again
-from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.settle import Settler
 from pushkit.delivery.side_effects import SideEffects
 from pushkit.delivery.slots import Claimed

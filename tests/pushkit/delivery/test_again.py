@@ -10,8 +10,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import BreakerPolicy, DeliveryFilter, DeliveryState, PushSender, StatusUpdate
-from pushkit.delivery.answers import judge
-from pushkit.delivery.breaker import SUBSCRIPTION_MISSING, TOO_OLD
+from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, judge
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import OutboundError, OwnershipError, PushkitError, TransportError
 from pushkit.outbox.states import CancelledBy

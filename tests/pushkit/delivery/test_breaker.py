@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import StatusUpdate
-from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
+from pushkit.delivery.answers import BreakerPolicy, hold_after, works
 from pushkit.errors import ConfigError
 from pushkit.events.model import Event
 from pushkit.events.sender import BreakerClosed, BreakerOpened

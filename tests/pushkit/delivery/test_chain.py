@@ -366,7 +366,7 @@ async def test_what_follows_is_sent_after_its_caller_has_gone_on() -> None:
     chain = Chain(
         first,
         longest_wait=timedelta(minutes=1),
-        may_go_on=lambda: True,
+        may_continue=lambda: True,
         settle=lambda _: asyncio.sleep(0),
         deadlines=Deadlines(),
     )

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import PushSender, StatusUpdate
-from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import IdempotencyConflictError
 from pushkit.events.model import Event
