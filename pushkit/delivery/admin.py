@@ -1,4 +1,4 @@
-"""`OutboxAdmin`: looking at the outbox, sending again, cancelling, cleaning up."""
+"""`OutboxAdmin`: inspect the outbox, send again, cancel, clean up."""
 
 from __future__ import annotations
 
@@ -54,28 +54,33 @@ _log = logging.getLogger("pushkit.delivery")
 
 _BATCH = 200
 _BREAKER = BreakerPolicy()
-# Between two batches: whoever waits for the database goes first.
+# Between two batches, so that other transactions get their turn.
 _PAUSE = timedelta(milliseconds=20)
 
 
 class OutboxAdmin:
-    """The outbox for operators. Everything here is safe beside running workers.
+    """The outbox, for operators. All methods are safe while workers run.
 
-    What is changed is changed in small transactions, one after another: traffic goes on.
+    Changes are made in small transactions, one after another, so that deliveries continue.
+
+    Args:
+        database: The outbox, open (see `open_outbox`).
+        wake: Called when deliveries become due, to wake a worker in this process.
+        vault: Opens sealed bodies.
+        breaker: The workers' policy: when a destination gets one delivery at a time.
+        events: Where changes are emitted, one event for each call.
+        clock: The time of those events.
     """
 
     def __init__(
         self,
-        database: Database,  # where outbox and subscriptions live, open (see `open_outbox`)
+        database: Database,
         *,
-        # Called when there is work again, for a worker in this process.
         wake: Callable[[], None] = lambda: None,
-        vault: Vault | None = None,  # opens bodies that are sealed
-        # When a destination gets one delivery at a time: what the workers go by.
+        vault: Vault | None = None,
         breaker: BreakerPolicy = _BREAKER,
-        # Who hears of what is changed: once of each call, however much that was.
         events: Listeners | None = None,
-        clock: Callable[[], datetime] = utc_now,  # for events
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._events = events or Listeners(_log)
         self._clock = clock
@@ -89,14 +94,14 @@ class OutboxAdmin:
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
 
-    # --- looking -------------------------------------------------------------------------------
+    # --- inspecting ----------------------------------------------------------------------------
 
     async def find(
         self, wanted: DeliveryFilter | None = None, *, after: str | None = None, limit: int = 100
     ) -> list[DeliverySummary]:
         """Return a page of deliveries without their bodies, oldest first.
 
-        `after` is the last id of the page before.
+        `after` is the last id of the previous page.
         """
         script = self._inspection.find(wanted or DeliveryFilter(), after=after, limit=limit)
         return await self._database.read(script)
@@ -106,21 +111,21 @@ class OutboxAdmin:
     ) -> Page[DeliverySummary]:
         """Return a page of deliveries without their bodies, newest first.
 
-        It takes the same time of any number of deliveries, and may therefore end before it is full
-        (`Page.is_cut`). A task without a tenant is one of the tenant without a name. `before` is
-        `Page.before` of the page before.
+        It takes the same time for any number of deliveries, so the page may end before it is full
+        (`Page.is_cut`). A filter with a task and no tenant means the tenant without a name.
+        `before` is `Page.before` of the previous page.
         """
         script = browse_deliveries(wanted or DeliveryFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
     async def figures(self, *, within: timedelta = timedelta(hours=1)) -> OutboxFigures:
-        """Return what says whether deliveries flow, in the same time of any number of them."""
+        """Return the figures of the outbox's health, in the same time for any number of them."""
         failures = self.breaker.failures
         look = functools.partial(outbox_figures, within=within, failures=failures)
         return await read_now(self._database, look)
 
     async def finished(self, *, within: timedelta = timedelta(hours=1)) -> list[Finished]:
-        """Return what ended lately, newest first; the newest so many, if it is much."""
+        """Return recently finished deliveries, newest first; only the newest if there are many."""
         return await read_now(self._database, lambda now: finished_since(now - within))
 
     async def destinations(
@@ -146,10 +151,10 @@ class OutboxAdmin:
     async def redrive(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
     ) -> Redriven:
-        """Bring dead letters back, by id or by filter; in a dry run say what that would be.
+        """Redrive dead letters, by id or by filter; with `dry_run`, only return what would be.
 
-        Id and `seq` stay, attempts and age begin anew, and they go ahead of what is pending. A
-        webhook may get what it had already: an answer may have been lost.
+        They keep id and `seq`, start with no attempts and a new age, and go ahead of pending
+        deliveries. A webhook may get one again that it has, if its answer was lost.
         """
         revive = self._again.would_revive if dry_run else self._again.revive
         return await self._send(
@@ -163,15 +168,19 @@ class OutboxAdmin:
     async def resend(
         self, wanted: Sequence[str] | DeliveryFilter, *, from_seq: int = 1, dry_run: bool = False
     ) -> Redriven:
-        """Send what was delivered, or cancelled, again; in a dry run say what that would be.
+        """Send delivered or cancelled ones again; with `dry_run`, only return what would be sent.
 
-        A receiver that remembers the ids answers, and does nothing: this is for one that lost them,
-        and for what was cancelled by mistake or with a subscription that is enabled again. A filter
-        means what was delivered unless its `state` is `CANCELLED`, of each subscription `from_seq`
-        on. What a newer status superseded is chosen by id, or by `cancelled_by`, alone.
+        This is for a receiver that lost its data (others know the ids, and do nothing), and for
+        deliveries that were cancelled by mistake, or with a subscription that is enabled again.
+
+        Args:
+            wanted: Ids, or a filter: it selects delivered ones, unless its `state` is `CANCELLED`.
+                Superseded deliveries are selected only by id, or by `cancelled_by`.
+            from_seq: With a filter, the first `seq` of each subscription.
+            dry_run: Change nothing.
 
         Raises:
-            ConfigError: A filter for another state.
+            ConfigError: The filter is for another state.
         """
         states: Sequence[DeliveryState] = (DeliveryState.DELIVERED, DeliveryState.CANCELLED)
         state = DeliveryState.DELIVERED
@@ -192,12 +201,11 @@ class OutboxAdmin:
     async def retry_now(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
     ) -> Retried:
-        """Try what is pending now, whenever its turn would be; in a dry run say what that would be.
+        """Attempt pending deliveries now; with `dry_run`, only return which that would be.
 
-        A destination that waits (`Retry-After`, or after failures in a row) gets one delivery; once
-        that is answered the others follow. Neither a pause nor the order of a subscription is
-        lifted: with a filter the next delivery of each subscription is tried, with ids these, once
-        it is their turn.
+        A destination that waits (`Retry-After`, or after failures in a row) gets one delivery; the
+        others follow once it is answered. Subscriptions stay paused, and in order. A filter selects
+        the head of each subscription; deliveries given by id are attempted once they are heads.
         """
         chosen = replace(wanted, next_only=True) if isinstance(wanted, DeliveryFilter) else wanted
         return await self._send(
@@ -209,13 +217,13 @@ class OutboxAdmin:
         )
 
     async def cancel(self, ids: Sequence[str]) -> list[str]:
-        """Cancel pending deliveries; return those that were pending. One in flight goes on."""
+        """Cancel pending deliveries; return those that were pending. Attempts continue."""
         check_list("ids", ids)
         cancelled: list[str] = []
-        with self._telling(OutboxChange.CANCELLED) as tell:
+        with self._counting(OutboxChange.CANCELLED) as count:
             async for batch in _batches(ids):
                 done = await self._database.write(self._cancel_script(batch))
-                tell(len(done))
+                count(len(done))
                 cancelled += done
         return cancelled
 
@@ -231,33 +239,33 @@ class OutboxAdmin:
         """Delete finished deliveries with their attempts; return how many.
 
         Args:
-            older_than: Those that finished longer ago than this, of these states.
+            older_than: Delete those that finished longer ago than this, and are in `states`.
             states: Delivered, cancelled, dead.
-            per_task: Of every task, all finished ones but the newest so many.
+            per_task: Keep this many finished deliveries of each task, the newest, in any state.
 
         Raises:
-            ConfigError: Neither an age nor a number is given, or one is out of range.
+            ConfigError: Neither `older_than` nor `per_task` is given, or one is out of range.
         """
         if older_than is None and per_task is None:
             raise ConfigError("purge: expected older_than or per_task, found neither")
         check_age("purge: older_than", older_than)
         check_number("purge: per_task", per_task)
         purged = 0
-        with self._telling(OutboxChange.PURGED) as tell:
+        with self._counting(OutboxChange.PURGED) as count:
             if older_than is not None and states:
                 now = await self._database.read(self._database.now())
                 purged += await self._delete_all(
                     lambda: self._purge.finished_before(states, now - older_than, limit=_BATCH),
-                    tell,
+                    count,
                 )
             if per_task is not None:
-                purged += await self._thin_out(per_task, tell)
+                purged += await self._purge_tasks(per_task, count)
         return purged
 
     async def retain(self, retention: Retention) -> int:
-        """Delete what a retention does not keep; return how many deliveries that was.
+        """Delete deliveries whose retention is over; return how many.
 
-        Subscriptions that were withdrawn at their task's end go with their last delivery.
+        Subscriptions that were withdrawn at their task's end are deleted after their last delivery.
         """
         purged = 0
         if retention.delivered is not None or retention.per_task is not None:
@@ -270,15 +278,15 @@ class OutboxAdmin:
         return purged
 
     async def erase(self, task_id: str, *, tenant: str = "") -> int:
-        """Erase everything of one task; return how many deliveries that was.
+        """Erase all data of a task; return how many deliveries it had.
 
-        Its subscriptions go at once, and with them whatever was to be sent; deliveries and attempts
-        follow. An attempt that is under way ends, and leaves nothing behind.
+        First its subscriptions are removed and its unfinished deliveries cancelled, then deliveries
+        and attempts are deleted. A running attempt ends, and stores nothing.
         """
-        await self._database.write(self._withdraw_script(tenant, task_id))
-        with self._telling(OutboxChange.ERASED) as tell:
+        await self._database.write(self._remove_script(tenant, task_id))
+        with self._counting(OutboxChange.ERASED) as count:
             return await self._delete_all(
-                lambda: self._purge.finished_of_task(tenant, task_id, keep=0, limit=_BATCH), tell
+                lambda: self._purge.finished_of_task(tenant, task_id, keep=0, limit=_BATCH), count
             )
 
     # --- in batches ----------------------------------------------------------------------------
@@ -294,20 +302,20 @@ class OutboxAdmin:
         chosen = replace(wanted, state=state)
         after: str | None = None
         while page := await self.find(chosen, after=after, limit=_BATCH):
-            yield [found.id for found in page if found.seq >= from_seq and _is_meant(found, chosen)]
+            yield [each.id for each in page if each.seq >= from_seq and _is_selected(each, chosen)]
             after = page[-1].id
 
     @contextlib.contextmanager
-    def _telling(self, change: OutboxChange) -> Iterator[Callable[[int], None]]:
-        """Count what is done within, and tell of it in the end, also where that is an error."""
+    def _counting(self, change: OutboxChange) -> Iterator[Callable[[int], None]]:
+        """Yield a function that counts changed deliveries; emit the event at the end, or error."""
         done = 0
 
-        def add(count: int) -> None:
+        def count(number: int) -> None:
             nonlocal done
-            done += count
+            done += number
 
         try:
-            yield add
+            yield count
         finally:
             if done and self._events.wants(OutboxChanged.usual_level):
                 self._events.emit(OutboxChanged(at=self._clock(), change=change, count=done))
@@ -317,25 +325,25 @@ class OutboxAdmin:
         change: OutboxChange,
         pages: AsyncIterator[list[str]],
         script: Callable[[list[str]], Script[D]],
-        came_to: D,
+        result: D,  # what the results of all pages are added to
         *,
         dry_run: bool,
     ) -> D:
         """Send page by page, or only read what would be sent."""
-        with self._telling(change) as tell:
+        with self._counting(change) as count:
             async for page in pages:
                 if dry_run:
-                    came_to += await self._database.read(script(page))
+                    result += await self._database.read(script(page))
                     continue
                 done = await self._database.write(script(page))
-                tell(len(done.ids))
-                came_to += done
+                count(len(done.ids))
+                result += done
                 self._wake()
                 advance(len(page))
                 await asyncio.sleep(_PAUSE.total_seconds())
-        return came_to
+        return result
 
-    async def _thin_out(self, per_task: int, tell: Callable[[int], None]) -> int:
+    async def _purge_tasks(self, per_task: int, count: Callable[[int], None]) -> int:
         purged, last = 0, ("", "")
         while crowded := await self._database.read(
             self._purge.crowded_tasks(per_task, after=last, limit=_BATCH)
@@ -344,21 +352,21 @@ class OutboxAdmin:
                 find = functools.partial(
                     self._purge.finished_of_task, tenant, task_id, keep=per_task, limit=_BATCH
                 )
-                # What finishes meanwhile is left to the next time: traffic must not keep this up.
-                purged += await self._delete_all(find, tell, enough=excess)
+                # Deliveries that finish meanwhile are left for the next time, so that this ends.
+                purged += await self._delete_all(find, count, most=excess)
                 last = tenant, task_id
         return purged
 
     async def _delete_all(
         self,
         find: Callable[[], Script[list[str]]],
-        tell: Callable[[int], None],
-        enough: float = math.inf,
+        count: Callable[[int], None],
+        most: float = math.inf,
     ) -> int:
         deleted = 0
-        while deleted < enough and (ids := await self._database.read(find())):
+        while deleted < most and (ids := await self._database.read(find())):
             found = await self._database.write(self._purge.delete(ids))
-            tell(found)
+            count(found)
             deleted += found
             advance(len(ids))
             await asyncio.sleep(_PAUSE.total_seconds())
@@ -379,7 +387,7 @@ class OutboxAdmin:
         yield from self._database.wake()
         return cancelled
 
-    def _withdraw_script(self, tenant: str, task_id: str) -> Script[None]:
+    def _remove_script(self, tenant: str, task_id: str) -> Script[None]:
         now = yield from self._database.now()
         ids = yield from self._subscriptions.erase_task(tenant=tenant, task_id=task_id)
         for subscription_id in ids:
@@ -391,11 +399,10 @@ async def _batches(ids: Sequence[str]) -> AsyncIterator[list[str]]:
         yield list(ids[start : start + _BATCH])
 
 
-def _is_meant(found: DeliverySummary, wanted: DeliveryFilter) -> bool:
-    """Say whether a filter means it: not what was superseded, unless it says so."""
-    by_name = wanted.cancelled_by is CancelledBy.SUPERSEDED
-    # Earlier versions noted no more than the error.
-    return by_name or (
+def _is_selected(found: DeliverySummary, wanted: DeliveryFilter) -> bool:
+    """Return whether a filter selects a delivery: a superseded one only if it names that."""
+    # Earlier versions stored only the error, not `cancelled_by`.
+    return wanted.cancelled_by is CancelledBy.SUPERSEDED or (
         found.cancelled_by is not CancelledBy.SUPERSEDED
         and found.last_error != CancelledBy.SUPERSEDED
     )

@@ -1,4 +1,4 @@
-"""Sending again, and sending now, as scripts: what can be, what was, and why the rest was not."""
+"""Scripts that send deliveries again or now; each returns which it changed, and why not others."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from pushkit.subscriptions.store import SubscriptionStore
 
 
 class WhyNot(StrEnum):
-    """Why nothing was done with a delivery."""
+    """Why a delivery was not changed."""
 
     UNKNOWN = "unknown"
-    """There is none of this id."""
+    """No delivery has this id."""
     PENDING = "pending"
     IN_FLIGHT = "in_flight"
     DELIVERED = "delivered"
     DEAD = "dead"
     CANCELLED = "cancelled"
     REMOVED = "subscription_removed"
-    """Its subscription was removed: nobody wants it any more."""
+    """Its subscription was removed."""
     DISABLED = "subscription_disabled"
     """Its subscription is disabled: enable that first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redriven:
-    """What became of a wish to send again."""
+    """The result of `redrive` or `resend`."""
 
     ids: tuple[str, ...] = ()  # the deliveries that are pending again, or would be
-    # Why others are not, and how many of them.
+    # How many others were not changed, by reason.
     reasons: Counter[WhyNot] = field(default_factory=Counter)
 
     @property
     def skipped(self) -> int:
-        """How many are not."""
+        """How many deliveries were not changed."""
         return self.reasons.total()
 
     def __add__(self, other: Self) -> Self:
@@ -53,14 +53,14 @@ class Redriven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried(Redriven):
-    """What became of a wish to try now: `ids` wait for no time any more, or would not."""
+    """The result of `retry_now`: `ids` are due now, or would be."""
 
-    behind: int = 0  # how many of them still wait for an older one of their subscription
-    paused: int = 0  # how many of them still wait because that is paused
+    behind: int = 0  # how many of them still wait for an older delivery of their subscription
+    paused: int = 0  # how many of them still wait because their subscription is paused
 
 
 def _why_not(standing: Standing | None, states: Sequence[DeliveryState]) -> WhyNot | None:
-    """Return why a delivery cannot be sent from one of these states; None if it can."""
+    """Return why a delivery cannot be sent again from one of these states; None if it can."""
     if standing is None:
         return WhyNot.UNKNOWN
     if standing.state not in states:
@@ -72,17 +72,17 @@ def _why_not(standing: Standing | None, states: Sequence[DeliveryState]) -> WhyN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """Scripts over deliveries that somebody named."""
+    """Scripts over given deliveries."""
 
-    database: Database  # whose clock counts, and whose workers are woken
-    # From how many failures in a row on a destination gets one delivery at a time.
+    database: Database  # supplies the time, and wakes its workers
+    # How many failures in a row of a destination make it get one delivery at a time.
     probes_from: int
     dead_letters: DeadLetters = field(default_factory=DeadLetters)
     destinations: DestinationStore = field(default_factory=DestinationStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
     def would_revive(self, ids: Sequence[str], states: Sequence[DeliveryState]) -> Script[Redriven]:
-        """Say what `revive` would do."""
+        """Return the result that `revive` would have."""
         standings = yield from self.dead_letters.standings(ids)
         found = {each: _why_not(standings.get(each), states) for each in ids}
         return Redriven(
@@ -91,7 +91,7 @@ class Again:
         )
 
     def revive(self, ids: Sequence[str], states: Sequence[DeliveryState]) -> Script[Redriven]:
-        """Let deliveries in one of these states be made again, if their subscriptions want them."""
+        """Make deliveries in these states pending again, if their subscriptions are active."""
         by_subscription = yield from self.dead_letters.subscriptions_of(ids)
         held = yield from self.subscriptions.lock_all(list(by_subscription))
         asked = yield from self.would_revive(ids, states)
@@ -100,7 +100,7 @@ class Again:
         for subscription_id, theirs in by_subscription.items():
             chosen = [each for each in theirs if each in wanted]
             if chosen:
-                # Whoever redrives says that it works again: old failures prove nothing any more.
+                # The operator assumes that the webhook works again: old failures no longer count.
                 yield from self.subscriptions.set_failing_since(subscription_id, None)
                 revived += yield from self.dead_letters.revive(
                     subscription_id,
@@ -113,20 +113,20 @@ class Again:
         return Redriven(ids=tuple(revived), reasons=asked.reasons)
 
     def would_retry(self, ids: Sequence[str]) -> Script[Retried]:
-        """Say what `retry` would do."""
+        """Return the result that `retry` would have."""
         standings = yield from self.dead_letters.standings(ids)
         return _retried(ids, standings)
 
     def retry(self, ids: Sequence[str]) -> Script[Retried]:
-        """Let pending deliveries, and the destinations of those that are next, wait no longer."""
+        """End the wait of pending deliveries, and of the destinations of those that are heads."""
         by_subscription = yield from self.dead_letters.subscriptions_of(ids)
         yield from self.subscriptions.lock_all(list(by_subscription))
         now = yield from self.database.now()
         due = yield from self.dead_letters.make_due(ids, now)
-        # Only now: one that was being claimed is in flight by then.
+        # Read after the update: a delivery that was being claimed is in flight by then.
         standings = yield from self.dead_letters.standings(ids)
         tried = [standings[each].destination for each in due if standings[each].is_head]
-        # What is parked is noted with the wait that a claim saw: it must not see the one that ends.
+        # A concurrent claim must not park a destination with the wait that ends here.
         yield from self.database.exclusively(PARKING)
         yield from self.destinations.half_open(tried, failures=self.probes_from, now=now)
         yield from self.database.wake()

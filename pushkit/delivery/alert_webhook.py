@@ -1,7 +1,7 @@
-"""`AlertWebhook`: alerts to a webhook of the operator's own, through the same outbox.
+"""`AlertWebhook`: sends alerts to the operator's webhook, through the same outbox.
 
-It is a subscription like any other: signed, retried, seen by the same commands. Its owner has no
-other subscriptions, so that it has a fair share of its own, and nobody else's.
+It is a subscription like any other: signed, retried, shown by the same commands. Its owner has no
+other subscription, so that it has its own fair share of the slots.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class AlertWebhook(AlertSink):
-    """Sends alerts as messages of a task of their own: a text, and the alert as data.
+    """Sends alerts as messages of a task of their own: a text part, and the alert as a data part.
 
     Args:
-        sender: Whose outbox, keys and destinations.
+        sender: Its outbox, keys and destination policy are used.
         config: The webhook, and the token that it expects.
-        every: The same alert is stored once in this time, whichever process finds it.
+        every: The same alert is stored once in this time, by all processes together.
     """
 
     name = "webhook"
@@ -40,15 +40,15 @@ class AlertWebhook(AlertSink):
         self._is_subscribed = False
 
     def accepts(self, alert: Alert) -> bool:
-        """Take what does not say that delivering itself may not work."""
+        """Return False for alerts which say that delivering may not work."""
         return alert.code not in {AlertCode.LOCAL_FAULT, AlertCode.HEALTH_FAULT}
 
     async def send(self, alert: Alert) -> None:
-        """Store one for delivery.
+        """Store an alert for delivery.
 
         Raises:
-            AlertFailedError: The outbox has no room for it, or its subscription is disabled.
-            PushkitError: The URL is refused, or the database is away.
+            AlertFailedError: The backlog is full, or the subscription is disabled.
+            PushkitError: The URL is refused, or the database is out of reach.
         """
         if not self._is_subscribed:
             await self._sender.subscribe(
@@ -57,14 +57,14 @@ class AlertWebhook(AlertSink):
             self._is_subscribed = True
         window = int(alert.at.timestamp() / self._every.total_seconds())
         name = f"{alert.code.value}/{alert.about}/{window}"
-        # The same alert of two processes has other facts: the name alone says that it is the same.
+        # Two processes find the same alert with different facts: only the name is the same.
         key = IdempotencyKey(key=name, update_sha256="")
         result = await self._sender.notify(_message(alert, name), idempotency_key=key)
         for refused in result.refused:
             raise AlertFailedError(refused.message)
         if result.for_nobody:
-            revive = f"pushkit subscriptions enable --task {ALERTS_TASK}"
-            raise AlertFailedError(f"its subscription is disabled: `{revive}`")
+            command = f"pushkit subscriptions enable --task {ALERTS_TASK}"
+            raise AlertFailedError(f"its subscription is disabled: enable it with `{command}`")
 
 
 def _message(alert: Alert, name: str) -> MessageUpdate:

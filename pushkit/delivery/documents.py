@@ -1,4 +1,4 @@
-"""What operators look at, as JSON: for `--json` of the commands, and for the dashboard."""
+"""Deliveries, subscriptions and keys as JSON: for `--json` of the commands, and the dashboard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pushkit.url import masked_url
 
 
 def report_document(report: DeliveryReport, *, with_body: bool, with_answers: bool) -> JsonObject:
-    """Return a delivery with its attempts; what others wrote only if it is asked for."""
+    """Return a delivery with its attempts; its body and the webhook's answers only on request."""
     found = document(report.delivery)
     found["log"] = [_attempt_document(each, with_answer=with_answers) for each in report.attempts]
     if with_body:
@@ -45,13 +45,13 @@ def _seconds(duration: timedelta | None) -> float | None:
 
 
 def subscription_document(subscription: Subscription) -> JsonObject:
-    """Return a subscription; of its token and credentials, whether there are any."""
+    """Return a subscription; it says whether it has a token and credentials, but not which."""
     wanted, authentication = subscription.wanted, subscription.config.authentication
     return {
         **document(subscription, "id state"),
         **document(subscription.key, "tenant task_id owner config_id"),
         "version": subscription.version,
-        # Its query is where clients put keys.
+        # Clients put keys into the query.
         "url": masked_url(subscription.config.url),
         **document(subscription, "origin profile has_token has_credentials"),
         "schemes": list(authentication.schemes) if authentication else [],
@@ -65,7 +65,7 @@ def subscription_document(subscription: Subscription) -> JsonObject:
 
 
 def key_document(ring: KeyRing, entry: RingKey, now: datetime) -> JsonObject:
-    """Return a key of a ring: its name and its times, and nothing of the key itself."""
+    """Return the name and the times of a key in a ring, without the key itself."""
     state = ring.state(entry.kid, now)
     retires_at = None if state is KeyState.REVOKED else ring.retires_at(entry.kid)
     return {

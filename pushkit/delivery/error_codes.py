@@ -1,4 +1,4 @@
-"""Every code that can stand in a delivery's `last_error`, and what it means."""
+"""The codes of a delivery's `last_error`, with their meanings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 from pushkit.errors import PushkitError
 
 ERROR_CODES: Final = {
-    # What the webhook answered.
-    "status_500": "the webhook answered 500; likewise any other status that has no line here",
+    # Answers of the webhook.
+    "status_500": "the webhook answered 500; likewise any other status that has no code of its own",
     "redirect": "the webhook answered with a redirect, which is never followed",
     "rejected": "the webhook answered 400",
     "conflict": "the webhook answered 409",
@@ -18,31 +18,31 @@ ERROR_CODES: Final = {
     "too_large": "the webhook answered 413",
     "unsupported_media_type": "the webhook answered 415",
     "unprocessable": "the webhook answered 422",
-    # Why there was no answer.
+    # No answer.
     "timeout": "no answer in time",
     "dns_failure": "the webhook's name could not be looked up",
-    "connection_refused": "nobody listens at the webhook's address",
+    "connection_refused": "no server listens at the webhook's address",
     "tls_failure": "no TLS connection: certificate, name or version",
-    "transport": "the connection broke, or the answer was no HTTP",
-    # Why it was not asked.
-    "address_refused": "the webhook's name leads to an address that may not be dialled",
+    "transport": "the connection broke, or the answer was not HTTP",
+    # Not posted.
+    "address_refused": "the webhook's name resolves to an address that is not allowed",
     "destination_refused": "the webhook's URL breaks a rule of the destination policy",
     "ownership_unproven": "the webhook did not prove that it wants notifications",
     "too_old": "given up: older than the retry policy allows",
-    "subscription_missing": "its subscription was gone when it was to be attempted",
-    "superseded": "cancelled: a newer status says all that it said",
-    # What failed on this side; any other code of an error of pushkit may stand here too.
-    "egress_proxy": "the egress proxy was not reached, wants credentials, or is none",
+    "subscription_missing": "its subscription was removed before it could be attempted",
+    "superseded": "cancelled: a newer status replaces it",
+    # Faults of this side; the code of any other pushkit error may occur too.
+    "egress_proxy": "the egress proxy was not reached, wants credentials, or is not a proxy",
     "resources_exhausted": "this process or machine has no socket or memory left to dial with",
     "oauth": "the authorization server gave no token",
     "no_signing_key": "no key is active for the algorithm",
     "key_file": "the key file cannot be used",
-    "signing_failed": "the key outside this process, or the function that chooses, did not sign",
+    "signing_failed": "the remote key did not sign, or the `signing` function failed",
     "sealed_secret": "a sealed token, credential or body cannot be opened",
-    "secret_key_missing": "a secret is sealed with a key that is not here",
+    "secret_key_missing": "a secret is sealed with a key that this sender does not have",
     "invalid_configuration": "a setting is wrong",
     "storage": "the database refused",
-    "unexpected_error": "something that nobody expected: the log has its traceback",
+    "unexpected_error": "an unexpected error: the log has its traceback",
     "lease_expired": "its worker did not settle it in time",
     "worker_died": "its worker died",
 }
@@ -51,7 +51,7 @@ _STATUS = re.compile(r"status_[1-5][0-9]{2}")
 
 
 def is_error_code(code: str) -> bool:
-    """Say whether a delivery may have this code."""
+    """Return whether a delivery may have this code."""
     return (
         code in ERROR_CODES
         or _STATUS.fullmatch(code) is not None

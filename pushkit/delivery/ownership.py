@@ -1,7 +1,7 @@
 """Proof that a destination wants notifications, before it gets the first one (wire profile §5).
 
-`GET url?validationToken=<random>` has to be answered with exactly that token. Whoever registers
-somebody else's URL makes this sender ask it once per attempt, and send it nothing.
+It must answer `GET url?validationToken=<random>` with exactly that token. A client that registers
+another's URL makes this sender request it once per attempt, and send it nothing.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _HEADERS: Final = (
 
 
 class Ownership:
-    """Asks destinations for their proof, and remembers it for thirty days.
+    """Asks destinations for their proof, which is valid for thirty days.
 
-    A proof is one owner's: that a URL echoes for one says nothing about another's wish.
+    Each owner needs its own proof: that a URL wants one owner's notifications says nothing about
+    another's.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Ownership:
         self._proofs: dict[tuple[Owner, str], Renewing[bool]] = {}
 
     def has_proof(self, owner: Owner, destination: Destination) -> bool:
-        """Say whether a destination has proved itself, as far as is remembered here."""
+        """Return whether this process remembers a valid proof of a destination."""
         proof = self._proofs.get((owner, str(destination.url)))
         return proof is not None and proof.usable() is not None
 
@@ -61,13 +62,13 @@ class Ownership:
         """Return once a destination has proved itself, now or before.
 
         Raises:
-            OwnershipError: It answered something else, now or a moment ago.
+            OwnershipError: It answered something else, now or recently.
             TransportError: It did not answer.
         """
         key = (owner, str(destination.url))
         proof = self._proofs.get(key)
         if proof is None:
-            if len(self._proofs) >= _MAX_REMEMBERED:  # the database knows
+            if len(self._proofs) >= _MAX_REMEMBERED:  # they are in the database
                 self._proofs = {key: each for key, each in self._proofs.items() if each.is_flying}
             prove = functools.partial(self._prove, owner, destination, tls)
             proof = self._proofs[key] = Renewing(prove, clock=self._clock)
@@ -75,7 +76,7 @@ class Ownership:
             raise anew(proof.failure) if proof.failure else asyncio.CancelledError
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel running requests."""
         for proof in list(self._proofs.values()):
             await proof.close()
 
@@ -95,7 +96,7 @@ class Ownership:
         return Held(value=True, since=now, fresh_until=until, good_until=until)
 
     def _proved_for(self, owner: Owner, url: str) -> Script[timedelta | None]:
-        """Return for how long a proof still holds that was given before; None if there is none."""
+        """Return how long a stored proof remains valid; None if there is none."""
         now = yield from self._database.now()
         since = now - _VALID_FOR
         proved_at = yield from self._owners.proved_at(owner, url, since=since)
@@ -107,7 +108,7 @@ class Ownership:
 
     async def _ask(self, destination: Destination, tls: ssl.SSLContext | None) -> None:
         token = secrets.token_urlsafe(32)
-        # No credentials yet: a destination that has not proved itself gets nothing.
+        # Without credentials: a destination without proof gets none.
         asked = replace(destination, url=destination.url.with_query(f"validationToken={token}"))
         answer = await self._transport.get(asked, _HEADERS, timeout=_TIMEOUT, tls=tls)
         echoed = answer.complete and hmac.compare_digest(answer.body, token.encode("ascii"))

@@ -1,4 +1,4 @@
-"""What a sender's metrics read when they are asked for: the outbox, and the keys."""
+"""Metrics that are read at the time of a scrape: of the outbox, and of the keys."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pushkit.version import __version__
 
 
 async def read_outbox(database: Database, *, breaker_opens_at: int) -> Readings:
-    """Return what is not finished in the outbox, however much is.
+    """Return the outbox's metrics.
 
     Args:
-        database: Where it is.
-        breaker_opens_at: From how many failures in a row on a destination waits.
+        database: The outbox.
+        breaker_opens_at: How many failures in a row of a destination open its breaker.
 
     Raises:
-        StorageError: It cannot be read.
+        StorageError: The outbox cannot be read.
     """
     return await database.read(_of_outbox(database, breaker_opens_at))
 
@@ -30,7 +30,7 @@ async def read_outbox(database: Database, *, breaker_opens_at: int) -> Readings:
 def _of_outbox(database: Database, breaker_opens_at: int) -> Script[Readings]:
     now = yield from database.now()
     moment = to_micros(now)
-    # As the partial indexes have it, so that no row is looked at.
+    # The same conditions as the partial indexes have, so that no row is read.
     unfinished = yield from count(f"pushkit_deliveries WHERE {UNFINISHED}")
     in_flight = yield from count("pushkit_deliveries WHERE state = 'in_flight'")
     dead = yield from count("pushkit_deliveries WHERE state = 'dead'")
@@ -63,7 +63,7 @@ def _of_outbox(database: Database, breaker_opens_at: int) -> Script[Readings]:
 
 
 def read_keys(ring: KeyRing, now: datetime) -> Readings:
-    """Return how old the published keys are, and when the next one signs."""
+    """Return the ages of the published keys, and the time until the next one signs."""
     ages: dict[tuple[str, ...], float] = {}
     planned: dict[tuple[str, ...], float] = {}
     for key in ring.published(now):

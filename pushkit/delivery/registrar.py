@@ -1,29 +1,57 @@
-"""Registering a subscription, as a script: a transaction with its deliveries."""
+"""Registers and changes subscriptions, as scripts: in one transaction with their deliveries."""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple, TypeAlias
 
-from pushkit.a2a import PushConfig, WireVersion
+from pushkit.a2a import (
+    Message,
+    MessageUpdate,
+    PushConfig,
+    Role,
+    Task,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+    WireVersion,
+    push_body,
+)
 from pushkit.delivery.limits import Quota
+from pushkit.delivery.queues import Queues
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
+from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox.heads import hold_back, mark_oldest
+from pushkit.outbox.model import new_delivery_id
+from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.outbox.store import OutboxStore
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script
-from pushkit.subscriptions.model import Filter, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.model import (
+    DisabledBy,
+    Filter,
+    Profile,
+    Recipient,
+    Subscription,
+    SubscriptionKey,
+    SubscriptionState,
+)
 from pushkit.subscriptions.store import SubscriptionStore
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Registrar:
-    """Registers subscriptions, and changes them."""
+    """Registers clients' subscriptions."""
 
-    database: Database  # whose clock counts
-    # The most configs of one owner for one task. Callers that register at the same moment may go
-    # over it by as many as they are.
+    database: Database  # supplies the time
+    # The most configs of one owner for one task. Concurrent calls may exceed it by one each.
     max_configs_per_task: int
     vault: Vault  # seals tokens and credentials
     quota: Quota[str]  # how many more subscriptions an owner may have
@@ -40,18 +68,18 @@ class Registrar:
         profile: Profile,
         wanted: Filter,
     ) -> Script[tuple[Subscription, Subscription | None]]:
-        """Register a subscription or change it; what is unfinished moves to its destination.
+        """Register or change a subscription; unfinished deliveries move to its new destination.
 
         Returns:
-            The subscription, and what it was before, if it was there.
+            The subscription, and the one that it replaced, if any.
 
         Raises:
-            TooManyConfigsError: The owner has no room for another one for this task.
-            TooManySubscriptionsError: The owner has no room for another one at all.
+            TooManyConfigsError: The owner has `max_configs_per_task` for this task already.
+            TooManySubscriptionsError: The owner has used up its quota.
         """
         now = yield from self.database.now()
-        before = yield from self._find_or_check_room(key, now)
-        # Receivers know notifications by task and config: lower numbers would be late to them.
+        before = yield from self._find_or_check_quota(key, now)
+        # Receivers order updates by `seq` within a task and config: a lower one would look late.
         last_seq = 0 if before else (yield from self.subscriptions.last_seq(key))
         subscription = yield from self.subscriptions.put(
             key,
@@ -67,10 +95,10 @@ class Registrar:
         yield from self.outbox.move(subscription.id, origin)
         return replace(subscription, replaced=before is not None), before
 
-    def _find_or_check_room(
+    def _find_or_check_quota(
         self, key: SubscriptionKey, now: datetime
     ) -> Script[Subscription | None]:
-        """Return the subscription of a key, or hold that there is room for a new one."""
+        """Return the subscription of a key; if there is none, check that one may be added."""
         found = yield from self.subscriptions.of_owner(
             tenant=key.tenant, task_id=key.task_id, owner=key.owner
         )
@@ -79,13 +107,162 @@ class Registrar:
                 return each
         if len(found) >= self.max_configs_per_task:
             raise TooManyConfigsError(
-                f"task {key.task_id!r} has {len(found)} push configs of this owner already,"
+                f"task {key.task_id!r} has {len(found)} push configs of this owner,"
                 f" expected at most {self.max_configs_per_task}: delete one first"
             )
         if (yield from self.quota.left(key.owner, now)) <= 0:
             raise TooManySubscriptionsError(
-                f"owner {key.owner!r} has {self.quota.limit} subscriptions, which is the most"
+                f"owner {key.owner!r} has {self.quota.limit} subscriptions already, the maximum"
                 " (max_subscriptions_per_owner): remove some first"
             )
         self.quota.add(key.owner, 1)
         return None
+
+
+class Choice(NamedTuple):
+    """Selects an owner's subscriptions to a task, or the one with a config id."""
+
+    tenant: str
+    task_id: str
+    owner: str
+    config_id: str | None
+
+
+Chosen: TypeAlias = Choice | Sequence[str]  # or subscription ids
+
+_GETS_NOTHING = {SubscriptionState.DISABLED, SubscriptionState.WITHDRAWN}
+
+
+class Found(NamedTuple):
+    """Subscriptions as they were before a change, and deliveries that it added or brought back."""
+
+    subscriptions: list[Subscription]
+    deliveries: Sequence[str] = ()
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class SubscriptionChanges:
+    """Pauses, disables, tests and removes subscriptions; returns them as they were before."""
+
+    database: Database  # supplies the time, and wakes its workers
+    vault: Vault = field(default_factory=Vault)  # seals bodies, if that is configured
+    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
+    outbox: OutboxStore = field(default_factory=OutboxStore)
+    dead_letters: DeadLetters = field(default_factory=DeadLetters)
+
+    def pause(self, chosen: Chosen) -> Script[Found]:
+        """Pause the chosen subscriptions: their deliveries are no longer claimed."""
+        found = yield from self._lock(chosen)
+        now = yield from self.database.now()
+        for subscription in found:
+            yield from self.subscriptions.set_paused(subscription.id, now, paused=True)
+            yield from hold_back(subscription.id)
+        return Found(found)
+
+    def resume(self, chosen: Chosen) -> Script[Found]:
+        """Resume the chosen subscriptions, each from the head of its queue."""
+        found = yield from self._lock(chosen)
+        now = yield from self.database.now()
+        for subscription in found:
+            yield from self.subscriptions.set_paused(subscription.id, now, paused=False)
+            yield from mark_oldest(subscription.id)
+        yield from self.database.wake()
+        return Found(found)
+
+    def disable(self, chosen: Chosen) -> Script[Found]:
+        """Disable the chosen subscriptions, and cancel their unfinished deliveries."""
+        found = yield from self._lock(chosen)
+        now = yield from self.database.now()
+        for subscription in found:
+            if subscription.active:
+                yield from self.subscriptions.disable(subscription.id, now, DisabledBy.OPERATOR)
+                yield from self.outbox.cancel_subscription(
+                    subscription.id, now, CancelledBy.DISABLED
+                )
+            if subscription.ended:
+                yield from self.subscriptions.withdraw([subscription.id], now)
+        return Found(found)
+
+    def enable(self, chosen: Chosen, *, resend: bool) -> Script[Found]:
+        """Enable the chosen subscriptions that are disabled.
+
+        Args:
+            chosen: The subscriptions.
+            resend: Bring back the deliveries that were cancelled when they were disabled.
+        """
+        found = yield from self._lock(chosen)
+        now = yield from self.database.now()
+        again: list[str] = []
+        for subscription in found:
+            if subscription.active:
+                continue
+            yield from self.subscriptions.enable(subscription.id, now)
+            if resend and subscription.disabled_at is not None:
+                cancelled = yield from self.dead_letters.cancelled_with(
+                    subscription.id, subscription.disabled_at
+                )
+                again += yield from self.dead_letters.revive(
+                    subscription.id,
+                    cancelled,
+                    states=(DeliveryState.CANCELLED,),
+                    origin=subscription.origin,
+                    now=now,
+                )
+        yield from self.database.wake()
+        return Found(found, again)
+
+    def test(self, chosen: Chosen, snapshot: Task | None = None) -> Script[Found]:
+        """Enqueue a test notification for each that is neither disabled nor withdrawn."""
+        found = yield from self._lock(chosen)
+        now = yield from self.database.now()
+        ids = []
+        for subscription in found:
+            if subscription.state in _GETS_NOTHING:
+                continue
+            recipient = Recipient.of(subscription)
+            update = _test_update(recipient.task_id, recipient.version, snapshot)
+            body = push_body(update, recipient.version, now=now)
+            queues = Queues(self.outbox, self.subscriptions)
+            yield from queues.open([recipient])
+            [queue] = queues.of_task(recipient.tenant, recipient.task_id)
+            ids.append(new_delivery_id(now))
+            queues.add(queue, ids[-1], self.vault.seal_body(ids[-1], body), now=now)
+            yield from queues.write(now)
+        yield from self.database.wake()
+        return Found(found, ids)
+
+    def remove(self, chosen: Chosen) -> Script[Found]:
+        """Remove the chosen subscriptions, cancel their unfinished deliveries (A2A 1.0 §3.1.10)."""
+        found = yield from self._lock(chosen)
+        now = yield from self.database.now()
+        for subscription in found:
+            if subscription.withdrawn:
+                yield from self.subscriptions.forget([subscription.id])
+            else:
+                yield from self.subscriptions.remove(subscription.key)
+            yield from self.outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)
+        return Found(found)
+
+    def _lock(self, chosen: Chosen) -> Script[list[Subscription]]:
+        """Lock the chosen subscriptions in id order, and return them."""
+        if not isinstance(chosen, Choice):
+            return list((yield from self.subscriptions.lock_all(chosen)).values())
+        found = yield from self.subscriptions.of_owner(
+            tenant=chosen.tenant, task_id=chosen.task_id, owner=chosen.owner
+        )
+        held = yield from self.subscriptions.lock_all([each.id for each in found])
+        return [each for each in held.values() if chosen.config_id in {None, each.key.config_id}]
+
+
+def _test_update(task_id: str, version: WireVersion, snapshot: Task | None) -> TaskUpdate:
+    """Return a test notification: a message, or a task for versions without messages."""
+    if version in (WireVersion.V0_1, WireVersion.V0_3):
+        unknown = TaskStatus(state=TaskState.UNKNOWN)
+        return TaskSnapshot(task=snapshot or Task(id=task_id, context_id=task_id, status=unknown))
+    message = Message(
+        message_id=f"test_{secrets.token_hex(8)}",
+        role=Role.AGENT,
+        parts=(TextPart(text="This is a test notification."),),
+        task_id=task_id,
+    )
+    return MessageUpdate(message=message)

@@ -1,4 +1,4 @@
-"""What is known of a subscription before anything is delivered: worked out once per revision."""
+"""Routes: what all requests of a subscription have in common, computed once per revision."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from pushkit.version import USER_AGENT
 class Route:
     """How the notifications of one subscription get to its webhook."""
 
-    # With its secrets opened, as it was when the route was found. What the revision does not count
-    # (`paused`, `last_seq`, …) may be another by now.
+    # With its secrets opened, as it was when the route was made. Members that do not change the
+    # revision (`paused`, `last_seq`, …) may be outdated.
     subscription: Subscription = field(repr=False)
-    owner: Owner  # whose it is
-    destination: Destination  # its URL, checked
-    access: Access  # what the operator adds for it
-    # What the JWT of every notification states.
+    owner: Owner
+    destination: Destination  # the subscription's URL, checked
+    access: Access  # the operator's credentials for it
+    # The claims that are the same in the JWT of every notification.
     claims: Mapping[str, JsonValue] = field(repr=False)
-    algorithm: Algorithm | None  # what is signed with; None for the ring's default
+    algorithm: Algorithm | None  # the algorithm to sign with; None for the ring's default
     # The header fields (wire profile §2) that are the same in every request.
     headers: tuple[tuple[str, str], ...] = field(repr=False)
-    has_authorization: bool  # whether credentials fill `Authorization`, a token of OAuth included
+    has_authorization: bool  # whether credentials or an OAuth token use `Authorization`
 
 
 class Routes:
-    """Finds routes, and remembers those that were in use last, each at its subscription's revision.
+    """Makes routes, and remembers the most recently used ones, each at its revision.
 
-    Safe to be asked by several threads: transactions look, too.
+    It may be used by several threads: transactions use it, too.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Routes:
         issuer: str,  # `iss` of every notification
         policy: DestinationPolicy,  # which URLs may be posted to
         vault: Vault,
-        # What the operator configured for destinations, if anything.
+        # The operator's credentials for destinations, if there are any.
         credentials: Credentials | None = None,
         go_token_spelling: bool = False,  # send `A2A-Notification-Token` too
         most: int = 4096,  # how many are remembered
@@ -61,10 +61,10 @@ class Routes:
         self._go_token_spelling = go_token_spelling
         self._most = most
         self._lock = threading.Lock()
-        self._routes: dict[str, Route] = {}  # those in use last stand last
+        self._routes: dict[str, Route] = {}  # the most recently used ones last
 
     def known(self, subscription_id: str, revision: int) -> Route | None:
-        """Return a route that is remembered; None if it is not, or of another revision."""
+        """Return the remembered route of a subscription; None if there is none of this revision."""
         with self._lock:
             route = self._routes.pop(subscription_id, None)
             if route is None or route.subscription.revision != revision:
@@ -73,7 +73,7 @@ class Routes:
             return route
 
     def of(self, stored: StoredSubscription) -> Route:
-        """Return the route of a subscription, remembered or new. One that fails is not remembered.
+        """Return the route of a subscription, remembered or new.
 
         Raises:
             SealedSecretError: One of its secrets cannot be opened.
@@ -83,14 +83,14 @@ class Routes:
         route = self.known(subscription.id, subscription.revision)
         if route is not None:
             return route
-        route = self._work_out(open_subscription(self._vault, stored))
+        route = self._route(open_subscription(self._vault, stored))
         with self._lock:
             while len(self._routes) >= self._most:
                 del self._routes[next(iter(self._routes))]
             self._routes[subscription.id] = route
         return route
 
-    def _work_out(self, subscription: Subscription) -> Route:
+    def _route(self, subscription: Subscription) -> Route:
         config, key = subscription.config, subscription.key
         destination = self._policy.check(config.url)
         owner = Owner(tenant=key.tenant, name=key.owner)

@@ -30,8 +30,7 @@ from pushkit.delivery.enqueue import Enqueuer, Notice
 from pushkit.delivery.limits import Pace, Quota
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
-from pushkit.delivery.registered import Choice, Registered
-from pushkit.delivery.registrar import Registrar
+from pushkit.delivery.registrar import Choice, Registrar, SubscriptionChanges
 from pushkit.delivery.reporting import NotifyCounts, NotifyResult, Reports, report_changed
 from pushkit.delivery.route import Routes
 from pushkit.delivery.side_effects import SideEffects
@@ -170,7 +169,7 @@ class PushSender:
             vault=self._vault,
             quota=Quota(self.options.max_subscriptions_per_owner, OwnerStore().subscriptions),
         )
-        self._registered = Registered(database=self._database, vault=self._vault)
+        self._changes = SubscriptionChanges(database=self._database, vault=self._vault)
         self._reports = Reports(self.events)
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
@@ -519,7 +518,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        removed, _ = await self._database.write_patiently(lambda: self._registered.remove(choice))
+        removed, _ = await self._database.write_patiently(lambda: self._changes.remove(choice))
         return report_changed(self.events, SubscriptionChange.REMOVED, removed, self._clock())
 
     async def pause(
@@ -532,7 +531,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        paused, _ = await self._database.write_patiently(lambda: self._registered.pause(choice))
+        paused, _ = await self._database.write_patiently(lambda: self._changes.pause(choice))
         return report_changed(self.events, SubscriptionChange.PAUSED, paused, self._clock())
 
     async def resume(
@@ -541,7 +540,7 @@ class PushSender:
         """Attempt an owner's deliveries again, in order; return the same count as `pause`."""
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        resumed, _ = await self._database.write_patiently(lambda: self._registered.resume(choice))
+        resumed, _ = await self._database.write_patiently(lambda: self._changes.resume(choice))
         self.worker.pump.wake()
         return report_changed(self.events, SubscriptionChange.RESUMED, resumed, self._clock())
 
@@ -554,7 +553,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        disabled, _ = await self._database.write_patiently(lambda: self._registered.disable(choice))
+        disabled, _ = await self._database.write_patiently(lambda: self._changes.disable(choice))
         return report_changed(self.events, SubscriptionChange.DISABLED, disabled, self._clock())
 
     async def enable(
@@ -578,7 +577,7 @@ class PushSender:
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         enabled = await self._database.write_patiently(
-            lambda: self._registered.enable(choice, resend=resend)
+            lambda: self._changes.enable(choice, resend=resend)
         )
         self.worker.pump.wake()
         return report_changed(
@@ -604,7 +603,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        sent = await self._database.write_patiently(lambda: self._registered.test(choice, snapshot))
+        sent = await self._database.write_patiently(lambda: self._changes.test(choice, snapshot))
         self.worker.pump.wake()
         return list(sent.deliveries)
 

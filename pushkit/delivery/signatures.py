@@ -1,4 +1,4 @@
-"""Which signatures a notification carries, and their headers (wire profile §3)."""
+"""The signatures of a notification, and their headers (wire profile §3)."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ _JWT_ALONE = frozenset({Scheme.JWT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signing:
-    """How notifications are signed. Each scheme has headers of its own: several may be on.
+    """How notifications are signed. Each scheme has its own headers: several may be used together.
 
-    Standard Webhooks names no audience: a notification that was signed for one webhook verifies at
-    every other one with the same secret or key. Give each client, better each webhook, a secret of
-    its own (see `SenderOptions.signing`), and keep another scheme on where you can.
+    Standard Webhooks names no audience: a notification signed for one webhook verifies at every
+    other webhook with the same secret or key. Give each client, better each webhook, its own secret
+    (see `SenderOptions.signing`), and use another scheme in addition where you can.
 
     Attributes:
-        schemes: `jwt` (the default), `http-message-signatures` (by the keys of the ring, as the
+        schemes: `jwt` (the default), `http-message-signatures` (signed by the key ring, like the
             JWT), `standard-webhooks`.
-        webhook_secrets: What Standard Webhooks signs with: `whsec_…` for v1, `whsk_…` for v1a.
-            Several while one is being replaced: each makes a signature.
-        signers: The same, read.
+        webhook_secrets: The secrets of Standard Webhooks: `whsec_…` for v1, `whsk_…` for v1a.
+            Give several while one is being replaced: each makes a signature.
+        signers: The parsed secrets.
 
     Raises:
-        ConfigError: No scheme, an unknown one, or secrets that do not go with the schemes.
+        ConfigError: No scheme, an unknown one, or secrets that do not fit the schemes.
     """
 
     schemes: Collection[Scheme | str] = _JWT_ALONE
@@ -67,7 +67,7 @@ class Signing:
             raise ConfigError(f"schemes: expected at least one of {', '.join(Scheme)}")
         if bool(self.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in schemes):
             raise ConfigError(
-                f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only there"
+                f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only then"
                 " (on the command line: --webhook-secrets-file)"
             )
         object.__setattr__(self, "schemes", schemes)
@@ -81,8 +81,8 @@ def signing_of(choice: SigningChoice, subscription: Subscription) -> Signing:
     """Return how the notifications of a subscription are signed.
 
     Raises:
-        PushkitError: What the function raised of them.
-        SigningError: It failed otherwise, or returned something else.
+        PushkitError: The `signing` function raised it.
+        SigningError: The function raised another exception, or returned something else.
     """
     if isinstance(choice, Signing):
         return choice
@@ -90,7 +90,7 @@ def signing_of(choice: SigningChoice, subscription: Subscription) -> Signing:
         found = choice(subscription)
     except PushkitError:
         raise
-    # An application's code: the attempt is tried again by itself.
+    # The application's code failed: the attempt will be retried.
     except (Exception, asyncio.CancelledError) as exc:
         raise SigningError(f"signing: the function raised {type(exc).__name__}") from exc
     if not isinstance(found, Signing):
@@ -101,7 +101,7 @@ def signing_of(choice: SigningChoice, subscription: Subscription) -> Signing:
 
 
 def warn_of_no_audience(choice: SigningChoice) -> None:
-    """Log what Standard Webhooks does not protect from, where it is on."""
+    """Log a warning if Standard Webhooks is used with the same secrets for every webhook."""
     if isinstance(choice, Signing) and Scheme.STANDARD_WEBHOOKS in choice.schemes:
         _log.warning(
             "Standard Webhooks is on with one set of secrets for every webhook: its signatures"
@@ -110,19 +110,19 @@ def warn_of_no_audience(choice: SigningChoice) -> None:
 
 
 async def signed_headers(
-    route: Route,  # what is the same in every request of its subscription
+    route: Route,
     delivery: Delivery,
     body: bytes,
     *,
     token: str | None = None,  # the token of the operator's OAuth client, if there is one
     signing: Signing,
     key: SigningKey | RemoteKey,
-    now: datetime,  # the moment of this request
+    now: datetime,  # the time of this request
 ) -> list[tuple[str, str]]:
-    """Return the header fields of one request (wire profile §2), signed for this moment.
+    """Return the header fields of one request (wire profile §2), with its signatures.
 
     Raises:
-        SigningError: A key outside this process did not sign.
+        SigningError: A remote key did not sign.
     """
     fields = [("Content-Type", delivery.content_type), *route.headers]
     if token is not None:
@@ -140,7 +140,7 @@ async def signed_headers(
         fields.append(
             (JWT_HEADER, jwt) if route.has_authorization else (_AUTHORIZATION, f"Bearer {jwt}")
         )
-    # Id and moment stand there in any case.
+    # Id and timestamp are sent with every scheme.
     if Scheme.STANDARD_WEBHOOKS in signing.schemes:
         fields += sign_webhook(body, delivery_id=delivery.id, now=now, signers=signing.signers)
     else:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from pushkit.arguments import check_list
 from pushkit.clock import utc_now
-from pushkit.delivery.registered import Found, Registered
+from pushkit.delivery.registrar import Found, SubscriptionChanges
 from pushkit.delivery.reporting import report_changed
 from pushkit.errors import SealedSecretError
 from pushkit.events.listeners import Listeners
@@ -32,15 +32,15 @@ Wanted: TypeAlias = Sequence[str] | SubscriptionFilter
 
 _log = logging.getLogger("pushkit.delivery")
 
-# Few: with each of them a whole backlog may be cancelled, or come back.
+# Few, because each of them may cancel or bring back a whole backlog.
 _BATCH = 10
-# Between two batches: whoever waits for the database goes first.
+# Between two batches, so that other transactions get their turn.
 _PAUSE = timedelta(milliseconds=20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionReport:
-    """One subscription, and how many of its newest 4,000 deliveries are in which state."""
+    """One subscription, and the numbers of its newest 4,000 deliveries by state."""
 
     subscription: Subscription
     deliveries: dict[DeliveryState, int]
@@ -48,12 +48,12 @@ class SubscriptionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """What became of a wish to change subscriptions."""
+    """The result of changing subscriptions."""
 
     ids: tuple[str, ...]  # those that were changed
-    unchanged: tuple[str, ...] = ()  # those that were that way already
-    missing: tuple[str, ...] = ()  # ids that there are none of
-    deliveries: tuple[str, ...] = ()  # the deliveries that it made, or that are pending again
+    unchanged: tuple[str, ...] = ()  # those that were in the wanted state already
+    missing: tuple[str, ...] = ()  # ids without a subscription
+    deliveries: tuple[str, ...] = ()  # the deliveries that were added, or brought back
 
     def __add__(self, other: Changed) -> Changed:
         return Changed(
@@ -65,21 +65,26 @@ class Changed:
 
 
 class SubscriptionAdmin:
-    """All subscriptions, whoever owns them. Everything here is safe beside running workers.
+    """The subscriptions of all owners, for operators. All methods are safe while workers run.
 
-    What is changed is chosen by id or by filter, and changed in small transactions.
+    Subscriptions are selected by id or by filter, and changed in small transactions.
+
+    Args:
+        database: The outbox, open (see `open_outbox`).
+        wake: Called when deliveries become due, to wake a worker in this process.
+        vault: Seals test notifications, if bodies are sealed, and opens secrets to mask them.
+        events: Where each changed subscription is emitted.
+        clock: The time of those events.
     """
 
     def __init__(
         self,
-        database: Database,  # where outbox and subscriptions live, open (see `open_outbox`)
+        database: Database,
         *,
-        # Called when there is work again, for a worker in this process.
         wake: Callable[[], None] = lambda: None,
-        # Seals test notifications, where bodies are sealed, and opens secrets to hide them.
         vault: Vault | None = None,
-        events: Listeners | None = None,  # who hears of each subscription that is changed
-        clock: Callable[[], datetime] = utc_now,  # for events
+        events: Listeners | None = None,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._events = events or Listeners(_log)
         self._clock = clock
@@ -88,7 +93,7 @@ class SubscriptionAdmin:
         self._inspection = SubscriptionInspection()
         self._deliveries = Inspection()
         self._vault = vault or Vault()
-        self._registered = Registered(database=database, vault=self._vault)
+        self._changes = SubscriptionChanges(database=database, vault=self._vault)
 
     async def find(
         self,
@@ -99,7 +104,7 @@ class SubscriptionAdmin:
     ) -> list[Subscription]:
         """Return a page of subscriptions without tokens and credentials, oldest first.
 
-        All but withdrawn ones, unless asked for. `after` is the last id of the page before.
+        Withdrawn ones only if the filter names them. `after` is the last id of the previous page.
         """
         script = self._inspection.find(wanted or SubscriptionFilter(), after=after, limit=limit)
         return await self._database.read(script)
@@ -111,18 +116,18 @@ class SubscriptionAdmin:
         before: str | None = None,
         limit: int = 50,
     ) -> Page[Subscription]:
-        """Return a page of subscriptions, newest first, in the same time of any number of them.
+        """Return a page of subscriptions, newest first, in the same time for any number of them.
 
-        All but withdrawn ones, unless asked for. A task without a tenant is one of the tenant
-        without a name. `before` is `Page.before` of the page before.
+        Withdrawn ones only if the filter names them. A filter with a task and no tenant means the
+        tenant without a name. `before` is `Page.before` of the previous page.
         """
         script = self._inspection.browse(wanted or SubscriptionFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
     async def without_secrets(self, subscription_id: str, text: bytes) -> bytes | None:
-        """Return a text without the token and the credentials of a subscription.
+        """Return a text with the token and the credentials of a subscription masked.
 
-        None where they cannot be opened here, or the subscription is gone: who knows what is in it?
+        None if they cannot be opened, or the subscription was removed: the text may contain them.
         """
         found = await self._database.read(SubscriptionStore().by_ids([subscription_id]))
         if subscription_id not in found:
@@ -138,7 +143,7 @@ class SubscriptionAdmin:
         return text
 
     async def show(self, subscription_id: str) -> SubscriptionReport | None:
-        """Return one subscription and what its deliveries came to; None if there is none."""
+        """Return one subscription and the states of its deliveries; None if there is none."""
         return await self._database.read(self._show(subscription_id))
 
     def _show(self, subscription_id: str) -> Script[SubscriptionReport | None]:
@@ -149,54 +154,54 @@ class SubscriptionAdmin:
         return SubscriptionReport(subscription=subscription, deliveries=deliveries)
 
     async def pause(self, wanted: Wanted) -> Changed:
-        """Keep deliveries back until `resume`; updates are stored meanwhile."""
+        """Stop attempting deliveries until `resume`; updates are still stored."""
         return await self._change(
-            SubscriptionChange.PAUSED, wanted, self._registered.pause, lambda each: not each.paused
+            SubscriptionChange.PAUSED, wanted, self._changes.pause, lambda each: not each.paused
         )
 
     async def resume(self, wanted: Wanted) -> Changed:
-        """Deliver what was kept back, in order, and what comes."""
+        """Attempt deliveries again, in order."""
         return await self._change(
-            SubscriptionChange.RESUMED, wanted, self._registered.resume, lambda each: each.paused
+            SubscriptionChange.RESUMED, wanted, self._changes.resume, lambda each: each.paused
         )
 
     async def disable(self, wanted: Wanted) -> Changed:
-        """Send nothing any more, and cancel what is unfinished."""
+        """Stop notifying the webhooks, and cancel unfinished deliveries."""
         return await self._change(
-            SubscriptionChange.DISABLED, wanted, self._registered.disable, lambda each: each.active
+            SubscriptionChange.DISABLED, wanted, self._changes.disable, lambda each: each.active
         )
 
     async def enable(self, wanted: Wanted, *, resend: bool = False) -> Changed:
-        """Revive what was disabled, by 410, by failures or by somebody.
+        """Enable subscriptions that a 410, failures, an operator or a client disabled.
 
-        With `resend`, what was cancelled with it comes back: ids and `seq` kept, ahead of what is
-        pending.
+        With `resend`, the deliveries that were cancelled with them come back, with their ids and
+        `seq`, ahead of pending ones.
         """
-        enable = functools.partial(self._registered.enable, resend=resend)
+        enable = functools.partial(self._changes.enable, resend=resend)
         return await self._change(
             SubscriptionChange.ENABLED, wanted, enable, lambda each: not each.active
         )
 
     async def test(self, wanted: Wanted) -> Changed:
-        """Send a test notification; one that is disabled or withdrawn gets none."""
+        """Send a test notification to each that is neither disabled nor withdrawn."""
         return await self._change(
-            None, wanted, self._registered.test, lambda each: each.active and not each.withdrawn
+            None, wanted, self._changes.test, lambda each: each.active and not each.withdrawn
         )
 
     async def remove(self, wanted: Wanted) -> Changed:
-        """Remove subscriptions, and cancel what is unfinished of them for good."""
-        remove = self._registered.remove
+        """Remove subscriptions for good, and cancel their unfinished deliveries."""
+        remove = self._changes.remove
         return await self._change(SubscriptionChange.REMOVED, wanted, remove, lambda _: True)
 
     async def _change(
         self,
-        change: SubscriptionChange | None,  # None: it changes nothing of the subscription itself
+        change: SubscriptionChange | None,  # None if the subscription itself is not changed
         wanted: Wanted,
         script: Callable[[Sequence[str]], Script[Found]],
-        changes: Callable[[Subscription], bool],  # whether it does, as the subscription was before
+        changes: Callable[[Subscription], bool],  # whether the script changes this subscription
     ) -> Changed:
-        """Do it in small transactions, and tell of those that were changed."""
-        came_to = Changed(ids=())
+        """Run a script in small transactions, and emit the changes."""
+        result = Changed(ids=())
         async for ids in self._pages(wanted):
             found, deliveries = await self._database.write(script(ids))
             self._wake()
@@ -204,13 +209,13 @@ class SubscriptionAdmin:
             if change is not None:
                 report_changed(self._events, change, changed, self._clock())
             there = {each.id for each in found}
-            came_to += Changed(
+            result += Changed(
                 ids=tuple(each.id for each in changed),
                 unchanged=tuple(each.id for each in found if not changes(each)),
                 missing=tuple(each for each in ids if each not in there),
                 deliveries=tuple(deliveries),
             )
-        return came_to
+        return result
 
     async def _pages(self, wanted: Wanted) -> AsyncIterator[list[str]]:
         if isinstance(wanted, SubscriptionFilter):

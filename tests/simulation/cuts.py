@@ -364,7 +364,7 @@ CUTS = (
     _cut(
         "removed",
         "What is unfinished of a removed subscription is cancelled with it.",
-        "pushkit.delivery.registered",
+        "pushkit.delivery.registrar",
         (
             "yield from self.outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)",
             "pass",
