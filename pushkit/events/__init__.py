@@ -1,6 +1,6 @@
-"""What happens, told once: typed events of both sides, and who listens to them.
+"""Typed events of both sides, and their listeners.
 
-Metrics, logs, traces and `on_event` are listeners. Where nobody listens, no event is made:
+Metrics, logs, alerts and `on_event` are listeners. An event without a listener is not created:
 
     if self._events.wants(DEBUG):
         self._events.emit(Enqueued(...))

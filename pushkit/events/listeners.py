@@ -1,4 +1,4 @@
-"""Who hears of events: the log, by the level of each, and whoever was added."""
+"""The listeners of events: a log, and functions that were added."""
 
 from __future__ import annotations
 
@@ -16,37 +16,39 @@ from pushkit.logs import printable
 
 Listener: TypeAlias = Callable[[Event], None]
 
-# Shorter, as lines are read; and `seconds` says its unit.
+# The names of these members in log lines: shorter, or with their unit.
 _SHORT: Final = {"task_id": "task", "took": "seconds", "waited": "seconds"}
 
 
 class Listeners:
-    """Those who hear of what happens: a log, of events that have a level, and whoever is added."""
+    """Emits events: to a log, if they have a level, and to each listener."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._listeners: tuple[Listener, ...] = ()
 
     def add(self, listener: Listener) -> None:
-        """Let a function hear of everything. Quick, on the event loop; what it raises is logged.
+        """Add a listener of all events.
+
+        It runs on the event loop and must be quick; exceptions that it raises are logged.
 
         Raises:
-            ConfigError: It is a coroutine function, whose calls nobody would await.
+            ConfigError: The listener is a coroutine function, whose calls would not be awaited.
         """
         if inspect.iscoroutinefunction(listener):
             raise ConfigError("on_event: found a coroutine function, expected a plain one")
         self._listeners += (listener,)
 
     def remove(self, listener: Listener) -> None:
-        """Let a function hear of nothing any more."""
+        """Remove a listener."""
         self._listeners = tuple(each for each in self._listeners if each != listener)
 
     def wants(self, level: int) -> bool:
-        """Say whether anybody would hear of an event of this level: else it need not be made."""
+        """Return whether an event of this level has a listener, and is worth creating."""
         return bool(self._listeners) or (level > 0 and self._log.isEnabledFor(level))
 
     def emit(self, event: Event) -> None:
-        """Hand an event to who listens; what a listener raises is logged and outlived."""
+        """Log an event, and call the listeners; exceptions that they raise are logged."""
         level = event.level
         if level and self._log.isEnabledFor(level):
             facts = facts_of(event)
@@ -56,14 +58,14 @@ class Listeners:
         for listener in self._listeners:
             try:
                 listener(event)
-            # A listener never breaks what it hears of. Nobody can be cancelled here, where nothing
-            # waits: it is that of some task or future which the listener looked at.
+            # A listener must not break its caller. Nothing is awaited here, so a `CancelledError`
+            # is not this task's: the listener read the result of a cancelled task or future.
             except (Exception, asyncio.CancelledError):  # noqa: BLE001
                 self._log.exception("a listener failed at %s", event.kind.value)
 
 
 def facts_of(event: Event) -> dict[str, object]:
-    """Return what an event says, as names and plain values; without what is not known or empty."""
+    """Return the members of an event as plain values, without empty ones and its time."""
     found: dict[str, object] = {}
     for name in (each.name for each in fields(event)):
         value = getattr(event, name)
@@ -72,7 +74,7 @@ def facts_of(event: Event) -> dict[str, object]:
         if isinstance(value, timedelta):
             value = round(value.total_seconds(), 6)
         elif isinstance(value, datetime):
-            continue  # a line has its own time
+            continue  # a log line has its own time
         found[_SHORT.get(name, name)] = value
     return found
 

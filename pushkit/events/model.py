@@ -1,4 +1,4 @@
-"""`Event`: what all events have in common, and the word of each; and the one of both sides."""
+"""`Event`, the base of all events; their codes; and the one event of both sides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pushkit.record import record
 
 
 class EventKind(StrEnum):
-    """What happened: the stable code of each event."""
+    """The stable code of each event."""
 
     ENQUEUED = "enqueued"
     ATTEMPT = "attempt"
@@ -42,10 +42,10 @@ class Event:
     kind: ClassVar[EventKind]
     usual_level: ClassVar[int] = logging.NOTSET
 
-    at: datetime  # when
+    at: datetime  # when it happened
 
     def __init_subclass__(cls, *, kind: EventKind | None = None, level: int | None = None) -> None:
-        # A class with slots is made twice, and without these the second time.
+        # A class with slots is created twice, the second time without these arguments.
         if kind is not None:
             cls.kind = kind
         if level is not None:
@@ -53,14 +53,14 @@ class Event:
 
     @property
     def level(self) -> int:
-        """The level at which it is logged; `NOTSET` where a line of its own says it already."""
+        """The level at which it is logged; `NOTSET` for not at all, or by a line of its own."""
         return self.usual_level
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class HealthFault(Event, kind=EventKind.HEALTH_FAULT):
-    """Something of a sender or a receiver does not work; looked for where alerts are configured."""
+    """A part of a sender or a receiver does not work. Emitted only if alerts are configured."""
 
-    part: str  # what: `storage`, `worker`, `keys` or `callbacks`, as `/readyz` has it
-    reason: str  # why, in a sentence
-    about: str = ""  # whose, or which: a sender's keys, a callback; empty if it is the whole part
+    part: str  # `storage`, `worker`, `keys` or `callbacks`, as in `/readyz`
+    reason: str  # the cause, in a sentence
+    about: str = ""  # the sender whose keys, or the callback; empty for the whole part

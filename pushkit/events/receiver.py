@@ -1,4 +1,4 @@
-"""What a receiver tells: what came in, what was refused, and what became of callbacks."""
+"""Events of a receiver: notifications accepted and refused, and outcomes of callbacks."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from pushkit.record import record
 
 @record(frozen=True, slots=True, kw_only=True)
 class ReceiverEvent(Event):
-    """Something that concerns a notification, or what came in place of one."""
+    """An event of one notification, or of a request that should have been one."""
 
-    sender: str | None  # the trusted sender; None if nobody proved to be one
+    sender: str | None  # the trusted sender; None if the request was not verified as one's
     task_id: str | None  # the task, if it is known
     delivery_id: str | None  # the delivery, if it is known
-    trace_id: str | None = None  # the trace that it came in, if it came in one
+    trace_id: str | None = None  # the trace of the request, if it has one
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class NotificationAccepted(ReceiverEvent, kind=EventKind.NOTIFICATION_ACCEPTED):
-    """A notification is in the inbox."""
+    """A notification was stored in the inbox."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class NotificationRepeated(ReceiverEvent, kind=EventKind.NOTIFICATION_REPEATED):
-    """A delivery came once more, with the same body: answered 2xx, and nobody is called."""
+    """A delivery arrived again, with the same body: answered with 2xx, without callbacks."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class NotificationRefused(ReceiverEvent, kind=EventKind.NOTIFICATION_REFUSED):
-    """A request was refused; `id_conflict` is an id that came before with another body."""
+    """A request was refused; `id_conflict` means that its id was used with another body."""
 
     status: int  # the status of the answer
-    code: str  # why
-    peer: str  # the address that it came from
-    reason: str  # what was found and what was expected, as the log says it
+    code: str  # the code of the refusal
+    peer: str  # the address of the client
+    reason: str  # what was found and what was expected, as in the log
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class CalledBack(ReceiverEvent, kind=EventKind.CALLED_BACK):
-    """A callback was called, and ended."""
+    """A call of a callback ended."""
 
     notification_id: int  # the notification
     callback: str  # the callback's name
-    error: str | None  # the type of what it raised, or `timed_out`; None if it went well
+    error: str | None  # the type of the exception, or `timed_out`; None if it succeeded
     took: timedelta  # how long it took
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class NotificationDead(ReceiverEvent, kind=EventKind.NOTIFICATION_DEAD):
-    """Given up: the notification is a dead letter."""
+    """The receiver gave up: the notification is a dead letter."""
 
     notification_id: int  # the notification
-    error: str | None  # which callback failed, and how
+    error: str | None  # the callback that failed, and its error
