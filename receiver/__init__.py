@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pushkit.signing.scheme import Scheme as Scheme
     from pushkit.webhook import Headers as Headers
     from pushkit.webhook import WebhookRequest as WebhookRequest
-    from receiver.expecting import Expectation as Expectation
+    from receiver.expectation import Expectation as Expectation
     from receiver.inbox.inspection import InboxFilter as InboxFilter
     from receiver.inbox.model import InboxStatus as InboxStatus
     from receiver.inbox.model import Notification as Notification
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from receiver.limits import RateLimit as RateLimit
     from receiver.receiver import Receiver as Receiver
     from receiver.refusals import Verdict as Verdict
-    from receiver.trust import (
+    from receiver.senders import (
         SenderProfile as SenderProfile,
     )
-    from receiver.trust import (
+    from receiver.senders import (
         TaskPolicy as TaskPolicy,
     )
-    from receiver.trust import (
+    from receiver.senders import (
         TrustedSender as TrustedSender,
     )
-    from receiver.trusted_keys import TrustSnapshot as TrustSnapshot
-    from receiver.trusted_keys import fetch_trust as fetch_trust
-    from receiver.trusted_keys import load_trust as load_trust
+    from receiver.trust import TrustSnapshot as TrustSnapshot
+    from receiver.trust import fetch_trust as fetch_trust
+    from receiver.trust import load_trust as load_trust
     from receiver.verification import (
         VerifiedNotification as VerifiedNotification,
     )
@@ -49,15 +49,15 @@ else:
             "pushkit.errors": "InboundError",
             "pushkit.signing.scheme": "Scheme",
             "pushkit.webhook": "Headers WebhookRequest",
-            "receiver.expecting": "Expectation",
+            "receiver.expectation": "Expectation",
             "receiver.inbox.inspection": "InboxFilter",
             "receiver.inbox.model": "InboxStatus Notification",
             "receiver.inbox.retention": "InboxRetention",
             "receiver.limits": "Limits RateLimit",
             "receiver.receiver": "Receiver",
             "receiver.refusals": "Verdict",
-            "receiver.trust": "SenderProfile TaskPolicy TrustedSender",
-            "receiver.trusted_keys": "TrustSnapshot fetch_trust load_trust",
+            "receiver.senders": "SenderProfile TaskPolicy TrustedSender",
+            "receiver.trust": "TrustSnapshot fetch_trust load_trust",
             "receiver.verification": "VerifiedNotification verify_notification",
         },
     )

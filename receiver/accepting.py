@@ -18,7 +18,6 @@ from typing import Final, Protocol
 from pushkit.errors import InboundError
 from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script
-from receiver.expected import ExpectedStore, Standings, TaskNotExpectedError
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
 from receiver.inbox.model import (
     ClaimedNotification,
@@ -30,8 +29,9 @@ from receiver.inbox.model import (
 from receiver.inbox.store import Inbox, StoredIds, TaskQueues, task_lock
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
+from receiver.registrations import RegistrationStore, Standings, TaskNotExpectedError
 from receiver.replay.memory import ConflictError, Replay, ReplayMemory, Seen
-from receiver.trust import TaskPolicy
+from receiver.senders import TaskPolicy
 from receiver.verification import Verified
 
 _KEY: Final = attrgetter("key")
@@ -109,13 +109,13 @@ class Acceptance:
         self,
         database: Database,
         replay: ReplayMemory,
-        expected: ExpectedStore,
+        registrations: RegistrationStore,
         limits: Limits,
         slots: CallbackSlots,
     ) -> None:
         self._database = database
         self._replay = replay
-        self._expected = expected
+        self._registrations = registrations
         self._slots = slots
         self._inbox = Inbox()
         self._capacity = Capacity(
@@ -158,7 +158,7 @@ class Acceptance:
         taken = time.perf_counter()
         ours, now = yield from self._held(firsts.values(), wait=wait)
         fresh = yield from self._remember(ours, now)  # 7
-        standings = yield from self._expected.standings(
+        standings = yield from self._registrations.standings(
             [(each.sender, each.verified.secret) for each in fresh if each.verified.secret], now
         )
         yield from self._capacity.count({each.sender for each in fresh}, now)
@@ -166,7 +166,7 @@ class Acceptance:
         refused: list[Candidate] = []
         for each in fresh:
             try:
-                if (yield from self._admit(each, standings, now)):
+                if (yield from self._check(each, standings, now)):
                     stored.append(each)
             except InboundError as exc:
                 each.result = Refused(exc)
@@ -229,7 +229,7 @@ class Acceptance:
             each.result = DEFERRED
         return [each for each, own in names.items() if held.issuperset(own)], now
 
-    def _admit(self, each: Candidate, standings: Standings, now: datetime) -> Script[bool]:
+    def _check(self, each: Candidate, standings: Standings, now: datetime) -> Script[bool]:
         """Do step 8 and check the capacity of step 9; return False for one that the inbox has.
 
         Raises:
@@ -239,7 +239,7 @@ class Acceptance:
         bind = False
         try:
             if secret is None or not standings.is_bound(sender, secret, task):
-                bind = yield from self._expected.check(  # 8
+                bind = yield from self._registrations.check(  # 8
                     each.verified.sender.tasks,
                     sender=sender,
                     secret=secret,
@@ -254,7 +254,7 @@ class Acceptance:
                 return False
             raise
         if bind and secret is not None and task is not None:
-            yield from self._expected.bind(sender, secret, task[1], now, standings)
+            yield from self._registrations.bind(sender, secret, task[1], now, standings)
         return True
 
     def _store(

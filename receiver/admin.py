@@ -18,7 +18,6 @@ from pushkit.record import record
 from pushkit.storage.database import Database, open_location, read_now
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script
-from receiver.expected import ExpectedStore
 from receiver.inbox.figures import CallbackTrouble, InboxFigures, callback_troubles, inbox_figures
 from receiver.inbox.inspection import (
     Backlog,
@@ -32,6 +31,7 @@ from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import InboxRetention, Purge
 from receiver.inbox.store import task_lock
+from receiver.registrations import RegistrationStore
 from receiver.replay.database import DatabaseReplay
 
 _BATCH = 100
@@ -188,7 +188,7 @@ class InboxAdmin:
         now = await self._database.read(self._database.now())
         replay = DatabaseReplay(retention.ids)
         await _in_lots(lambda: self._database.write(replay.forget(now)))
-        expected = ExpectedStore(retention.ids)
+        expected = RegistrationStore(retention.ids)
         await _in_lots(lambda: self._database.write(expected.forget(now)))
         silent_since = now - retention.sequences
         await _in_lots(lambda: self._database.write(self._purge.forget_sequences(silent_since)))

@@ -185,7 +185,7 @@ class Edge:
 
     def _neither(self, head: Head, place: Place | None, peer: str) -> Answer:
         """Answer a request that is neither a notification nor a probe."""
-        limited = self._intake.admit_peer(peer)
+        limited = self._intake.count_peer(peer)
         if limited is not None:
             return problem(limited)
         if head.method in _READS and place is not None and self._validation_echo:

@@ -22,14 +22,19 @@ from pushkit.logs import printable
 from pushkit.storage.database import Database
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from receiver.accepting import Acceptance, CallbackSlots, Candidate
-from receiver.expected import ExpectedStore
-from receiver.house import BodyTimeoutError, House, IncompleteBodyError, body_too_large
 from receiver.inbox.model import ClaimedNotification
 from receiver.limits import Limits
 from receiver.refusals import Refusals, Verdict
+from receiver.registrations import RegistrationStore
 from receiver.replay.memory import ReplayMemory, Seen
 from receiver.selection import KeysOf, Place
-from receiver.trusted_keys import Trust, keys_of
+from receiver.service_state import (
+    BodyTimeoutError,
+    IncompleteBodyError,
+    ServiceState,
+    body_too_large,
+)
+from receiver.trust import Trust, keys_of
 from receiver.verification import Facts, Head, Question, Repetition, Verified, WholeBody, verify
 
 if TYPE_CHECKING:
@@ -88,19 +93,19 @@ class Intake:
         self.events = events
         self._tracing = tracing
         self.refusals: Refusals = Refusals(events, clock)
-        self._house = House(limits, clock, ids_kept=ids_kept)
+        self._service = ServiceState(limits, clock, ids_kept=ids_kept)
         self._database = database
         self._clock = clock
         self._announce = accepted
         self._replay = replay
-        self._expected = ExpectedStore()
-        self._acceptance = Acceptance(database, replay, self._expected, limits, slots)
+        self._registrations = RegistrationStore()
+        self._acceptance = Acceptance(database, replay, self._registrations, limits, slots)
         self._slots = slots
 
-    def admit_peer(self, peer: str) -> Verdict | None:
+    def count_peer(self, peer: str) -> Verdict | None:
         """Count a request that is no notification; return the refusal if its address is limited."""
         try:
-            self._house.admit_peer(peer, self._clock())
+            self._service.count_peer(peer, self._clock())
         except InboundError as exc:
             return self.refusals.verdict(exc, peer=peer)
         return None
@@ -127,12 +132,12 @@ class Intake:
             A coroutine to run in a task, where a step has to wait for keys, for tokens in the
             database, for the body, or for a memory of ids outside of it; None if there is none.
         """
-        house, now = self._house, self._clock()
+        service, now = self._service, self._clock()
         facts: Facts = {}
         asked = _Asked(head, peer, reply, now, facts)
         try:
-            house.admit_peer(peer, now)  # 1
-            steps = verify(head, place, now=now, house=house, facts=facts)
+            service.count_peer(peer, now)  # 1
+            steps = verify(head, place, now=now, service=service, facts=facts)
             question = next(steps)
         except StopIteration as done:
             found: Verified | Repetition = done.value
@@ -168,10 +173,10 @@ class Intake:
         if isinstance(question, WholeBody):
             return await self._body(question, read)
         found = await self._database.read(
-            self._expected.handed_out(question.sender.name, question.secret)
+            self._registrations.handed_out(question.sender.name, question.secret)
         )
         if found:
-            self._house.remember_handed_out(question, found)
+            self._service.remember_handed_out(question, found)
         return found
 
     async def _body(self, asked: WholeBody, read: ReadBody) -> bytes:
@@ -268,7 +273,7 @@ class Intake:
         """Return the verdict on a notification that is stored now (its id) or was before (None)."""
         if stored is None:
             return _DUPLICATE
-        self._house.remember_accepted(candidate.key, candidate.verified, now)
+        self._service.remember_accepted(candidate.key, candidate.verified, now)
         return Verdict(status=202, code="accepted", notification_id=stored)
 
     def _stored(self, candidate: Candidate, notification_id: int | BaseException | None) -> None:

@@ -32,8 +32,8 @@ from pushkit.net.transport import Transport
 from pushkit.signing.scheme import Scheme
 from pushkit.url import Url, audience_of, masked_url
 from receiver.refusals import REFUSALS
+from receiver.senders import SenderProfile, TrustedSender
 from receiver.testing import Draft, SigningAgent
-from receiver.trust import SenderProfile, TrustedSender
 
 _TIMEOUT = timedelta(seconds=15)
 _SKEW = timedelta(seconds=30)

@@ -29,18 +29,18 @@ from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher, callback
 from receiver.callbacks.registry import CallbackDecorators, CallbackRegistry, Wanted
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals, in_states
 from receiver.edge import Edge
-from receiver.expected import ExpectedStore
-from receiver.expecting import Expectation, hand_out
+from receiver.expectation import Expectation, hand_out
 from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.intake import Intake
 from receiver.limits import Limits
 from receiver.peers import ForwardedHeader, Peers
 from receiver.refusals import Verdict
+from receiver.registrations import RegistrationStore
 from receiver.replay import open_replay
 from receiver.runtime import DRAIN, LoopLock, Runtime
-from receiver.trust import TrustedSender, check_memory
-from receiver.trusted_keys import Trust, warn_of_weak_trust
+from receiver.senders import TrustedSender, check_memory
+from receiver.trust import Trust, warn_of_weak_trust
 from receiver.verification import Head
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Receiver(CallbackDecorators):
             tracing=tracing,
         )
         self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.let_wait)
-        self._expected = ExpectedStore(retention.ids)
+        self._registrations = RegistrationStore(retention.ids)
         self._expected_for = retention.expected
         self._ids_kept = retention.ids
         self._metrics: ReceiverMetrics | None = None
@@ -458,7 +458,7 @@ class Receiver(CallbackDecorators):
         await self._runtime.ask()
         return await self._database.write(
             hand_out(
-                self._expected,
+                self._registrations,
                 trusted,
                 url=f"{self.url}{trusted.path}",
                 task_id=task_id,
@@ -489,7 +489,7 @@ class Receiver(CallbackDecorators):
             raise ConfigError("expect_no_longer: expected a token or a task_id, found neither")
         await self._runtime.ask()
         return await self._database.write(
-            self._expected.unregister(
+            self._registrations.unregister(
                 sender=self._sender(sender).name, token=token, task_id=task_id, now=self._clock()
             )
         )

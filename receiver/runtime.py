@@ -20,7 +20,7 @@ from receiver.callbacks.waiting import Arrivals
 from receiver.inbox.store import Inbox
 from receiver.intake import Intake
 from receiver.replay.memory import ReplayMemory
-from receiver.trusted_keys import warn_of_weak_trust
+from receiver.trust import warn_of_weak_trust
 
 if TYPE_CHECKING:
     from receiver.forwards import Forward

@@ -1,7 +1,7 @@
 """Step 2: which trusted sender a request claims to be from. Pure: it works on keys in memory.
 
 `iss` and `kid` only select among configured senders and their keys; no URL that a message names is
-ever fetched. `receiver.trusted_keys` fetches the configured ones.
+ever fetched. `receiver.trust` fetches the configured ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pushkit.signing.notification_jwt import UnverifiedJwt, find_jwt, read_unver
 from pushkit.signing.scheme import Scheme
 from pushkit.url import audience_of
 from pushkit.webhook import Headers
-from receiver.trust import SenderProfile, TrustedSender, check_senders
+from receiver.senders import SenderProfile, TrustedSender, check_senders
 
 if TYPE_CHECKING:
     from pushkit.net.jwks_client import VerificationKeys

@@ -1,314 +1,302 @@
-"""`TrustedSender`: an agent that may send notifications, as the operator configured it.
-
-A message only selects one of these, see `receiver.selection`.
-"""
+"""`Trust`: the trusted senders, each with the source of its keys: a pinned URL, or a file."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
-from enum import StrEnum
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
-from pushkit.arguments import check_list
-from pushkit.bounded_json import JsonValue
-from pushkit.errors import ConfigError
-from pushkit.keys.jwk import Algorithm, VerificationKey
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError, DestinationRefusedError, JwksError, KeysUnavailableError
+from pushkit.keys.jwk import VerificationKey
+from pushkit.keys.jwks import parse_jwks
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
+from pushkit.net.transport import Transport, closing
 from pushkit.signing.scheme import Scheme
-from pushkit.signing.standard_webhooks import WebhookVerifier, read_verifier
-from pushkit.signing.token import hash_credentials, hash_token
-from pushkit.url import audience_of
-from receiver.limits import RateLimit
+from receiver.selection import (
+    Entry,
+    HeldKeys,
+    KeysOf,
+    Place,
+    base_url,
+    places_of,
+)
+from receiver.senders import TrustedSender, check_senders
 
-if TYPE_CHECKING:
-    from pushkit.schemas import CardSchemas
-
-DEFAULT_PATH = "/a2a/push"
-
-_JWT_ALONE = frozenset({Scheme.JWT})
-_BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
-
-_E = TypeVar("_E", bound=StrEnum)
-
-_LONGEST_STALE = timedelta(days=7)
-
-_IN_A_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-# RFC 3986 §3.3, without a query; braces would make it a pattern of aiohttp's router.
-_PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
-# RFC 9110 §5.6.2: a token; RFC 6901 §3: a pointer.
-_ID_FIELD = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+|(?:/(?:[^~/]|~[01])*)+")
+_log = logging.getLogger("receiver")
 
 
-class SenderProfile(StrEnum):
-    """How a sender signs."""
+class TrustSnapshot:
+    """The trusted senders with their keys at one moment, for `verify_notification`.
 
-    STANDARD = "standard"
-    """The notification JWT of pushkit: `iss`, `aud`, `iat`, `exp`, `jti` and the body's hash are
-    required; `taskId`, `configId` and `seq` are used if stated."""
-    A2A_SAMPLES = "a2a-samples"
-    """The first A2A samples: only `iat` and the body's hash, which may be over a compact
-    re-serialisation of the body. Weaker: no audience and no id."""
-    TRPC_A2A_GO = "trpc-a2a-go"
-    """trpc-a2a-go: only `iat` and the hash of the raw body."""
-    UNSIGNED_SECRET_ONLY = "unsigned-secret-only"  # noqa: S105  # a profile's name
-    """No signature: unmodified A2A SDKs send only a token, or a static `Authorization`. Anybody who
-    learns that secret can forge notifications, and changes to a body on its way are not detected.
-    """
-
-    @property
-    def signed(self) -> bool:
-        """Whether there is a signature to verify."""
-        return self is not SenderProfile.UNSIGNED_SECRET_ONLY
-
-
-class TaskPolicy(StrEnum):
-    """Which tasks a sender may send updates of (A2A §4.3.3: the client must check)."""
-
-    REGISTERED = "registered"
-    """Tokens and tasks that were registered with `expect()`."""
-    BIND = "bind"
-    """The first notification with a token binds its task to it."""
-    ANY = "any"
-    """Every task: signature and token alone decide."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedSender:
-    """One agent that may send notifications.
-
-    Exactly one of `jwks_url`, `jwks_file` and `keys` says which keys it signs with. A sender that
-    does not sign, or by Standard Webhooks alone, has no such keys; it needs a path of its own,
-    since nothing else identifies it.
-
-    Attributes:
-        name: Short and unique: for logs, callbacks and the inbox.
-        issuer: The `iss` that it states; required in the standard profile if it signs by a JWT.
-        jwks_url: The URL of its JWK Set, pinned.
-        stale_for: How long its JWK Set may be used after it ceased to be fresh, while fetches fail;
-            a revoked key is accepted for as long. After that its requests are answered 503.
-        jwks_file: A JWK Set in a file.
-        keys: Keys by `kid`, already loaded.
-        path: Where its notifications arrive.
-        audience: URLs that its `aud` may name; by default the receiver's own URL and this path.
-        profile: How it signs.
-        schemes: The signatures that must all be valid; others that it sends are ignored. Standard
-            Webhooks alone proves no audience: a notification for another receiver with the same
-            secret can be replayed to this one, and the other way round.
-        webhook_secrets: For Standard Webhooks, `whsec_…` (v1) or `whpk_…` (v1a); a signature by one
-            of them is enough, so that a secret can be replaced.
-        algorithms: The algorithms that it may sign with.
-        tolerance: How far the signed time may be from the current time.
-        tokens: Static tokens that it was given out of band.
-        token_required: Whether a notification without a token is refused.
-        credentials: Static `Authorization` values (`Bearer abc`) or API keys that it was given; if
-            there are any, each request must bring one.
-        tasks: Which tasks it may send updates of.
-        max_body_bytes: Its largest body; None for the receiver's own limit, which is a maximum.
-        rate: How much it may send; None for the receiver's own `sender_rate`.
-        id_field: For an unsigned sender, where the delivery id is: a header (`X-Event-Id`), or a
-            member of the body as a JSON Pointer (`/statusUpdate/metadata/eventId`). Without it, and
-            without a `webhook-id`, such a sender's repetitions are not recognised.
-        card: Its agent card, verified by the operator (`receiver pin`): data parts are validated
-            against the schemas in it.
-        schemas: Those schemas. This and the next five attributes are derived from the others.
-        verifiers: The verifiers of Standard Webhooks signatures.
-        token_hashes: The SHA-256 of each static token.
-        credential_hashes: The SHA-256 of each static `Authorization` value or API key.
-        audiences: The URLs that its `aud` may name, normalised; empty for the receiver's own URL.
-        signing: The schemes by which it must sign; empty if it does not sign.
-    """
-
-    name: str
-    issuer: str | None = None
-    jwks_url: str | None = field(default=None, repr=False)
-    stale_for: timedelta = timedelta(hours=1)
-    jwks_file: Path | str | None = None
-    keys: Mapping[str, VerificationKey] | None = None
-    path: str = DEFAULT_PATH
-    audience: Sequence[str] = ()
-    profile: SenderProfile = SenderProfile.STANDARD
-    schemes: Collection[Scheme] = _JWT_ALONE
-    webhook_secrets: Sequence[str] = field(default=(), repr=False)
-    algorithms: frozenset[Algorithm] = frozenset(Algorithm)
-    tolerance: timedelta = timedelta(seconds=300)
-    tokens: Sequence[str] = field(default=(), repr=False)
-    token_required: bool = True
-    credentials: Sequence[str] = field(default=(), repr=False)
-    tasks: TaskPolicy = TaskPolicy.REGISTERED
-    max_body_bytes: int | None = None
-    rate: RateLimit | None = None
-    id_field: str | None = None
-    card: Mapping[str, JsonValue] | None = field(default=None, repr=False)
-    schemas: CardSchemas | None = field(init=False, repr=False, compare=False)
-    verifiers: tuple[WebhookVerifier, ...] = field(init=False, repr=False, compare=False)
-    token_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
-    credential_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
-    audiences: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    signing: frozenset[Scheme] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        put = functools.partial(object.__setattr__, self)
-        for name in ("algorithms", "audience", "credentials", "tokens", "webhook_secrets"):
-            check_list(f"sender {self.name!r}: {name}", getattr(self, name), shown=False)
-        put("profile", _member_of(SenderProfile, self.profile, f"sender {self.name!r}: profile"))
-        put("tasks", _member_of(TaskPolicy, self.tasks, f"sender {self.name!r}: tasks"))
-        setting = f"sender {self.name!r}: algorithms"
-        put("algorithms", frozenset(_member_of(Algorithm, a, setting) for a in self.algorithms))
-        if self.jwks_file is not None:
-            put("jwks_file", Path(self.jwks_file))
-        put("signing", frozenset(self.schemes if self.profile.signed else ()))
-        for mistake in _mistakes_of(self):
-            raise ConfigError(f"sender {self.name!r}: {mistake}")
-        try:
-            put("audiences", tuple(map(audience_of, self.audience)))
-            put("verifiers", _verifiers_of(self.webhook_secrets))
-            put("schemas", None if self.card is None else _schemas_of(self.card))
-        except ConfigError as exc:
-            raise ConfigError(f"sender {self.name!r}: {exc}") from exc
-        put("token_hashes", frozenset(map(hash_token, self.tokens)))
-        put("credential_hashes", frozenset(map(hash_credentials, self.credentials)))
-
-    @property
-    def has_keys(self) -> bool:
-        """Whether it signs with keys of a JWK Set."""
-        return not self.signing.isdisjoint(_BY_KEY)
-
-
-def _member_of(kind: type[_E], value: str, setting: str) -> _E:
-    try:
-        return kind(value)
-    except ValueError as exc:
-        known = ", ".join(each.value for each in kind)
-        raise ConfigError(f"{setting}: found {value!r}, expected one of {known}") from exc
-
-
-def _verifiers_of(secrets: Sequence[str]) -> tuple[WebhookVerifier, ...]:
-    try:
-        return tuple(map(read_verifier, secrets))
-    except ConfigError as exc:
-        raise ConfigError(f"webhook_secrets: {exc}") from exc
-
-
-def _schemas_of(card: Mapping[str, JsonValue]) -> CardSchemas:
-    from pushkit.schemas import CardSchemas  # most senders have no card here
-
-    try:
-        return CardSchemas.of_card(card)
-    except ConfigError as exc:
-        raise ConfigError(f"card: {exc}") from exc
-
-
-def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
-    yield from (
-        _mistakes_of_signed(sender) if sender.profile.signed else _mistakes_of_unsigned(sender)
-    )
-    if not sender.name:
-        yield "name: found none, expected a short name"
-    if not _PATH.fullmatch(sender.path):
-        yield "path: expected it to start with /, without query or braces"
-    # An empty secret, from a variable that is not set, would be known to everybody.
-    secrets = (*sender.tokens, *sender.credentials)
-    if not all(secret.strip() for secret in secrets):
-        yield "an empty token or credential"
-    elif not all(map(_IN_A_HEADER.fullmatch, secrets)):
-        yield (
-            "a token or credential that no header can carry: expected printable ASCII, without"
-            " spaces or line breaks around it"
-        )
-    if sender.max_body_bytes is not None and sender.max_body_bytes < 1:
-        yield "max_body_bytes: expected at least 1"
-    if sender.tolerance <= timedelta(0):
-        yield f"tolerance: found {sender.tolerance}, expected more than zero"
-    if not timedelta(0) <= sender.stale_for <= _LONGEST_STALE:
-        yield f"stale_for: expected from 0 to {_LONGEST_STALE.days} days"
-
-
-def _sources(sender: TrustedSender) -> int:
-    return sum(source is not None for source in (sender.jwks_url, sender.jwks_file, sender.keys))
-
-
-def _mistakes_of_signed(sender: TrustedSender) -> Iterable[str]:
-    yield from _mistakes_of_schemes(sender)
-    if sender.has_keys and _sources(sender) != 1:
-        yield "expected exactly one of jwks_url, jwks_file and keys"
-    if not sender.has_keys and _sources(sender):
-        yield f"expected no keys: {Scheme.STANDARD_WEBHOOKS} has webhook_secrets"
-    if sender.has_keys and not sender.algorithms:
-        yield "algorithms: found none, expected at least one"
-    standard = sender.profile is SenderProfile.STANDARD
-    if standard and Scheme.JWT in sender.signing and not sender.issuer:
-        yield "issuer: found none, expected the `iss` that the sender states"
-    if sender.id_field is not None:
-        yield "id_field: found one, expected none: only an unsigned sender needs it"
-
-
-def _mistakes_of_schemes(sender: TrustedSender) -> Iterable[str]:
-    known = ", ".join(Scheme)
-    if isinstance(sender.schemes, str) or not sender.schemes:
-        yield f"schemes: expected at least one of {known}, in a list"
-    if unknown := sorted(set(sender.schemes).difference(Scheme)):
-        yield f"schemes: found {unknown[0]!r}, expected some of {known}"
-    if sender.profile is not SenderProfile.STANDARD and set(sender.schemes) != _JWT_ALONE:
-        yield f"schemes: profile {sender.profile.value} signs by the JWT alone"
-    if bool(sender.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in sender.signing):
-        yield f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only there"
-
-
-def _mistakes_of_unsigned(sender: TrustedSender) -> Iterable[str]:
-    if _sources(sender) or sender.issuer or sender.audience:
-        yield f"{sender.profile.value}: expected no keys, issuer or audience: it does not sign"
-    if set(sender.schemes) != _JWT_ALONE or sender.webhook_secrets:
-        yield f"{sender.profile.value}: expected no schemes or webhook_secrets: it does not sign"
-    if sender.id_field is not None and not _ID_FIELD.fullmatch(sender.id_field):
-        yield "id_field: expected a header's name, or a JSON Pointer that begins with /"
-
-
-def check_senders(senders: Sequence[TrustedSender]) -> None:
-    """Refuse senders that cannot be distinguished.
-
-    Raises:
-        ConfigError: Two senders have one name, one path is spelled in two ways, or a sender without
-            a named key shares its path.
-    """
-    names = [sender.name for sender in senders]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"two senders are called {name!r}, expected different names")
-    paths = [sender.path for sender in senders]
-    # A request's path is compared decoded: two spellings would be ambiguous.
-    spelt: dict[str, str] = {}
-    for path in paths:
-        if (other := spelt.setdefault(unquote(path), path)) != path:
-            raise ConfigError(f"paths {other} and {path} are one path: expected one spelling of it")
-    for sender in senders:
-        if not sender.has_keys and paths.count(sender.path) > 1:
-            how = "signs without naming a key" if sender.profile.signed else "does not sign"
-            raise ConfigError(
-                f"sender {sender.name!r}: it {how}, and shares its path {sender.path}:"
-                " expected a path of its own, since nothing else identifies it"
-            )
-
-
-def check_memory(senders: Iterable[TrustedSender], remembered: timedelta) -> None:
-    """Refuse a memory of ids that is shorter than a captured request stays valid.
+    Immutable. Since keys change, replace it every few minutes (`fetch_trust`), or when a key file
+    has changed.
 
     Args:
+        url: The base URL at which agents reach this receiver, without the senders' paths.
+        held: The senders with their keys.
+    """
+
+    def __init__(self, url: str, held: Iterable[HeldKeys]) -> None:
+        self.held: tuple[HeldKeys, ...] = tuple(held)
+        entries = [Entry(each.sender, StaticKeys(each.keys.values()), each) for each in self.held]
+        self._places = places_of(base_url(url), entries)
+
+    def at(self, path: str) -> Place:
+        """Return the place of a configured path; one without senders if there is none."""
+        return self._places.get(path) or Place(path, "")
+
+
+class Trust:
+    """The trusted senders, each with the source of its keys. Replaced as a whole, never changed.
+
+    Attributes:
+        url: The base URL, normalised.
+        places: The senders of each path; paths are decoded, as those of requests are.
+    """
+
+    def __init__(self, url: str, senders: Iterable[tuple[TrustedSender, VerificationKeys]]) -> None:
+        self.url: str = base_url(url)
+        self._entries = [_entry(sender, keys) for sender, keys in senders]
+        self._places = places_of(self.url, self._entries)
+        self.places: Mapping[str, Place] = {
+            unquote(path): place for path, place in self._places.items()
+        }
+        self._by_name = {entry.sender.name: entry for entry in self._entries}
+
+    @classmethod
+    def build(
+        cls,
+        url: str,
+        senders: Sequence[TrustedSender],
+        transport: Transport,
+        clock: Callable[[], datetime],
+        *,
+        before: Trust | None = None,
+    ) -> Trust:
+        """Return the trust in these senders.
+
+        Keys that the trust `before` this one has fetched are kept for senders whose `jwks_url` and
+        `stale_for` are the same.
+
+        Raises:
+            ConfigError: The senders cannot be distinguished, or a source of keys is unusable.
+        """
+        check_senders(senders)
+        fetched = before._fetched() if before else {}
+        keys = (
+            fetched.get(_source(each)) or sender_keys(each, transport, clock) for each in senders
+        )
+        return cls(url, zip(senders, keys, strict=True))
+
+    def senders(self) -> list[TrustedSender]:
+        """Return the senders."""
+        return [entry.sender for entry in self._entries]
+
+    def sender(self, name: str) -> TrustedSender | None:
+        """Return the sender of that name; None if there is none."""
+        entry = self._by_name.get(name)
+        return None if entry is None else entry.sender
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def at(self, path: str) -> Place:
+        """Return the place of a configured path; one without senders if there is none."""
+        return self._places.get(path) or Place(path, "")
+
+    async def close(self, *, but: Trust | None = None) -> None:
+        """Close the sources of keys, except those that the trust `but` also uses."""
+        kept = {id(entry.source) for entry in but._entries} if but else set()
+        for entry in self._entries:
+            if id(entry.source) not in kept:
+                await entry.source.close()
+
+    async def snapshot(self) -> TrustSnapshot:
+        """Return the senders with their current keys, fetched if due."""
+        held = await asyncio.gather(*map(_all_keys, self._entries))
+        return TrustSnapshot(self.url, held)
+
+    def load(self) -> None:
+        """Begin to fetch every sender's keys, all at once, without waiting for any."""
+        for entry in self._entries:
+            if isinstance(entry.source, JwksClient):
+                entry.source.load()
+
+    def missing(self) -> dict[str, str]:
+        """Return the reasons why senders have no keys, by the senders' names.
+
+        Without senders whose keys are being fetched for the first time, or have expired and were
+        not needed since.
+        """
+        found = {
+            entry.sender.name: entry.source.failing()
+            for entry in self._entries
+            if isinstance(entry.source, JwksClient)
+        }
+        return {name: reason for name, reason in found.items() if reason is not None}
+
+    def _fetched(self) -> Mapping[Hashable, VerificationKeys]:
+        return {
+            _source(entry.sender): entry.source
+            for entry in self._entries
+            if isinstance(entry.source, JwksClient)
+        }
+
+
+def _entry(sender: TrustedSender, keys: VerificationKeys) -> Entry:
+    held = HeldKeys(sender, keys.at_hand(())) if isinstance(keys, StaticKeys) else None
+    return Entry(sender, keys, held)
+
+
+async def keys_of(asked: KeysOf) -> list[HeldKeys]:
+    """Return the keys that are asked for, fetched if due."""
+    entries = asked.entries
+    if len(entries) == 1:
+        return [await _named_keys(entries[0], asked)]
+    # A fetch for one sender must not delay a request of another whose keys are in memory.
+    held = [await _all_keys(entry, fetched=False) for entry in entries]
+    if any(kid in each.keys for each in held for kid in asked.kids(each.sender)):
+        return held
+    return list(await asyncio.gather(*(_named_keys(entry, asked) for entry in entries)))
+
+
+def _source(sender: TrustedSender) -> Hashable:
+    return sender.name, sender.jwks_url, sender.stale_for
+
+
+def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
+    """Log a warning for each sender that proves no signature, or no audience."""
+    for sender in senders:
+        if not sender.profile.signed:
+            _log.warning(
+                "sender %s is trusted as %s at %s: it does not sign, so anybody who learns its"
+                " token or credentials can forge its notifications",
+                sender.name,
+                sender.profile.value,
+                sender.path,
+            )
+        elif not sender.has_keys:
+            _log.warning(
+                "sender %s is trusted by %s alone at %s: that names no audience, so another"
+                " receiver with the same secret or key can replay its notifications to this one",
+                sender.name,
+                Scheme.STANDARD_WEBHOOKS.value,
+                sender.path,
+            )
+
+
+async def _all_keys(entry: Entry, *, fetched: bool = True) -> HeldKeys:
+    """Return all keys of a sender: fetched if due, or without `fetched` only those in memory."""
+    missing = None if fetched else entry.source.missing()
+    try:
+        if missing is None:
+            return HeldKeys(sender=entry.sender, keys=await entry.source.keys())
+    except KeysUnavailableError as exc:
+        missing = str(exc)
+    return HeldKeys(sender=entry.sender, missing=missing)
+
+
+async def _named_keys(entry: Entry, asked: KeysOf) -> HeldKeys:
+    """Return the keys that a request names, fetched if due."""
+    keys = {}
+    try:
+        for kid in dict.fromkeys(asked.kids(entry.sender)):
+            if (key := await entry.source.find(kid)) is not None:
+                keys[kid] = key
+    except KeysUnavailableError as exc:
+        return HeldKeys(sender=entry.sender, missing=str(exc))
+    return HeldKeys(sender=entry.sender, keys=keys)
+
+
+def load_trust(url: str, senders: Sequence[TrustedSender]) -> TrustSnapshot:
+    """Return a snapshot of senders whose keys are configured or in files; opens no socket.
+
+    Args:
+        url: The base URL at which agents reach this receiver, without the senders' paths.
         senders: The trusted senders.
-        remembered: How long ids are remembered.
 
     Raises:
-        ConfigError: A notification of one of them could be replayed after its id was forgotten.
+        ConfigError: A sender has a `jwks_url` (see `fetch_trust`), or a file is unusable.
     """
     for sender in senders:
-        # A request may be signed one tolerance ahead of our clock, and is valid for one after it.
-        if sender.profile.signed and 2 * sender.tolerance > remembered:
+        if sender.jwks_url is not None:
             raise ConfigError(
-                f"sender {sender.name!r}: tolerance: found {sender.tolerance}, expected at most"
-                f" half of the {remembered} that ids are remembered for, or a captured request"
-                " could be replayed once its id is forgotten"
+                f"sender {sender.name!r}: jwks_url: load_trust() fetches no keys: expected"
+                " jwks_file or keys, or use fetch_trust()"
             )
+    return TrustSnapshot(
+        url, [HeldKeys(sender=sender, keys=_local_keys(sender)) for sender in senders]
+    )
+
+
+async def fetch_trust(
+    url: str,
+    senders: Sequence[TrustedSender],
+    *,
+    allow: Sequence[str] = (),
+    clock: Callable[[], datetime] = utc_now,
+) -> TrustSnapshot:
+    """Return a snapshot of senders, with their JWK Sets fetched now.
+
+    A sender whose set cannot be fetched is in it without keys: `verify_notification` refuses it
+    with 503 until a later snapshot has them.
+
+    Args:
+        url: The base URL at which agents reach this receiver, without the senders' paths.
+        senders: The trusted senders.
+        allow: Hosts that are not checked, for development.
+        clock: Returns the current time, aware, in UTC.
+
+    Raises:
+        ConfigError: A URL is refused, or a file is unusable.
+    """
+    async with (
+        closing(Transport(DestinationPolicy(allow))) as transport,
+        closing(Trust.build(url, senders, transport, clock)) as trust,
+    ):
+        return await trust.snapshot()
+
+
+def sender_keys(
+    sender: TrustedSender, transport: Transport, clock: Callable[[], datetime]
+) -> VerificationKeys:
+    """Return the source of a sender's keys: its pinned URL, its file, or its configuration.
+
+    Raises:
+        ConfigError: The file cannot be read, holds no usable key, or the URL is refused.
+    """
+    url = sender.jwks_url
+    if url is None:
+        return StaticKeys(_local_keys(sender).values())
+    try:
+        transport.policy.check(url)
+    except DestinationRefusedError as exc:
+        raise ConfigError(f"sender {sender.name!r}: jwks_url: {exc}") from exc
+    fetch = functools.partial(fetch_jwks, transport)
+    return JwksClient(url, fetch=fetch, clock=clock, stale_for=sender.stale_for)
+
+
+def _local_keys(sender: TrustedSender) -> Mapping[str, VerificationKey]:
+    if sender.jwks_file is not None:
+        return _keys_in_file(sender.name, Path(sender.jwks_file))
+    return {key.kid: key for key in (sender.keys or {}).values()}
+
+
+def _keys_in_file(name: str, path: Path) -> Mapping[str, VerificationKey]:
+    try:
+        found = parse_jwks(path.read_bytes())
+    except OSError as exc:
+        raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc.strerror}") from exc
+    except JwksError as exc:
+        raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc}") from exc
+    for label, reason in found.refused:
+        _log.warning("sender %s: jwks_file: key %s is left out: %s", name, label, reason)
+    if not found.keys:
+        raise ConfigError(f"sender {name!r}: jwks_file: {path}: no usable key")
+    return found.keys

@@ -68,12 +68,12 @@ from pushkit.signing.times import check_times, check_timestamp
 from pushkit.signing.token import hash_credentials, hash_token, read_token
 from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.house import House, body_too_large
 from receiver.selection import KeysOf, Place, Selected, at_hand, keys_to_ask_for, select
-from receiver.trust import SenderProfile, TrustedSender
+from receiver.senders import SenderProfile, TrustedSender
+from receiver.service_state import ServiceState, body_too_large
 
 if TYPE_CHECKING:
-    from receiver.trusted_keys import TrustSnapshot
+    from receiver.trust import TrustSnapshot
 
 _MAX_ID_CHARS = 256
 _MAX_ID_BYTES = 512
@@ -237,7 +237,7 @@ def verify(
     *,
     now: datetime,
     # The limits and caches of the service; None for a caller that does step 1 itself.
-    house: House | None = None,
+    service: ServiceState | None = None,
     facts: Facts,  # receives what is proven
 ) -> Generator[Question, Any, Verified | Repetition]:
     """Do steps 1 to 6; ask for keys, for registrations, and for the body, in this order.
@@ -250,8 +250,8 @@ def verify(
             message is for the log alone.
     """
     headers = head.headers
-    if house is not None:
-        house.check_head(head)  # 1
+    if service is not None:
+        service.check_head(head)  # 1
     if head.method != "POST":
         raise MethodNotAllowedError(f"method {printable(head.method)}, expected POST")
     keys = keys_to_ask_for(place, headers)  # 2
@@ -265,21 +265,21 @@ def verify(
     secret = presented(headers, sender, selected.jwt)  # 5
     handed_out: Sequence[HandedOut] = ()
     if secret.credentials or (secret.token is not None and not secret.static_token):
-        known = None if house is None else house.handed_out(sender, secret)
+        known = None if service is None else service.handed_out(sender, secret)
         handed_out = (yield HandedOutTo(sender, secret)) if known is None else known
     stands_on = check_presented(sender, secret, handed_out)
-    limit = 0 if house is None else house.max_body_bytes(sender)
+    limit = 0 if service is None else service.max_body_bytes(sender)
     body = head.body  # 1, the body's part
     if body is None:
         body = yield WholeBody(sender, limit)
-    if house is not None and len(body) > limit:
+    if service is not None and len(body) > limit:
         raise body_too_large(f"{len(body)} bytes", limit, sender)
     sha256 = body_sha256(body)
     verify_body(proven, body, sha256)  # 3, the body's part
-    if house is not None:
-        house.admit_sender(sender)  # 6
+    if service is not None:
+        service.count_sender(sender)  # 6
         if proven.delivery_id is not None:
-            before = house.accepted_before(sender.name, proven.delivery_id, sha256, now)
+            before = service.accepted_before(sender.name, proven.delivery_id, sha256, now)
             if before is not None and _is_retry(proven, before):
                 return before  # 7, without a query
     notification = read_notification(proven, body, sha256)

@@ -26,7 +26,7 @@ from receiver.doctor.scenarios import SCENARIOS
 from receiver.doctor.sender import ARRIVAL_SECONDS, Drive, examine_sender, run_for_each
 from receiver.doctor.signatures import Signatures
 from receiver.doctor.subject import Examined, check_consent, words_of
-from receiver.expecting import mint_token
+from receiver.expectation import mint_token
 from receiver.options import Schemes, load_signing_key, scheme_options
 from receiver.testing import SigningAgent
 

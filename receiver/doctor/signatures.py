@@ -14,8 +14,8 @@ from pushkit.signing.second_opinion import ask_pyjwt
 from pushkit.signing.token import read_token
 from receiver.doctor.sink import Visit
 from receiver.options import Schemes
-from receiver.trust import TaskPolicy, TrustedSender
-from receiver.trusted_keys import load_trust
+from receiver.senders import TaskPolicy, TrustedSender
+from receiver.trust import load_trust
 from receiver.verification import verify_notification
 
 _UNSTATED = "urn:pushkit:unstated"

@@ -19,12 +19,12 @@ from pushkit.terminal.listening import listening_at
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
-from receiver.expecting import mint_token
+from receiver.expectation import mint_token
 from receiver.listening.listener import Listening, listening
 from receiver.listening.screen import config_lines
 from receiver.listening.trusting import TRIAL_ISSUER, KeySource
 from receiver.options import Schemes, scheme_options
-from receiver.trust import DEFAULT_PATH, SenderProfile
+from receiver.senders import DEFAULT_PATH, SenderProfile
 
 
 @click.command(

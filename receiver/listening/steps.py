@@ -22,7 +22,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.listening.trusting import KeySource
 from receiver.refusals import REFUSALS
-from receiver.trust import SenderProfile
+from receiver.senders import SenderProfile
 from receiver.verification import VerifiedNotification
 
 

@@ -18,7 +18,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers
 from receiver.options import Schemes
 from receiver.receiver import Receiver
-from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
+from receiver.senders import SenderProfile, TaskPolicy, TrustedSender
 
 TRIAL_ISSUER = "urn:pushkit:trigger"
 

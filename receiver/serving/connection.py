@@ -75,7 +75,7 @@ class HttpConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._wire = transport
-        reason = self._server.open.admit(self, self._peer)
+        reason = self._server.open.add(self, self._peer)
         if reason is None:
             return True
         self._server.repeated_log.say(

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from pushkit.errors import InboundError
 from pushkit.webhook import Headers
-from receiver.house import HeadersTooLargeError
+from receiver.service_state import HeadersTooLargeError
 
 __all__ = ["MalformedHttpError", "Messages", "RequestHead"]
 

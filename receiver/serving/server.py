@@ -57,7 +57,7 @@ class Connections:
             self._ended.clear()
             await self._ended.wait()
 
-    def admit(self, connection: HttpConnection, peer: str) -> str | None:
+    def add(self, connection: HttpConnection, peer: str) -> str | None:
         """Count a new connection; return the reason if it is refused."""
         key = rate_key(peer)
         limit = self._limits.max_connections_per_peer

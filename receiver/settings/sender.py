@@ -14,8 +14,8 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
+from receiver.senders import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
 from receiver.settings.values import File, Positive, Secrets, Url, rate, read_text
-from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
 
 
 class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):

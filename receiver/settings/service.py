@@ -19,6 +19,7 @@ from receiver.callbacks.registry import NO_TIMEOUT
 from receiver.limits import ConnectionLimits, Limits
 from receiver.peers import ForwardedHeader
 from receiver.receiver import Receiver
+from receiver.senders import TrustedSender
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
 from receiver.settings.tables import (
@@ -36,7 +37,6 @@ from receiver.settings.values import (
     Url,
     rate,
 )
-from receiver.trust import TrustedSender
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pushkit.webhook import Headers
 from receiver.selection import Selected, at_hand, keys_to_ask_for, select
-from receiver.trusted_keys import Trust, TrustSnapshot, keys_of
+from receiver.trust import Trust, TrustSnapshot, keys_of
 
 
 def selected_of(trust: TrustSnapshot, path: str, headers: Headers) -> Selected:

@@ -12,12 +12,12 @@ from pushkit.errors import ConfigError
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Script, Statement
 from receiver import TaskPolicy
-from receiver.expected import (
-    ExpectedStore,
+from receiver.inbox.migrations import RECEIVER_MIGRATIONS
+from receiver.registrations import (
     Registration,
+    RegistrationStore,
     TaskNotExpectedError,
 )
-from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.verification import Presented, ProvenSecret
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-STORE = ExpectedStore()
+STORE = RegistrationStore()
 OLD, NEW, CREDENTIALS, STATIC = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 REGISTRATION = Registration(
     sender="agent",

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pushkit.errors import ConfigError
-from receiver.house import RateLimitedError, RateLimiter
 from receiver.limits import RateLimit
+from receiver.service_state import RateLimitedError, RateLimiter
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

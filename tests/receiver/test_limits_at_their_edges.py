@@ -10,9 +10,9 @@ import pytest
 from pushkit.webhook import Headers
 from receiver import Limits, RateLimit, SenderProfile
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
-from receiver.house import RateLimitedError, RateLimiter
 from receiver.peers import Peers
 from receiver.runtime import DRAIN
+from receiver.service_state import RateLimitedError, RateLimiter
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory

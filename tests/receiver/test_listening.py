@@ -41,8 +41,8 @@ from receiver.listening.steps import steps_of
 from receiver.listening.trusting import TRIAL_ISSUER, KeySource
 from receiver.options import Schemes
 from receiver.refusals import REFUSALS
+from receiver.senders import SenderProfile
 from receiver.testing import Draft, SigningAgent
-from receiver.trust import SenderProfile
 from tests.eventually import eventually
 from tests.receiver.serving.sockets import Client
 

@@ -32,7 +32,7 @@ from receiver import (
     verify_notification,
 )
 from receiver.selection import UnknownSenderError
-from receiver.trusted_keys import Trust
+from receiver.trust import Trust
 from receiver.verification import Head
 from tests.eventually import DEADLINE
 from tests.receiver.selecting import selected_by, selected_of

@@ -21,7 +21,7 @@ from pushkit.net.transport import Transport
 from pushkit.webhook import Headers
 from receiver import SenderProfile, TaskPolicy, TrustedSender, fetch_trust, load_trust
 from receiver.selection import UnknownSenderError
-from receiver.trusted_keys import Trust, sender_keys
+from receiver.trust import Trust, sender_keys
 from tests.receiver.selecting import selected_by, selected_of
 
 KEY = generate_key(Algorithm.ES256).to_verification_key()

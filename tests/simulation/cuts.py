@@ -483,7 +483,7 @@ CUTS = (
                 " SET status = 'received', head = 1 RETURNING id, sender",
             ),
             Edit(
-                "receiver.house",
+                "receiver.service_state",
                 "        if found is None or found[1].body_sha256 != body_sha256:\n",
                 "        if True:\n",
             ),

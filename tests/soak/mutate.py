@@ -126,7 +126,7 @@ ROOMS: Mapping[str, Room] = {
     "delivery": Room(modules=("pushkit/delivery/*.py",), tests=(*_DELIVERY, "tests/faults")),
     "verification": Room(
         modules=(
-            *("receiver/verification.py", "receiver/selection.py", "receiver/house.py"),
+            *("receiver/verification.py", "receiver/selection.py", "receiver/service_state.py"),
             *("receiver/intake.py", "receiver/accepting.py", "receiver/refusals.py"),
         ),
         tests=("tests/receiver", "tests/soak/test_fuzz_receiver.py"),
@@ -140,8 +140,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "receiver": Room(
         modules=(
-            *("receiver/expected.py", "receiver/expecting.py", "receiver/limits.py"),
-            *("receiver/peers.py", "receiver/trust.py", "receiver/trusted_keys.py"),
+            *("receiver/registrations.py", "receiver/expectation.py", "receiver/limits.py"),
+            *("receiver/peers.py", "receiver/senders.py", "receiver/trust.py"),
             *("receiver/edge.py", "receiver/app.py", "receiver/asgi.py", "receiver/reload.py"),
         ),
         tests=("tests/receiver",),

@@ -246,10 +246,12 @@ WEAKENED = [
     ),
     row(
         *("once", "receiver.intake.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
-        and_={"receiver.house.House.accepted_before": passes},  # each alone is enough
+        and_={
+            "receiver.service_state.ServiceState.accepted_before": passes
+        },  # each alone is enough
     ),
     row("conflict", "receiver.intake.Seen", seen_with_any_body, [*JWT, *UNSIGNED]),
-    row("task", "receiver.expected.ExpectedStore.check", admits, MINTED),
+    row("task", "receiver.registrations.RegistrationStore.check", admits, MINTED),
     row("stored", "receiver.inbox.store.Inbox.store", stores_nothing, HOOKS),
 ]
 

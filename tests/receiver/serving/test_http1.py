@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.errors import InboundError
-from receiver.house import HeadersTooLargeError
+from receiver.service_state import HeadersTooLargeError
 from receiver.serving.http1 import MalformedHttpError, Messages, RequestHead
 
 MOST = 2000

@@ -16,7 +16,7 @@ from pushkit.record import record
 from pushkit.signing.token import hash_token
 from pushkit.storage.script import Row, Script, Statement, chunks, padded, texts, to_micros
 from receiver.replay.memory import MEMORY
-from receiver.trust import TaskPolicy
+from receiver.senders import TaskPolicy
 from receiver.verification import HandedOut, Presented, ProvenSecret
 
 
@@ -60,7 +60,7 @@ class Standings:
         return stands is not None and task is not None and stands.live and stands.task_id == task[1]
 
 
-class ExpectedStore:
+class RegistrationStore:
     """Scripts over `pushkit_expected`.
 
     Args:

@@ -12,8 +12,8 @@ from pushkit.errors import ConfigError
 from pushkit.record import record
 from pushkit.signing.token import hash_credentials, hash_token
 from pushkit.storage.script import Script
-from receiver.expected import ExpectedStore, Registration
-from receiver.trust import TrustedSender
+from receiver.registrations import Registration, RegistrationStore
+from receiver.senders import TrustedSender
 
 _MINTED = frozenset({"apikey", "basic", "bearer"})
 
@@ -38,7 +38,7 @@ class Expectation:
 
 
 def hand_out(
-    store: ExpectedStore,
+    store: RegistrationStore,
     sender: TrustedSender,
     *,
     url: str,

@@ -1,4 +1,4 @@
-"""`House`: the limits and rates of a service, and its caches of tokens and accepted ids."""
+"""`ServiceState`: the limits and rates of a service, and its caches of tokens and accepted ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pushkit.errors import InboundError
 from pushkit.webhook import Headers
 from receiver.limits import Limits, RateLimit
 from receiver.peers import rate_key
-from receiver.trust import TrustedSender
+from receiver.senders import TrustedSender
 
 if TYPE_CHECKING:
     from receiver.verification import HandedOut, HandedOutTo, Head, Presented, Repetition, Verified
@@ -62,7 +62,7 @@ def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> Body
     )
 
 
-class House:
+class ServiceState:
     """The limits and rates of a service, and its caches of tokens and accepted ids.
 
     Args:
@@ -83,7 +83,7 @@ class House:
 
     # --- step 1, and the rate of step 6 --------------------------------------------------------
 
-    def admit_peer(self, peer: str, now: datetime) -> None:
+    def count_peer(self, peer: str, now: datetime) -> None:
         """Count one request of an address.
 
         Raises:
@@ -91,7 +91,7 @@ class House:
         """
         self._peers.take(rate_key(peer), now)
 
-    def admit_sender(self, sender: TrustedSender) -> None:
+    def count_sender(self, sender: TrustedSender) -> None:
         """Count one notification of a sender.
 
         Raises:
