@@ -1,6 +1,6 @@
-"""The A2A wire, in every version, to and from one neutral update.
+"""The A2A wire formats: reading every version into neutral updates, and writing them.
 
-Names are loaded when they are asked for: who takes a state or a version needs no codec.
+Names are imported when first used, so that importing a state or a version loads no codec.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
-"""AgentVault's A2A profile 0.2: what it has another way than any version of A2A.
+"""AgentVault's A2A profile 0.2: its tables and notifications, which differ from every A2A version.
 
 Its notifications are the payloads of its server-sent events: a status (`taskId`, `state`, and a
-message that is plain text), a message, or an artifact that has one content, a URL, or both (profile
-§"Server-Sent Events"). There is no notification of a task. Its webhooks come with a URL alone; what
-authenticates the caller is on the card (§Authentication), see `pushkit.net.agentvault`.
+message in plain text), a message, or an artifact with one content, a URL, or both (profile
+§"Server-Sent Events"). It has no notification of a task. A webhook is registered by its URL alone;
+the card says how callers authenticate (§Authentication), see `pushkit.net.agentvault`.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from pushkit.a2a.updates import (
 )
 from pushkit.bounded_json import JsonObject
 
-# --- parts: `type` says what `content` is; a file may have a `url` instead -----------------------
+# --- parts: `type` is the kind of `content`; a file may have a `url` instead ---------------------
 
 _ABOUT = (
     Member("media_type", "mediaType", TEXT),
     Member("filename", "filename", TEXT),
     Member("metadata", "metadata", METADATA),
 )
-_WITH_URL = (*_ABOUT, Member("", "url", TEXT, kept=True))
+_WITH_URL = (*_ABOUT, Member("", "url", TEXT, read_only=True))
 _CONTENT = {"text": EXACT_TEXT, "data": DATA, "raw": BASE64}
 
 
-def _inline(node: type[Part], kind: str, said: str) -> Table:
-    content = Member(said, "content", _CONTENT[said], Need.BOTH)
+def _inline(node: type[Part], kind: str, attribute: str) -> Table:
+    content = Member(attribute, "content", _CONTENT[attribute], Need.BOTH)
     return Table(node, Fixed("type", kind), content, *_WITH_URL)
 
 
@@ -101,14 +101,14 @@ def _artifact(found: dict[str, Any], rest: JsonObject) -> Artifact:
         parts.append(DataPart(data=content))
     if url is not None:
         parts.append(UrlPart(url=url))
-    if media_type:  # of the content, where there is one
+    if media_type:  # of the content, or else of the URL
         first = parts[0] if parts else UnknownPart()
         parts[:1] = [replace(first, media_type=media_type)]
     return Artifact(parts=tuple(parts), extra=rest, **found)
 
 
 def _members(artifact: Artifact) -> tuple[object, ...]:
-    """Return what the profile can say: the first content and the first URL of the parts."""
+    """Return the members to write: of the parts, only the first content and the first URL."""
     inline = next((part for part in artifact.parts if isinstance(part, TextPart | DataPart)), None)
     linked = next((part for part in artifact.parts if isinstance(part, UrlPart | RawPart)), None)
     first = inline or linked or next(iter(artifact.parts), None)
@@ -141,14 +141,14 @@ ARTIFACT = Table(
     Member("metadata", "metadata", METADATA),
     *lost("description", "extensions"),
     build=_artifact,
-    take=_members,
+    values=_members,
 )
 
 
 # --- events ---------------------------------------------------------------------------------------
 
 _ORIGIN = WireVersion.AGENTVAULT_0_2
-# What the profile has no name for, under the one that ends, or holds up, the task as well.
+# Two states have no name in the profile: they get one that also ends, or interrupts, the task.
 _STATE_NAMES: dict[TaskState, str] = {state: state.name for state in TaskState}
 _STATE_NAMES |= {TaskState.REJECTED: "FAILED", TaskState.AUTH_REQUIRED: "INPUT_REQUIRED"}
 del _STATE_NAMES[TaskState.UNKNOWN]
@@ -163,7 +163,7 @@ _ROLE = names(
 
 
 def _plain_text(message: Message | None) -> str | None:
-    """Return the text of a message, or None; whatever else it holds is lost."""
+    """Return the text of a message, or None; its other parts are lost."""
     texts = [part.text for part in message.parts if isinstance(part, TextPart)] if message else []
     return "\n".join(texts) or None
 
@@ -180,7 +180,7 @@ def _status_update(found: dict[str, Any], rest: JsonObject) -> StatusUpdate:
     return StatusUpdate(task_id=found["task_id"], status=status, extra=rest, origin=_ORIGIN)
 
 
-STATUS_UPDATE = Table(  # what the neutral form says of the status, the profile says of the event
+STATUS_UPDATE = Table(  # the profile's event has the members of the neutral form's status
     StatusUpdate,
     Member("task_id", "taskId", TEXT, Need.BOTH),
     Member("state", "state", _STATE, Need.WRITER),
@@ -188,7 +188,7 @@ STATUS_UPDATE = Table(  # what the neutral form says of the status, the profile 
     Member("message", "message", TEXT),
     *lost("context_id", "metadata", "final"),
     build=_status_update,
-    take=lambda update: (
+    values=lambda update: (
         update.task_id,
         update.status.state,
         update.status.timestamp,
@@ -210,8 +210,8 @@ def _message_update(found: dict[str, Any], rest: JsonObject) -> MessageUpdate:
     return MessageUpdate(message=message, envelope_extra=rest, origin=_ORIGIN)
 
 
-# The neutral form has the time of a status alone.
-_TIMESTAMP = Member("", "timestamp", TEXT, kept=True)
+# The neutral form has a time only for a status.
+_TIMESTAMP = Member("", "timestamp", TEXT, read_only=True)
 MESSAGE_UPDATE = Table(
     MessageUpdate,
     Member("task_id", "taskId", TEXT, Need.BOTH),

@@ -1,7 +1,7 @@
-"""The front of the room: bytes to neutral updates, and neutral updates to the bytes of a version.
+"""The codec: decodes a notification's bytes, and encodes an update for a version.
 
 A notification does not name its version, and its content type is not reliable (the Python SDK sends
-1.0 as `application/json`), so the version is told by the shape of the body.
+1.0 as `application/json`), so the shape of the body determines the version.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _WITHOUT_IDS = (WireVersion.V0_1, WireVersion.AGENTVAULT_0_2)
 
 
 def decode_update(body: bytes) -> TaskUpdate:
-    """Decode the body of a notification, of any version; its length is bounded by the caller.
+    """Decode the body of a notification of any version; the caller bounds its length.
 
     Raises:
         MalformedBodyError: Not JSON within the limits.
-        UnrecognisedBodyError: JSON, but no notification of a known version.
+        UnrecognisedBodyError: JSON, but not a notification of a known version.
     """
     try:
         document = read_json(body)
@@ -71,12 +71,12 @@ def decode_update(body: bytes) -> TaskUpdate:
 def parse_update(
     document: Mapping[str, JsonValue], version: WireVersion | None = None
 ) -> TaskUpdate:
-    """Read a notification that is parsed already; it is copied, not kept.
+    """Read a notification from parsed JSON, which is copied.
 
-    Without a version to read it as, that is told by its shape.
+    If no version is given, the shape determines it.
 
     Raises:
-        UnrecognisedBodyError: No notification of that version, or of any; or no JSON.
+        UnrecognisedBodyError: Not a notification of that version, or of any; or not JSON.
     """
     with reading(UnrecognisedBodyError):
         copy = json_copy(document)
@@ -88,7 +88,7 @@ def encode_update(
 ) -> bytes:
     """Encode an update as compact UTF-8 JSON.
 
-    `now` is the time that AgentVault's events get which have none.
+    `now` is the time for AgentVault's events that have none.
 
     Raises:
         InvalidUpdateError: A member that the version requires is missing, or a value is not JSON.
@@ -105,9 +105,9 @@ def encode_update(
         raise InvalidUpdateError(str(exc)) from exc
 
 
-# The versions in which a subscription gets the whole task for an update. In 0.3 always (§9.5); in
-# 0.1, which notifies of a task or its status (§9.4), for all but these. Without the whole task
-# `push_body` still writes a status in 0.3, no artifact and no message.
+# The versions in which an update is sent as the whole task: in 0.3 always (§9.5), in 0.1, which has
+# notifications of a task or its status (§9.4), for artifacts and messages. Without the whole task,
+# `push_body` can write a status in 0.3, but no artifact and no message.
 SNAPSHOT_VERSIONS: dict[UpdateKind, frozenset[WireVersion]] = {
     UpdateKind.TASK: frozenset(),
     UpdateKind.STATUS_UPDATE: frozenset({WireVersion.V0_3}),
@@ -123,21 +123,21 @@ def push_body(
     *,
     now: datetime | None = None,
 ) -> bytes:
-    """Encode what a subscription of a version gets for an update.
+    """Encode the notification of an update for a subscription of a version.
 
-    In 1.0 that is the update itself (§4.3.3), in 0.3 the whole task: see `SNAPSHOT_VERSIONS`. A
-    status alone is enough for a task of 0.3, without history and artifacts: the client gets the
-    rest by `tasks/get`.
+    In 1.0 it is the update itself (§4.3.3), in 0.3 the whole task: see `SNAPSHOT_VERSIONS`. For 0.3
+    a status alone is enough: a task without history and artifacts, which the client gets by
+    `tasks/get`.
 
     Args:
-        update: What happened; as an SDK has it, it is not read for its own version.
+        update: The update. A `NativeUpdate` is written in its own version without being read.
         version: The version of the subscription.
-        snapshot: The task after the update, where the version needs it.
-        now: The time that AgentVault's events get which have none.
+        snapshot: The task after the update, if the version needs it.
+        now: The time for AgentVault's events that have none.
 
     Raises:
-        SnapshotRequiredError: The version sends whole tasks, there is none, and the update does not
-            say the task's status.
+        SnapshotRequiredError: The version sends whole tasks, there is no snapshot, and the update
+            has no status.
         InvalidUpdateError: The update cannot be written, or the snapshot is of another task.
     """
     if snapshot is not None and update.task_id not in (None, snapshot.id):
@@ -160,14 +160,14 @@ def push_body(
     )
 
 
-# --- ids that a version does not have, so that 0.3 and 1.0 can say them --------------------------
+# --- ids that 0.1 and AgentVault lack, and 0.3 and 1.0 require -----------------------------------
 
 
 def _with_ids(update: TaskUpdate) -> TaskUpdate:
     """Return an update with the ids that it lacks.
 
-    A message gets one that is derived from its content, so that the same message, sent again, keeps
-    it; a task without a context is its own.
+    A message's id is derived from its content, so that it is the same when the message is sent
+    again. A task without a context is its own context.
     """
     match update:
         case TaskSnapshot(task=task):
@@ -191,17 +191,17 @@ def _with_identified(status: TaskStatus) -> TaskStatus:
 def _identified(message: Message) -> Message:
     if message.message_id:
         return message
-    # Read again: what it holds is JSON then, and its names can be sorted.
+    # The copy is pure JSON, whose names can be sorted.
     written = json_copy(MESSAGE[WireVersion.V0_1].write(message, Writing(True)))
-    said = json.dumps(written, sort_keys=True)
-    return replace(message, message_id=f"msg-{hashlib.sha256(said.encode()).hexdigest()[:32]}")
+    content = json.dumps(written, sort_keys=True)
+    return replace(message, message_id=f"msg-{hashlib.sha256(content.encode()).hexdigest()[:32]}")
 
 
 # --- version by shape --------------------------------------------------------------------------
 
 _V1_0_MEMBERS = ("task", "message", "statusUpdate", "artifactUpdate")
 _V1_0_SPELLINGS = {*_V1_0_MEMBERS, "status_update", "artifact_update"}
-# Members of other formats' top level: AgentVault's `{taskId, message}` is no StreamResponse.
+# Top-level members of other formats: AgentVault's `{taskId, message}` is not a StreamResponse.
 _NOT_V1_0_MEMBERS = {"kind", "id", "taskId"}
 
 _KNOWN_SHAPES = (
@@ -215,7 +215,7 @@ _KNOWN_SHAPES = (
 def _is_v1_0(document: Mapping[str, JsonValue]) -> bool:
     if not _NOT_V1_0_MEMBERS.isdisjoint(document):
         return False
-    # ProtoJSON: null is the same as absent.
+    # In ProtoJSON, null is the same as absent.
     found = [name for name in _V1_0_SPELLINGS.intersection(document) if document[name] is not None]
     return len(found) == 1
 
@@ -223,7 +223,7 @@ def _is_v1_0(document: Mapping[str, JsonValue]) -> bool:
 def _is_v0_3(document: Mapping[str, JsonValue]) -> bool:
     if "kind" in document:
         return document["kind"] in list(UpdateKind)
-    # Without a kind, it is the context that 0.1 calls a session; a status of 0.1 has both ids.
+    # A task may lack `kind`. 0.1 calls the context a session, and its status has both ids.
     task = "id" in document and "status" in document and not any(map(document.get, _OF_V0_1))
     return task and ("contextId" in document or "context_id" in document)
 
@@ -236,7 +236,7 @@ def _is_agentvault(document: Mapping[str, JsonValue]) -> bool:
         return False
     artifact = document.get("artifact")
     if artifact is not None:
-        # 0.1's has parts.
+        # An artifact of 0.1 has parts.
         return isinstance(artifact, dict) and "parts" not in artifact
     return isinstance(document.get("state"), str) or isinstance(document.get("message"), dict)
 
@@ -251,7 +251,7 @@ def _is_v0_1(document: Mapping[str, JsonValue]) -> bool:
     return addressed and ("status" in document or "artifact" in document)
 
 
-# What is written has exactly one of these shapes; a further version adds its line.
+# Each body that pushkit writes has exactly one of these shapes.
 SHAPES: tuple[tuple[WireVersion, Callable[[Mapping[str, JsonValue]], bool]], ...] = (
     (WireVersion.V1_0, _is_v1_0),
     (WireVersion.V0_3, _is_v0_3),

@@ -1,4 +1,4 @@
-"""One table for several versions: a row is a member, a column what a version calls it."""
+"""One definition for several versions' tables: a row per member, a column per version's name."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ Tables: TypeAlias = Mapping[WireVersion, Table]
 """The same object as each version has it."""
 
 
-class Met(str):
-    """A name that the version does not have, but that is met: read, and never written."""
+class ReadOnly(str):
+    """A name that the version does not define, but senders use: read, and never written."""
 
     __slots__ = ()
 
 
 class Elsewhere(str):
-    """Where the version says it, if not in a member of the same object."""
+    """The place of a value that the version has in another object."""
 
     __slots__ = ()
 
 
 class Row:
-    """A member, and what each version calls it."""
+    """A member, and each version's name for it."""
 
     def __init__(
         self,
-        neutral: str,  # what the neutral form calls it; empty if it has no place for it
-        kind: Kind | Mapping[WireVersion, Kind],  # what it holds; by version where they differ
-        # In the order of `COLUMNS`: two names if it is said under both; None if the version cannot
-        # say it.
+        neutral: str,  # the neutral attribute; empty if there is none
+        kind: Kind | Mapping[WireVersion, Kind],  # by version where they differ
+        # In the order of `COLUMNS`: two names if the version writes both; None if it has no such
+        # member.
         *names: str | tuple[str, str] | None,
-        need: Need = Need.NOBODY,  # who needs it
+        need: Need = Need.NOBODY,
         needed_in: WireVersion | None = None,  # the one version whose writer needs it, if not all
-        written: str = "",  # as of `Member`
+        written: str = "",  # as in `Member`
     ) -> None:
         self.neutral = neutral
         self.kind = kind
@@ -55,23 +55,23 @@ class Row:
         name = self.names[version]
         kind = self.kind if isinstance(self.kind, Kind) else self.kind[version]
         need = Need.WRITER if version is self.needed_in else self.need
-        if isinstance(name, tuple):  # either will do to be read
+        if isinstance(name, tuple):  # readers accept either
             for each in name:
                 yield Member(self.neutral, each, kind, Need.WRITER)
         elif name is None or isinstance(name, Elsewhere):
             if self.neutral:
                 yield Lost(self.neutral, kind.absent, elsewhere=name)
         else:
-            kept = isinstance(name, Met)
-            yield Member(self.neutral, name, kind, need, written=self.written, kept=kept)
+            read_only = isinstance(name, ReadOnly)
+            yield Member(self.neutral, name, kind, need, written=self.written, read_only=read_only)
 
 
 def columns(
     node: type[Any],
     *rows: Row,
-    kind: str = "",  # what its `kind` says in 0.3
-    has_origin: bool = False,  # whether the class says in which version it was read
-    build: Callable[[WireVersion], Build] | None = None,  # as of `Table`, for each version
+    kind: str = "",  # the value of `kind` in 0.3
+    has_origin: bool = False,  # whether the class has `origin`, the version that was read
+    build: Callable[[WireVersion], Build] | None = None,  # for each version, as in `Table`
 ) -> dict[WireVersion, Table]:
     """Return the table of each version that the rows have a column for."""
     return {
@@ -92,5 +92,5 @@ def one_of(tables: Tables) -> dict[WireVersion, Kind]:
 
 
 def many_of(tables: Tables) -> dict[WireVersion, Kind]:
-    """Return the kind of a member that holds a list of them, for each version."""
+    """Return the kind of a member that holds a list of such objects, for each version."""
     return {version: many(table) for version, table in tables.items()}

@@ -1,4 +1,4 @@
-"""What members hold: text, times, names of states, bytes, objects and lists of them."""
+"""The kinds of values that members hold: text, times, names, bytes, objects and lists of them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def _integer(value: object) -> int:
     return value
 
 
-TEXT = Kind(read=lambda value: _text(value) or None, write=_text, absent="", as_it_is=str)
-"""Text; an empty one says nothing."""
-EXACT_TEXT = Kind(read=_text, write=_text, empty_says=True, as_it_is=str)
-FLAG = Kind(read=_flag, write=_flag, as_it_is=bool)
-SAID_FLAG = Kind(read=_flag, write=_flag, empty_says=True, as_it_is=bool)
+TEXT = Kind(read=lambda value: _text(value) or None, write=_text, absent="", json_type=str)
+"""Text; an empty string counts as absent."""
+EXACT_TEXT = Kind(read=_text, write=_text, writes_empty=True, json_type=str)
+FLAG = Kind(read=_flag, write=_flag, json_type=bool)
+EXACT_FLAG = Kind(read=_flag, write=_flag, writes_empty=True, json_type=bool)
 _NUMBER = re.compile(r"0|-?[1-9]\d{0,4000}", re.ASCII)
 
 
 def is_index(text: str) -> bool:
-    """Say whether an id is a number, as 0.1's are."""
+    """Return whether an id is a number, as in 0.1."""
     return _NUMBER.fullmatch(text) is not None
 
 
@@ -54,9 +54,9 @@ INDEX = Kind(
     read=lambda value: str(_integer(value)),
     write=lambda value, _: int(value) if is_index(value) else 0,
     absent="0",
-    empty_says=True,
+    writes_empty=True,
 )
-"""An id that is a number; another one is written as the first."""
+"""An id that is a number; any other id is written as 0."""
 TEXTS = Kind(
     read=lambda value: tuple(_each(_text, _list(value))),
     write=lambda value, _: _each(_text, value),
@@ -64,7 +64,7 @@ TEXTS = Kind(
 )
 
 
-# --- JSON that is the agent's own --------------------------------------------------------------
+# --- the agent's own JSON ----------------------------------------------------------------------
 
 
 def _write_json(value: object, writing: Writing) -> object:
@@ -85,11 +85,11 @@ def _write_object(value: Mapping[str, JsonValue], writing: Writing) -> dict[str,
     return value if isinstance(value, dict) else dict(value)
 
 
-CONTENT = Kind(read=lambda value: value, write=_write_json, empty_says=True)
-"""Any JSON but null."""
-DATA = Kind(read=lambda value: value, write=_write_json, empty_says=True, null_says=True)
-"""Any JSON, also null."""
-DATA_OBJECT = Kind(read=_read_object, write=_write_object, empty_says=True)
+CONTENT = Kind(read=lambda value: value, write=_write_json, writes_empty=True)
+"""Any JSON value but null."""
+DATA = Kind(read=lambda value: value, write=_write_json, writes_empty=True, writes_null=True)
+"""Any JSON value."""
+DATA_OBJECT = Kind(read=_read_object, write=_write_object, writes_empty=True)
 METADATA = Kind(read=_read_object, write=_write_object)
 
 
@@ -97,21 +97,23 @@ METADATA = Kind(read=_read_object, write=_write_object)
 
 
 def names(
-    written: Mapping[Name, str],  # one that does not stand here cannot be said
+    written: Mapping[
+        Name, str
+    ],  # the version's spellings; names that are missing cannot be written
     *,
-    absent: Name,  # what is read where there is no name, or one that is not known
-    read: Mapping[JsonValue, Name] | None = None,  # what else is read as which
+    absent: Name,  # the result of reading no name, or an unknown one
+    read: Mapping[JsonValue, Name] | None = None,  # further spellings to read
 ) -> Kind:
-    """Names as a version spells them."""
+    """Return the kind of an enum's names in a version's spelling."""
     known: dict[JsonValue, Name] = {}
     for name, text in written.items():
         known.setdefault(text, name)
     known |= read or {}
-    # A name that its version does not have, but that was met in it, goes back as it came.
+    # A name that was read in a spelling which the version does not define is written back in it.
     spelled = dict(written) | {
-        name: met
-        for met, name in known.items()
-        if isinstance(met, str) and known.get(written.get(name)) is not name
+        name: text
+        for text, name in known.items()
+        if isinstance(text, str) and known.get(written.get(name)) is not name
     }
 
     def read_name(value: object) -> Name:
@@ -130,14 +132,14 @@ def names(
 
 # --- times -------------------------------------------------------------------------------------
 
-# RFC 3339, and what is met: a space for the T, and no offset (the first Python SDKs wrote none).
+# RFC 3339, and what senders write: a space for the T, and no offset (as the first Python SDKs).
 _TIMESTAMP = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
 )
 
 
 def read_timestamp(text: str) -> datetime | None:
-    """Read a timestamp, cut to microseconds; without offset it is UTC; None if it is none."""
+    """Read a timestamp, cut to microseconds, in UTC if it has no offset; None if malformed."""
     if _TIMESTAMP.fullmatch(text) is None:
         return None
     try:
@@ -151,9 +153,9 @@ _TWO_DIGITS = [f"{number:02}" for number in range(100)]
 
 
 def format_timestamp(moment: datetime) -> str:
-    """Write a timestamp as ProtoJSON does: UTC, `Z`, no, three or six digits of fraction."""
+    """Write a timestamp as ProtoJSON: UTC with `Z`, and 0, 3 or 6 digits of fraction."""
     at, two = (moment if moment.tzinfo is UTC else moment.astimezone(UTC)), _TWO_DIGITS
-    # Half of what isoformat() takes, which writes an offset, too.
+    # Takes half the time of isoformat(), which also writes an offset.
     century, year = divmod(at.year, 100)
     text = f"{two[century]}{two[year]}-{two[at.month]}-{two[at.day]}T"
     text += f"{two[at.hour]}:{two[at.minute]}:{two[at.second]}"
@@ -178,7 +180,7 @@ TIME = Kind(read=lambda value: read_timestamp(_text(value)), write=_write_time)
 
 
 def read_base64(text: object) -> bytes | None:
-    """Read base64 of either alphabet, padded or not, as ProtoJSON does; None if it is none."""
+    """Read base64 of either alphabet, padded or not, as ProtoJSON does; None if malformed."""
     if not isinstance(text, str):
         return None
     standard = text.rstrip("=").replace("-", "+").replace("_", "/")
@@ -200,19 +202,19 @@ def _read_bytes(value: object) -> bytes:
     return raw
 
 
-BASE64 = Kind(read=_read_bytes, write=lambda value, _: format_base64(value), empty_says=True)
+BASE64 = Kind(read=_read_bytes, write=lambda value, _: format_base64(value), writes_empty=True)
 
 
 # --- objects -----------------------------------------------------------------------------------
 
 
 def one(table: Table) -> Kind:
-    """An object of a table."""
+    """Return the kind of a member that holds an object of a table."""
     return Kind(read=table.read, write=table.write, table=table)
 
 
 def many(table: Table) -> Kind:
-    """A list of objects of a table."""
+    """Return the kind of a member that holds a list of objects of a table."""
 
     def write(value: Sequence[Any], writing: Writing) -> list[Any]:
         return _each(lambda item: table.write(item, writing), value)
@@ -227,20 +229,20 @@ def many(table: Table) -> Kind:
 
 
 def parts(
-    told: Callable[[dict[str, JsonValue]], object],  # which kind an object is
-    tables: Mapping[str, Table],  # of each kind; that of "" holds what its own version said alone
+    name_of: Callable[[dict[str, JsonValue]], object],  # returns the kind of a part
+    tables: Mapping[str, Table],  # by that kind; "" for unknown parts
     *,
-    may_be_none: bool = False,  # whether the version has lists without a part
+    may_be_none: bool = False,  # whether the version allows an empty list
 ) -> Kind:
-    """A list of parts, of which each kind has a table."""
+    """Return the kind of a list of parts, which have a table for each kind of part."""
     unknown = tables[""].node
     by_class = {node: table for table in tables.values() for node in table.nodes}
 
     def read_one(item: object) -> Any:
         if not isinstance(item, dict):
             raise MismatchError("expected an object")
-        kind = told(item)
-        return tables[kind if isinstance(kind, str) and kind in tables else ""].read(item)
+        name = name_of(item)
+        return tables[name if isinstance(name, str) and name in tables else ""].read(item)
 
     def write(value: Sequence[Any], writing: Writing) -> list[Any]:
         sayable = [
@@ -254,7 +256,7 @@ def parts(
         read=lambda value: tuple(_each(read_one, _list(value))),
         write=write,
         absent=(),
-        empty_says=may_be_none,
+        writes_empty=may_be_none,
     )
 
 
@@ -265,11 +267,11 @@ def _list(value: object) -> list[Any]:
 
 
 def _each(convert: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """Return each item converted; a mismatch says which one it was."""
+    """Return each item converted; the path of a mismatch has the item's index."""
     converted: list[Any] = []
     try:
         for item in items:
-            converted.append(convert(item))  # noqa: PERF401  # its length is the place of a mismatch
+            converted.append(convert(item))  # noqa: PERF401  # a mismatch is at its length
     except MismatchError as exc:
         raise exc.inside(len(converted)) from None
     return converted

@@ -1,13 +1,13 @@
-"""What A2A 0.1, 0.3 and 1.0 call each member of every object.
+"""The members of each object in A2A 0.1, 0.3 and 1.0, and their names.
 
-A row has the neutral name, what the member holds, and its name in 0.1, in 0.3 and in 1.0 (see
-`Row`). Parts are in `parts.py`, push configs in `push_config.py`, AgentVault in `agentvault.py`.
+A row has the neutral name, the kind of value, and the names in 0.1, in 0.3 and in 1.0 (see `Row`).
+Parts are in `parts.py`, push configs in `push_config.py`, AgentVault in `agentvault.py`.
 """
 
 from __future__ import annotations
 
-from pushkit.a2a.columns import Elsewhere, Met, Row, columns, many_of, one_of
-from pushkit.a2a.kinds import FLAG, INDEX, METADATA, SAID_FLAG, TEXT, TEXTS, TIME, names
+from pushkit.a2a.columns import Elsewhere, ReadOnly, Row, columns, many_of, one_of
+from pushkit.a2a.kinds import EXACT_FLAG, FLAG, INDEX, METADATA, TEXT, TEXTS, TIME, names
 from pushkit.a2a.parts import PART_LIST
 from pushkit.a2a.table import Need
 from pushkit.a2a.updates import (
@@ -27,7 +27,7 @@ BOTH, WRITER = Need.BOTH, Need.WRITER
 
 # --- names of states and roles -------------------------------------------------------------------
 
-# 1.0 §4.1.3. ProtoJSON readers take an enum by its name or its number, which is its place here.
+# 1.0 §4.1.3. ProtoJSON readers accept an enum's name or its number, which is the order here.
 STATE_NAMES = {
     TaskState.UNKNOWN: "TASK_STATE_UNSPECIFIED",
     TaskState.SUBMITTED: "TASK_STATE_SUBMITTED",
@@ -40,7 +40,7 @@ STATE_NAMES = {
     TaskState.AUTH_REQUIRED: "TASK_STATE_AUTH_REQUIRED",
 }
 _STATES = {state: state.value for state in TaskState}
-# What 0.1 has no name for, under the one that ends, or holds up, the task as well.
+# Two states have no name in 0.1: they get one that also ends, or interrupts, the task.
 _STATES_0_1 = _STATES | {TaskState.REJECTED: "failed", TaskState.AUTH_REQUIRED: "input-required"}
 STATE = {
     V0_1: names(
@@ -81,9 +81,9 @@ ARTIFACT = columns(  # 0.1 §6.7, 0.3 §6.7, 1.0 §4.1.7
     Row("parts",       PART_LIST, "parts",       "parts",       "parts", need=WRITER),
     Row("metadata",    METADATA,  "metadata",    "metadata",    "metadata"),
     Row("extensions",  TEXTS,     None,          "extensions",  "extensions"),
-    # They say something of an event alone.
-    Row("", FLAG, Met("append"), None, None),
-    Row("", FLAG, Met("lastChunk"), None, None),
+    # These two are for artifacts in an event only.
+    Row("", FLAG, ReadOnly("append"), None, None),
+    Row("", FLAG, ReadOnly("lastChunk"), None, None),
 )
 STATUS = columns(  # 0.1 §6.2, 0.3 §6.2, 1.0 §4.1.2
     TaskStatus,
@@ -107,7 +107,7 @@ STATUS_UPDATE = columns(  # 0.1 §7.2.2, 0.3 §7.2.2, 1.0 §4.2.1
     Row("task_id",    TEXT,           _TASK_ID,   "taskId",    "taskId", need=BOTH),
     Row("context_id", TEXT,           None,       "contextId", "contextId", need=WRITER),
     Row("status",     one_of(STATUS), "status",   "status",    "status", need=BOTH),
-    Row("final",      SAID_FLAG,      "final",    "final",     Met("final"), written="is_final"),
+    Row("final",  EXACT_FLAG, "final", "final", ReadOnly("final"), written="is_final"),
     Row("metadata",   METADATA,       "metadata", "metadata",  "metadata"),
     kind="status-update",
     has_origin=True,

@@ -1,9 +1,9 @@
-"""Notifications of A2A 0.1, 0.3 and 1.0: which object each is, and where its version puts it.
+"""Notifications of A2A 0.1, 0.3 and 1.0: which object is one, and what surrounds it.
 
-0.1 (§6, §7.2) tells a task, a status and an artifact by their members. The payload of a push is
-"convention-based" there (§9.4): the task object of the first samples (`id`, `sessionId`), or a
-status (`taskId`); what is written says both names of the task. 0.3 (§6, §7.2, §9.5) has a `kind`,
-1.0 a `StreamResponse` (§4.3.3) in ProtoJSON around it.
+In 0.1 (§6, §7.2) its members distinguish a task, a status and an artifact. The payload of a push is
+"convention-based" (§9.4): the task object of the first samples (`id`, `sessionId`), or a status
+(`taskId`); pushkit writes both names of the task's id. 0.3 (§6, §7.2, §9.5) has a `kind`, and 1.0 a
+`StreamResponse` (§4.3.3) in ProtoJSON around the object.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TABLES: dict[UpdateKind, Tables] = {
 def _update(
     kind: UpdateKind, found: Any, origin: WireVersion, rest: JsonObject | None = None
 ) -> TaskUpdate:
-    """Return what was read as an update; events are one already."""
+    """Return the update for an object that was read; a status or artifact update is one already."""
     if kind is UpdateKind.TASK:
         return TaskSnapshot(task=found, origin=origin, envelope_extra=rest or {})
     if kind is UpdateKind.MESSAGE:
@@ -47,7 +47,7 @@ def _update(
 
 
 def _writers(version: WireVersion) -> dict[UpdateKind, Writer]:
-    """Return what writes each kind of update, where its object alone is the notification."""
+    """Return the writers of a version in which the object alone is the notification."""
     return {
         UpdateKind.TASK: lambda update, writing: TASK[version].write(update.task, writing),
         UpdateKind.MESSAGE: lambda update, writing: MESSAGE[version].write(update.message, writing),
@@ -73,11 +73,11 @@ def _read_0_1(document: JsonObject) -> TaskUpdate:
 
 
 def _write_task_0_1(update: TaskSnapshot, writing: Writing) -> JsonObject:
-    said: dict[str, Any] = TASK[WireVersion.V0_1].write(update.task, writing)
+    written: dict[str, Any] = TASK[WireVersion.V0_1].write(update.task, writing)
     if not all(is_index(artifact.artifact_id) for artifact in update.task.artifacts):
-        for place, artifact in enumerate(said["artifacts"]):  # or two could have the same index
-            artifact["index"] = place
-    return said
+        for index, artifact in enumerate(written["artifacts"]):  # so that all differ
+            artifact["index"] = index
+    return written
 
 
 def _write_message_0_1(_: MessageUpdate, __: Writing) -> JsonObject:
@@ -85,12 +85,12 @@ def _write_message_0_1(_: MessageUpdate, __: Writing) -> JsonObject:
 
 
 def _write_artifact_0_1(update: ArtifactUpdate, writing: Writing) -> JsonObject:
-    said = ARTIFACT_UPDATE[WireVersion.V0_1].write(update, writing)
-    # What the neutral form says of the event, 0.1 says of its artifact (§6.7).
+    written = ARTIFACT_UPDATE[WireVersion.V0_1].write(update, writing)
+    # The neutral form has these flags in the event, 0.1 in its artifact (§6.7).
     flags = {"append": update.append, "lastChunk": update.last_chunk}
-    inner: Any = said["artifact"]
-    inner |= {name: True for name, is_said in flags.items() if is_said}
-    return said
+    artifact: Any = written["artifact"]
+    artifact |= {name: True for name, is_set in flags.items() if is_set}
+    return written
 
 
 def _with_flags(update: ArtifactUpdate) -> ArtifactUpdate:
@@ -104,7 +104,7 @@ def _with_flags(update: ArtifactUpdate) -> ArtifactUpdate:
 
 
 def _check_one_task(document: JsonObject) -> None:
-    # Two readers could each take another one of the two for the truth.
+    # Readers could disagree on which of two different ids counts.
     named = [document[name] for name in ("id", "taskId", "task_id") if document.get(name)]
     if any(name != named[0] for name in named):
         raise MismatchError("expected the same task in both", "id and taskId")
@@ -170,7 +170,7 @@ def _in_response(place: str, write: Writer) -> Writer:
         except MismatchError as exc:
             raise exc.inside(place) from None
         if writing.keep:
-            STREAM_RESPONSE.write_rest(document, update, writing)
+            STREAM_RESPONSE.write_extra(document, update, writing)
         return document
 
     return write_in_response

@@ -1,7 +1,7 @@
-"""The parts of messages and artifacts, as A2A 0.1, 0.3 and 1.0 have them.
+"""The parts of messages and artifacts in A2A 0.1, 0.3 and 1.0.
 
-In 0.1 to 0.3 a member of its own says which kind a part is (§6.5 of each), `type` in 0.1 and `kind`
-since; in 1.0 a part is told by which one of four members it has (§4.1.6).
+In 0.1 to 0.3 a member names the kind of a part (§6.5 of each): `type` in 0.1, `kind` later. In 1.0
+a part has one of four members, which determines its kind (§4.1.6).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pushkit.record import field, record
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 
-# The official SDK's mark of a value that had to be wrapped into an object.
+# The official SDK's mark on a value that it wrapped into an object.
 _WRAPPED = "data_part_compat"
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class _File:
-    """What 0.1 to 0.3 have in an object of its own, and the neutral form in the part itself."""
+    """The object `file` of 0.1 to 0.3; the neutral form has its members in the part itself."""
 
     raw: bytes | None = None
     url: str | None = None
@@ -72,7 +72,7 @@ def _file_members(part: RawPart | UrlPart) -> tuple[object, ...]:
 
 def _unwrapped(found: dict[str, Any], rest: JsonObject) -> DataPart:
     data, metadata = found["data"], found.get("metadata", {})
-    # Only what `_wrapped` makes, so that everything else comes back as it was.
+    # Unwrap only values that `_wrapped` could have made, so that others stay unchanged.
     if metadata.get(_WRAPPED) is True and data.keys() == {"value"}:
         value = data["value"]
         if not isinstance(value, dict):
@@ -88,16 +88,16 @@ def _wrapped(part: DataPart) -> tuple[object, ...]:
 
 
 def _typed(discriminator: str) -> dict[str, Table]:
-    """Return the tables of parts by what the discriminating member says; "" is anything else."""
+    """Return the tables of parts by the value of the discriminating member; "" for any other."""
     metadata = Member("metadata", "metadata", METADATA)
-    unsaid = lost("media_type", "filename")
+    without = lost("media_type", "filename")
     return {
         "text": Table(  # 0.3 §6.5.1
             TextPart,
             Fixed(discriminator, "text"),
             Member("text", "text", EXACT_TEXT, Need.BOTH),
             metadata,
-            *unsaid,
+            *without,
         ),
         "file": Table(  # 0.3 §6.5.2
             RawPart | UrlPart,
@@ -105,18 +105,18 @@ def _typed(discriminator: str) -> dict[str, Table]:
             Member("file", "file", one(_FILE), Need.BOTH),
             metadata,
             build=_file_part,
-            take=_file_members,
+            values=_file_members,
         ),
         "data": Table(  # 0.3 §6.5.3
             DataPart,
             Fixed(discriminator, "data"),
             Member("data", "data", DATA_OBJECT, Need.BOTH),
             metadata,
-            *unsaid,
+            *without,
             build=_unwrapped,
-            take=_wrapped,
+            values=_wrapped,
         ),
-        "": Table(UnknownPart, metadata, *unsaid),
+        "": Table(UnknownPart, metadata, *without),
     }
 
 
@@ -140,7 +140,7 @@ PARTS: dict[WireVersion, dict[str, Table]] = {
 
 def _kind_in_0_1(item: JsonObject) -> object:
     if item.get("type") == "file" and isinstance(file := item.get("file"), dict):
-        # §6.6 permits a file of neither bytes nor URI: a part without known content.
+        # §6.6 permits a file with neither bytes nor URI: a part without known content.
         return "file" if any(file.get(name) is not None for name in ("bytes", "uri")) else ""
     return item.get("type")
 
@@ -149,7 +149,7 @@ def _kind_in_1_0(item: JsonObject) -> str:
     found = [name for name in ("text", "raw", "url", "data") if item.get(name) is not None]
     if len(found) > 1:
         raise MismatchError("expected only one of text, raw, url and data")
-    # None at all is a part of a later version: kept, not refused. Data alone may be null.
+    # A part with none is of a later version: it is not refused. Only `data` may be null.
     return found[0] if found else "data" if "data" in item else ""
 
 

@@ -1,11 +1,11 @@
-"""Push-notification configs: what they say, free of any A2A version, and as clients register them.
+"""Push-notification configs: their neutral form, and reading and writing each version's.
 
 A2A 1.0 §4.3.1, 0.3 §6.8 and §6.10, 0.1 §6.8 and §6.10, and AgentVault's `webhookUrl`. A client that
-mixes the members of two versions is refused: whichever were dropped, it would not get what it asked
+mixes the members of two versions is refused: if some were dropped, it would not get what it asked
 for.
 
-What a config carries becomes header values of requests, so it is checked where it comes in, however
-it is made: a line break in a token would let a client write headers of its own.
+Values of a config become header values of requests, so the classes check them: a line break in a
+token would let a client write headers of its own.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Authentication:
 
     @property
     def scheme(self) -> str | None:
-        """The scheme that is used: the first; 1.0 knows only one."""
+        """The scheme that is used: the first. 1.0 has only one."""
         return self.schemes[0] if self.schemes else None
 
 
@@ -73,9 +73,9 @@ class Authentication:
 class PushConfig:
     """Where and how a client wants its notifications.
 
-    The URL is only checked to be there: which destinations are allowed is the policy's question. A
-    repr shows neither token nor URL, whose query may be a secret.
-    `extra` holds unknown members, written back in the version that they came in (`origin`).
+    The URL must be present; the destination policy decides whether it is allowed. A repr shows
+    neither the token nor the URL, whose query may be a secret. `extra` has the unknown members,
+    which are written back in the version that they were read in (`origin`).
 
     Raises:
         InvalidPushConfigError: No URL, or a token that cannot be a header value.
@@ -100,7 +100,7 @@ _MAX_HEADER_VALUE = 4096
 
 
 def _check_header_value(name: str, value: str | None, allowed: re.Pattern[str]) -> None:
-    # RFC 9110 §5.5: CR, LF and NUL in a field value are an injection.
+    # RFC 9110 §5.5: CR, LF or NUL in a field value would be a header injection.
     if value is None:
         return
     if len(value) > _MAX_HEADER_VALUE:
@@ -114,9 +114,9 @@ def _check_header_value(name: str, value: str | None, allowed: re.Pattern[str]) 
         )
 
 
-# --- as each version writes it -------------------------------------------------------------------
+# --- the versions' forms -------------------------------------------------------------------------
 
-# What needs no credentials of the client: the sender's own signature, or means beside the config.
+# Schemes without credentials of the client: by the sender's signature, or by other means.
 _NEEDS_NO_CREDENTIALS = frozenset({"bearer", "jwt", "mtls", "mutualtls", "oauth2", "openidconnect"})
 
 
@@ -135,7 +135,7 @@ def _build_authentication(version: WireVersion) -> Build:
         if not schemes and credentials:
             raise InvalidPushConfigError(f"authentication.{own}: expected a scheme's name")
         if not schemes and version is V1_0:
-            return None  # a message of defaults only is as good as none
+            return None  # in ProtoJSON, a message of defaults is the same as none
         made = Authentication(schemes=schemes, credentials=credentials, extra=rest)
         known = {scheme.lower() for scheme in schemes}
         if schemes and not credentials and known.isdisjoint(_NEEDS_NO_CREDENTIALS):
@@ -148,7 +148,7 @@ def _build_authentication(version: WireVersion) -> Build:
     return build
 
 
-_ALL = Kind(read=TEXTS.read, write=TEXTS.write, absent=(), empty_says=True)
+_ALL = Kind(read=TEXTS.read, write=TEXTS.write, absent=(), writes_empty=True)
 _FIRST = Kind(
     read=lambda value: (TEXT.read(value) or "",),
     write=lambda value, writing: TEXT.write(value[0], writing),
@@ -162,7 +162,7 @@ AUTHENTICATION = columns(  # 0.3 §6.9, 1.0 §4.3.2
     Row("credentials", TEXT,     "credentials", "credentials", "credentials"),
     build=_build_authentication,
 )
-_AUTH = one_of(AUTHENTICATION) | {WireVersion.AGENTVAULT_0_2: TEXT}  # which has none
+_AUTH = one_of(AUTHENTICATION) | {WireVersion.AGENTVAULT_0_2: TEXT}  # it has no such member
 _AROUND = Elsewhere("`id` around it")
 CONFIGS = columns(  # 0.1 §6.8, 0.3 §6.8, 1.0 §4.3.1; params of AgentVault's `tasks/send`
     PushConfig,
@@ -175,7 +175,7 @@ CONFIGS = columns(  # 0.1 §6.8, 0.3 §6.8, 1.0 §4.3.1; params of AgentVault's 
     has_origin=True,
 )
 # fmt: on
-# 0.1 §6.10, 0.3 §6.10: where the config stands in a member of its own, beside its task.
+# 0.1 §6.10, 0.3 §6.10: an object around the config, with its task's id.
 _TASK_IDS = {V0_1: "id", V0_3: "taskId"}
 _WRAPPED = {
     version: Table(
@@ -187,24 +187,24 @@ _WRAPPED = {
     for version, name in _TASK_IDS.items()
 }
 
-# Which members are whose, in both spellings.
+# Members of one version that another refuses, in both spellings.
 _WRAPPERS = frozenset({"pushNotificationConfig", "push_notification_config"})
 _WEBHOOK_URLS = frozenset({"webhookUrl", "webhook_url"})
-_OF_A_CONFIG = frozenset({"url", "token", "authentication"})
+_CONFIG_MEMBERS = frozenset({"url", "token", "authentication"})
 _FOREIGN = {
     WireVersion.V0_1: _WEBHOOK_URLS,
     WireVersion.V0_3: _WEBHOOK_URLS,
     WireVersion.V1_0: _WEBHOOK_URLS | _WRAPPERS,
-    WireVersion.AGENTVAULT_0_2: _WRAPPERS | _OF_A_CONFIG,
+    WireVersion.AGENTVAULT_0_2: _WRAPPERS | _CONFIG_MEMBERS,
 }
 
 
 def parse_push_config(document: Mapping[str, JsonValue], version: WireVersion) -> PushConfig:
-    """Read a config as a client registers it.
+    """Read a config that a client registers.
 
     Args:
-        document: 0.1 and 0.3: `PushNotificationConfig`, or the `TaskPushNotificationConfig` around
-            it; the flat `TaskPushNotificationConfig` of 1.0; AgentVault: an object with
+        document: In 0.1 and 0.3 a `PushNotificationConfig`, or the `TaskPushNotificationConfig`
+            around it; in 1.0 the flat `TaskPushNotificationConfig`; for AgentVault an object with
             `webhookUrl`. Empty strings count as absent.
         version: The version that the client speaks.
 
@@ -218,7 +218,7 @@ def parse_push_config(document: Mapping[str, JsonValue], version: WireVersion) -
         if _WRAPPERS.isdisjoint(copy):
             config: PushConfig = CONFIGS[version].read(copy)
             return config
-        _refuse_foreign(copy, _OF_A_CONFIG, version)
+        _refuse_foreign(copy, _CONFIG_MEMBERS, version)
         wrapped = _WRAPPED[version].read(copy)
         _refuse_foreign(wrapped["config"], _FOREIGN[version] | _WRAPPERS, version)
         config = CONFIGS[version].read(wrapped["config"])
@@ -238,9 +238,9 @@ def _refuse_foreign(
 def format_push_config(config: PushConfig, version: WireVersion) -> JsonObject:
     """Write a config; in 0.1 and 0.3 with its wrapper if it belongs to a task.
 
-    What a version cannot say is dropped: before 1.0 the tenant, in 0.1 the id, in 1.0 every scheme
-    but the first, for AgentVault everything but the URL. The result carries the token and the
-    credentials.
+    Values that a version cannot carry are dropped: before 1.0 the tenant, in 0.1 the id, in 1.0
+    every scheme but the first, for AgentVault everything but the URL. The result includes the token
+    and the credentials.
     """
     if version is WireVersion.V1_0 and config.authentication and not config.authentication.schemes:
         config = replace(config, authentication=None)  # 1.0 §4.3.2: the scheme is required
@@ -253,7 +253,7 @@ def format_push_config(config: PushConfig, version: WireVersion) -> JsonObject:
     return {_TASK_IDS[version]: config.task_id, "pushNotificationConfig": written}
 
 
-# --- configs that come with a message instead of through a method of their own --------------------
+# --- configs in the params of a message ----------------------------------------------------------
 
 # Within `configuration` in 0.3 and 1.0, beside the message in 0.1 and AgentVault.
 _WITHIN = {
@@ -281,10 +281,10 @@ _PARAMS = {
 def parse_inline_config(
     params: Mapping[str, JsonValue], version: WireVersion | str
 ) -> PushConfig | None:
-    """Read the config that the params of a message carry, if they carry one.
+    """Read the config in the params of a message; None if there is none.
 
-    Its `task_id` is that of the message, where the message is of a task that exists, whatever the
-    config says (1.0: nothing), and its `tenant` that of the request.
+    Its `task_id` is that of the message, if the message belongs to an existing task, whatever the
+    config says (in 1.0 nothing), and its `tenant` is that of the request.
 
     Args:
         params: The params of `SendMessage`, `message/send` or `tasks/send` (or the body of
@@ -292,8 +292,8 @@ def parse_inline_config(
         version: The version that the client speaks.
 
     Raises:
-        InvalidPushConfigError: The config is malformed, of another tenant, or stands where another
-            version has it.
+        InvalidPushConfigError: The config is malformed, of another tenant, or in the place where
+            another version has it.
         UnsupportedVersionError: A version that pushkit does not speak.
     """
     version = WireVersion.parse(str(version))
@@ -312,8 +312,8 @@ def parse_inline_config(
         value = {"webhookUrl": value}
     config = parse_push_config(value, version)
     tenant = found.get("tenant")
-    if config.tenant not in (None, tenant):  # whose call it is, the agent has asked of the request
+    if config.tenant not in (None, tenant):  # the agent authorized the request's tenant
         raise InvalidPushConfigError("tenant: expected that of the request in the config, too")
-    # Not what the config says: it would name a task that the message is not of.
+    # The config's own task id could name a task that the message does not belong to.
     task_id = found.get("id") or found.get("message", {}).get("task_id")
     return replace(config, task_id=task_id, tenant=tenant)

@@ -1,9 +1,9 @@
-"""How a version's tables are read and written: one reader, one writer, for every object.
+"""Tables: the one reader and the one writer of every version's objects.
 
-A table is an object as a version has it: a row for each member, that says what the neutral form and
-the wire call it, what it holds, and who needs it. Reading is tolerant: only what an update is about
-must be there. Writing is strict, because the published 1.0 schema has neither `required` nor
-one-of. Members that stand in no row are kept in the object's `extra`.
+A table describes an object in one version. It has a row for each member: its neutral name, its name
+on the wire, the kind of its value, and who needs it. Reading is tolerant: only members that
+identify the subject of an update are required. Writing is strict, because the published 1.0 schema
+has neither `required` nor one-of. Members without a row are kept in the object's `extra`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pushkit.record import field, record
 
 
 class MismatchError(Exception):
-    """What was found is not what its table says."""
+    """A value does not match its table."""
 
     def __init__(self, expected: str, *path: object) -> None:
         super().__init__(expected)
-        self.path: list[object] = list(path)  # where, from the inside out
+        self.path: list[object] = list(path)  # of the value, innermost step first
 
     def inside(self, step: object) -> MismatchError:
-        """Return it with one more step around its path."""
+        """Add an outer step to the path, and return the error."""
         self.path.append(step)
         return self
 
@@ -42,115 +42,111 @@ class MismatchError(Exception):
 
 @dataclass(slots=True)
 class Writing:
-    """One pass of the writer."""
+    """The state of writing one document."""
 
-    # Whether what was read beside the known members is written back: it is of this version.
-    keep: bool
-    # Whether something was written that somebody else made, and that may be no JSON.
-    foreign: bool = False
+    keep: bool  # whether `extra` is written back, because it was read in this version
+    foreign: bool = False  # whether a value from outside pushkit was written, which may not be JSON
 
 
 class Need(Enum):
-    """Who needs a member."""
+    """Whether a member is required."""
 
     NOBODY = auto()
     WRITER = auto()
-    """What is written must have it; what is read may lack it."""
+    """Required when writing; it may be missing when reading."""
     BOTH = auto()
 
 
 class Kind(NamedTuple):
-    """What a member holds."""
+    """How values of a kind are read and written."""
 
-    # From JSON, never null; None counts as absent. Raises MismatchError.
+    # Reads JSON that is not null; a result of None counts as absent. Raises MismatchError.
     read: Callable[[Any], Any]
-    # To JSON. Raises MismatchError.
+    # Returns JSON. Raises MismatchError.
     write: Callable[[Any, Writing], Any]
-    # What the neutral form has where the member is missing and its class has no default.
+    # The neutral value of a missing member, if the neutral class has no default.
     absent: Any = None
-    # Whether a value that is empty or false says something, and is written.
-    empty_says: bool = False
-    null_says: bool = False  # whether none does, too
-    table: Table | None = None  # of an object, or of several
-    several: bool = False  # whether it is a list of objects
-    # The class whose values are JSON already, and mean themselves: they are not handed to `write`,
-    # nor to `read` unless they are empty or false.
-    as_it_is: type | None = None
+    writes_empty: bool = False  # whether empty and false values are written
+    writes_null: bool = False  # whether None is written, too
+    table: Table | None = None  # of the object, or of the objects in a list
+    several: bool = False  # whether the value is a list of objects
+    # A class whose values are the same in JSON: `write` is not called for them, nor `read` unless
+    # they are empty or false.
+    json_type: type | None = None
 
 
 @record(frozen=True, slots=True)
 class Member:
-    """A member that both have."""
+    """A member of the version's object."""
 
-    neutral: str  # what the neutral form calls it; empty if it has no place for it
-    # What the version calls it. Read in snake_case, too, as ProtoJSON readers do.
-    wire: str
+    neutral: str  # the neutral attribute; empty if there is none
+    wire: str  # the version's name. Its snake_case form is read, too, as ProtoJSON readers do.
     kind: Kind
-    need: Need = Need.NOBODY  # who needs it
-    # The attribute that is written, where it is another one than is read.
+    need: Need = Need.NOBODY
+    # The attribute that is written, if it is not the one that is read.
     written: str = field(default="", kw_only=True)
-    # The version has no such member, but it is met: read, never written but as `extra`.
-    kept: bool = field(default=False, kw_only=True)
+    # The version does not define the member, but senders use it: it is read, kept in `extra`, and
+    # otherwise not written.
+    read_only: bool = field(default=False, kw_only=True)
 
 
 class Lost(NamedTuple):
-    """A member of the neutral form that the version cannot say, or says elsewhere."""
+    """A neutral attribute that the version cannot carry, or has in another object."""
 
-    neutral: str  # what the neutral form calls it
-    read_as: Any = None  # what it has there, where its class has no default
-    elsewhere: str | None = None  # where the version says it instead
+    neutral: str
+    read_as: Any = None  # its value after reading, if the neutral class has no default
+    elsewhere: str | None = None  # where the version has it
 
 
 def lost(*neutral: str) -> list[Lost]:
-    """Return the rows of members that the version cannot say."""
+    """Return rows for attributes that the version cannot carry."""
     return [Lost(name) for name in neutral]
 
 
 class Fixed(NamedTuple):
-    """A member of the version that always says the same."""
+    """A member of the version's object with a fixed value."""
 
     wire: str
     value: str
 
 
 Build: TypeAlias = Callable[[dict[str, Any], JsonObject], Any]
-"""Makes a neutral object of what was found and of the rest."""
+"""Makes a neutral object from the values by attribute, and from the members without a row."""
 
 
 class Table:
-    """An object as a version has it."""
+    """An object in one version."""
 
     def __init__(
         self,
-        node: Any,  # the neutral class, or several
-        *rows: Member | Lost | Fixed,  # in the order in which they are written
-        build: Build | None = None,  # makes the neutral object, where `node` does not
-        # Returns the values of an object in the order of the rows that are written, where they are
-        # not its attributes.
-        take: Callable[[Any], Sequence[Any]] | None = None,
-        extra: str = "extra",  # which attribute keeps the rest; empty if the rest is dropped
-        origin: WireVersion | None = None,  # for a class that says where it was read
+        node: Any,  # the neutral class, or a union of several
+        *rows: Member | Lost | Fixed,  # in the order of writing
+        build: Build | None = None,  # makes the neutral object, if not `node`
+        # Returns the values to write, in the order of the rows, if not simply the attributes.
+        values: Callable[[Any], Sequence[Any]] | None = None,
+        extra: str = "extra",  # the attribute for members without a row; empty to drop them
+        origin: WireVersion | None = None,  # the version, for a class that has it as an attribute
     ) -> None:
         self.node = node
         self.nodes: tuple[type, ...] = get_args(node) or (node,)
         self.rows = rows
         members = [row for row in rows if isinstance(row, Member)]
-        written = [row for row in members if not row.kept]
+        written = [row for row in members if not row.read_only]
         self._build = build
         if not (build or extra):
             self._build = lambda found, _: node(**found)
-        self._take = take or _attributes(written)
-        self._rest = extra
-        self._extra = attrgetter(extra) if extra else None
+        self._values = values or _attributes(written)
+        self._extra = extra
+        self._extra_of = attrgetter(extra) if extra else None
         self._fixed: JsonObject = {row.wire: row.value for row in rows if isinstance(row, Fixed)}
         self._written = [
-            (row.wire, row.kind.as_it_is, row.kind.write, row.kind, row.need is not Need.NOBODY)
+            (row.wire, row.kind.json_type, row.kind.write, row.kind, row.need is not Need.NOBODY)
             for row in written
         ]
         self._by_name: dict[str, Member | None] = dict.fromkeys(self._fixed)
         for row in members:
             self._by_name |= {row.wire: row, snake_case(row.wire): row}
-        self._spoken = {name for row in written for name in (row.wire, snake_case(row.wire))}
+        self._written_names = {n for row in written for n in (row.wire, snake_case(row.wire))}
         self._needed = [row for row in members if row.need is Need.BOTH]
         needed = {row.neutral for row in self._needed}
         self._absent: dict[str, Any] = {} if origin is None else {"origin": origin}
@@ -175,54 +171,54 @@ class Table:
             if row is None:
                 continue
             if name != row.wire and row.wire in document:
-                # Two readers could each take another one of the two for the truth.
+                # Readers could disagree on which of the two counts.
                 raise MismatchError(f"{row.wire} is given in both spellings")
             if value is None and row.need is not Need.BOTH:
                 continue
-            means_itself = value and value.__class__ is row.kind.as_it_is
+            is_plain = value and value.__class__ is row.kind.json_type
             try:
-                said = value if means_itself else row.kind.read(value)
+                neutral = value if is_plain else row.kind.read(value)
             except MismatchError as exc:
                 raise exc.inside(row.wire) from None
-            if said is not None and row.neutral:
-                found[row.neutral] = said
-            if row.kept:
+            if neutral is not None and row.neutral:
+                found[row.neutral] = neutral
+            if row.read_only:
                 rest[name] = value
         for row in self._needed:
             if found.get(row.neutral) is None:
                 raise MismatchError("expected, but missing", row.wire)
         if self._build is not None:
             return self._build(found, rest)
-        found[self._rest] = rest
+        found[self._extra] = rest
         return self.node(**found)
 
     def write(self, node: Any, writing: Writing) -> JsonObject:
         """Write one object. Raises MismatchError."""
-        said: dict[str, Any] = self._fixed.copy()
-        values = self._take(node)
+        document: dict[str, Any] = self._fixed.copy()
+        values = self._values(node)
         rows = zip(self._written, values)  # noqa: B905  # strict= takes longer than a member
-        for (wire, as_it_is, write, kind, needed), value in rows:
-            if value or (kind.empty_says and (value is not None or kind.null_says)):
-                if value.__class__ is as_it_is:
-                    said[wire] = value
+        for (wire, json_type, write, kind, needed), value in rows:
+            if value or (kind.writes_empty and (value is not None or kind.writes_null)):
+                if value.__class__ is json_type:
+                    document[wire] = value
                     continue
                 try:
-                    said[wire] = write(value, writing)
+                    document[wire] = write(value, writing)
                 except MismatchError as exc:
                     raise exc.inside(wire) from None
             elif needed:
                 raise MismatchError("expected a value that is not empty", wire)
         if writing.keep:
-            self.write_rest(said, node, writing)
-        return said
+            self.write_extra(document, node, writing)
+        return document
 
-    def write_rest(self, said: JsonObject, node: Any, writing: Writing) -> None:
-        """Add what an object keeps beside its known members."""
-        rest: Mapping[str, JsonValue] = self._extra(node) if self._extra else {}
-        for name, value in rest.items():
-            if name not in self._spoken and name not in said:
+    def write_extra(self, document: JsonObject, node: Any, writing: Writing) -> None:
+        """Add the members without a row that an object keeps."""
+        extra: Mapping[str, JsonValue] = self._extra_of(node) if self._extra_of else {}
+        for name, value in extra.items():
+            if name not in self._written_names and name not in document:
                 writing.foreign = True
-                said[name] = value
+                document[name] = value
 
 
 Writer: TypeAlias = Callable[[Any, Writing], JsonObject]
@@ -230,7 +226,7 @@ Writer: TypeAlias = Callable[[Any, Writing], JsonObject]
 
 
 class Dialect(NamedTuple):
-    """One version: how its notifications are read, and each kind of update written; its tables."""
+    """One version: the reader of its notifications, a writer per kind of update, and its tables."""
 
     read: Callable[[JsonObject], TaskUpdate]
     writers: Mapping[UpdateKind, Writer]
@@ -242,7 +238,7 @@ _UNKNOWN = Member("", "", Kind(read=bool, write=lambda value, _: value))
 
 @contextmanager
 def reading(error: type[PushkitError]) -> Iterator[None]:
-    """Make a mismatch, or what is no JSON, an error of the package's own."""
+    """Raise a mismatch, or a value that is not JSON, as the package's own error."""
     try:
         yield
     except (MismatchError, ValueError) as exc:
@@ -250,14 +246,14 @@ def reading(error: type[PushkitError]) -> Iterator[None]:
 
 
 def json_object(document: object) -> JsonObject:
-    """Return what somebody else made as a dict. Raises MismatchError: it is no object."""
-    if not isinstance(document, Mapping):  # a client's JSON may be anything
+    """Return a mapping from outside as a dict. Raises MismatchError: it is not a mapping."""
+    if not isinstance(document, Mapping):
         raise MismatchError("expected an object")
     return dict(document)
 
 
 def json_copy(document: object) -> JsonObject:
-    """Return a copy of it. Raises MismatchError: no object; ValueError: no JSON."""
+    """Return a copy of a JSON object. Raises MismatchError: no object; ValueError: not JSON."""
     copy: JsonObject = json.loads(write_json(json_object(document)))
     return copy
 
@@ -279,5 +275,5 @@ def _without_default(node: object) -> set[str]:
 
 
 def snake_case(name: str) -> str:
-    """Return a camelCase name as ProtoJSON readers take it besides."""
+    """Return the snake_case form of a camelCase name, which ProtoJSON readers accept, too."""
     return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)

@@ -1,7 +1,7 @@
-"""What happens to a task, free of any A2A version: the neutral updates and what they hold.
+"""The neutral updates of a task, independent of the A2A version, and the objects in them.
 
-Every object keeps in `extra` the members that its table does not know. They are written back when
-an update is encoded in the version that it was decoded from (`origin`), and dropped in any other.
+Every object keeps unknown members in `extra`. They are written back when an update is encoded in
+the version that it was decoded from (`origin`), and dropped in any other.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pushkit.record import field, record
 
 
 class _Name(StrEnum):
-    """A name that is looked up for every update: it is found as the text that it equals."""
+    """A name that is looked up for every update, with the hash of its text."""
 
-    # An enum's own `__hash__` is of its name, and in Python.
+    # An enum's own `__hash__` hashes its name, and is slow: it runs in Python.
     __hash__ = str.__hash__
 
 
@@ -31,14 +31,14 @@ class WireVersion(_Name):
     V0_3 = "0.3"
     V1_0 = "1.0"
     AGENTVAULT_0_2 = "agentvault-0.2"
-    """AgentVault's profile 0.2, which is no version of A2A itself."""
+    """AgentVault's profile 0.2, which is not a version of A2A itself."""
 
     @classmethod
     def parse(cls, text: str) -> WireVersion:
         """Read a version as agents declare it: `0.2.5`, `0.3`, `1`, `1.0.1`, `agentvault-0.2`.
 
         Raises:
-            UnsupportedVersionError: Not a version that pushkit speaks.
+            UnsupportedVersionError: Not a version that pushkit supports.
         """
         profile, dash, plain = text.strip().lower().rpartition("-")
         numbers = _VERSION.fullmatch(plain)
@@ -88,7 +88,7 @@ class TaskState(_Name):
 
     @property
     def interrupted(self) -> bool:
-        """Whether the task waits for the client."""
+        """Whether the task waits for its client."""
         return self in _INTERRUPTED
 
 
@@ -143,7 +143,7 @@ class RawPart(_PartMembers):
 
 @record(frozen=True, slots=True, kw_only=True)
 class UrlPart(_PartMembers):
-    """A file by its URL. The URL is as received: check it before it is fetched."""
+    """A file by its URL, as received: check it before you fetch it."""
 
     url: str
 
@@ -158,7 +158,7 @@ class DataPart(_PartMembers):
     def schema_name(self) -> str | None:
         """The schema that the data declares, as `mimeType: application/json;schema=<name>`.
 
-        In the part's metadata, as the extension says (v1 §2), or as the media type itself.
+        It is in the part's metadata, as the extension says (v1 §2), or in the media type itself.
         """
         for declared in (self.metadata.get("mimeType"), self.media_type):
             found = _WITH_SCHEMA.fullmatch(declared) if isinstance(declared, str) else None
@@ -186,7 +186,7 @@ Part: TypeAlias = TextPart | RawPart | UrlPart | DataPart | UnknownPart
 
 @record(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One turn between client and agent."""
+    """A message between client and agent."""
 
     message_id: str
     role: Role
@@ -214,7 +214,7 @@ class Artifact:
 
 @record(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """The state of a task at a time; `timestamp` is aware."""
+    """The state of a task; `timestamp` is aware."""
 
     state: TaskState
     message: Message | None = None
@@ -240,9 +240,9 @@ class Task:
 
 @record(frozen=True, slots=True, kw_only=True)
 class _UpdateMembers:
-    # The version that the update was decoded from; None for one made in this process.
+    # The version that the update was decoded from; None if it was made in this process.
     origin: WireVersion | None = None
-    # Unknown members beside the update, in 1.0's StreamResponse; 0.3 has no such envelope.
+    # Unknown members beside the update in 1.0's StreamResponse; 0.3 has no such envelope.
     envelope_extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
@@ -265,7 +265,7 @@ class TaskSnapshot(_UpdateMembers):
 
     @property
     def task_id(self) -> str:
-        """The task that this is about."""
+        """The id of the task."""
         return self.task.id
 
     @property
@@ -301,7 +301,7 @@ class StatusUpdate(_UpdateMembers):
 
     @property
     def is_final(self) -> bool:
-        """What `final` says, or what follows from the state."""
+        """The value of `final`, or else whether the state is terminal or interrupted."""
         return self.status.state in _FINAL if self.final is None else self.final
 
     @property
@@ -333,7 +333,7 @@ class ArtifactUpdate(_UpdateMembers):
 
 @record(frozen=True, slots=True, kw_only=True)
 class MessageUpdate(_UpdateMembers):
-    """A message of the agent, within a task or without one."""
+    """A message of the agent, with or without a task."""
 
     kind: ClassVar[UpdateKind] = UpdateKind.MESSAGE
     state: ClassVar[TaskState | None] = None
@@ -353,34 +353,34 @@ class MessageUpdate(_UpdateMembers):
 TaskUpdate: TypeAlias = TaskSnapshot | StatusUpdate | ArtifactUpdate | MessageUpdate
 
 
-# --- updates as an SDK has them ------------------------------------------------------------------
+# --- updates in an SDK's form --------------------------------------------------------------------
 
 
 @record(frozen=False, slots=True, kw_only=True, eq=False)
 class NativeUpdate:
-    """An update in the form of another library, whose subclass writes and reads it."""
+    """An update in the form of another library; a subclass writes and reads it."""
 
     kind: UpdateKind
     task_id: str
     context_id: str | None = None
-    state: TaskState | None  # of the task, where the update says it
-    is_partial: bool = False  # as of the neutral update
-    is_bare: bool = False
-    version: WireVersion  # which the library speaks
+    state: TaskState | None  # of the task, if the update has it
+    is_partial: bool = False  # as in the neutral update
+    is_bare: bool = False  # as in the neutral update
+    version: WireVersion  # the version that the library uses
     _body: bytes | None = field(default=None, init=False, repr=False)
     _neutral: TaskUpdate | None = field(default=None, init=False, repr=False)
 
     def write(self) -> bytes:
-        """Write it in its own version, as `encode_update` would. Raises as that does."""
+        """Write the update in its own version, as `encode_update` would, with the same errors."""
         raise NotImplementedError
 
     def read(self) -> TaskUpdate:
-        """Make the neutral update: once, and only when somebody asks."""
+        """Make the neutral update; `neutral` calls this once, when it is first needed."""
         raise NotImplementedError
 
     @property
     def body(self) -> bytes:
-        """Its bytes in its own version. Raises InvalidUpdateError."""
+        """The bytes in the update's own version. Raises InvalidUpdateError."""
         if self._body is None:
             self._body = self.write()
         return self._body

@@ -113,8 +113,8 @@ _Writer: TypeAlias = Callable[[Any], JsonValue]
 
 
 def _over_messages(table: Table) -> _Writer:
-    rows = [row for row in table.rows if isinstance(row, Member) and not row.kept]
-    members = {row.neutral: (row.wire, _writer(row.kind), row.kind.empty_says) for row in rows}
+    rows = [row for row in table.rows if isinstance(row, Member) and not row.read_only]
+    members = {row.neutral: (row.wire, _writer(row.kind), row.kind.writes_empty) for row in rows}
     needed = {row.wire for row in rows if row.need is not Need.NOBODY}
 
     def write(message: Any) -> JsonObject:
@@ -122,9 +122,9 @@ def _over_messages(table: Table) -> _Writer:
         for field, value in message.ListFields():  # those that are set
             if field.name not in members:
                 raise MismatchError("expected a member that is known")  # of a later SDK
-            wire, write_value, empty_says = members[field.name]
+            wire, write_value, writes_empty = members[field.name]
             written = write_value(value) if write_value else value
-            if written or empty_says:
+            if written or writes_empty:
                 said[wire] = written
         if not needed <= said.keys():
             raise MismatchError("expected a value that is not empty")
