@@ -1,11 +1,11 @@
-"""a2a-sdk 1.x, the client's side: send a message, and await what the agent pushes.
+"""a2a-sdk 1.x for clients: send a message, and await the agent's push notifications.
 
     push = PushClient(client, receiver, sender="agent")
-    task = await push.send("Please count.")          # back as soon as the task has an id
-    done = await task.wait(timeout=3600)             # the agent pushed that it is done, or asks
+    task = await push.send("Please count.")          # returns as soon as the task has an id
+    done = await task.wait(timeout=3600)             # returns once it is done, or needs input
 
-The push config is filled in, with a token of its own; what arrives before `wait()` is not missed,
-and another process over the same inbox can wait for the same task.
+The push config is filled in, with a new token. Notifications that arrive before `wait()` are not
+missed, and another process with the same inbox can wait for the same task.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from receiver.receiver import Receiver
 
 
 class NoTaskError(PushkitError, code="no_task"):
-    """The agent answered with a message and opened no task: there is nothing to wait for."""
+    """The agent answered with a message and opened no task to wait for."""
 
 
 class PushClient:
     """Sends messages whose updates arrive as push notifications.
 
     Args:
-        client: The SDK's client; stays the caller's to close. Make it with `streaming=False`: its
-            stream is left at once, and agents of a2a-sdk 0.3 push no more of that task then.
-        receiver: Where the agent is to push. It, or another process over the same inbox, serves.
-        sender: Which of its trusted senders the agent is; may be left out if there is only one.
-        expires_in: How long a message's token is good for; None for as long as the receiver's
-            `retention.expected` says, by default 90 days.
+        client: The SDK's client; the caller closes it. Make it with `streaming=False`: a stream is
+            closed after its first answer, and agents of a2a-sdk 0.3 then push no more updates.
+        receiver: The receiver that the agent pushes to. It must be served, by this process or by
+            another one with the same inbox.
+        sender: The name of the agent among the trusted senders; optional if there is only one.
+        expires_in: How long a message's token is valid; None for the receiver's
+            `retention.expected`, by default 90 days.
     """
 
     def __init__(
@@ -77,13 +78,13 @@ class PushClient:
         return SentMessage(self, answer, token=expected.config.token)
 
     async def reply(self, message: a2a_pb2.Message) -> a2a_pb2.StreamResponse:
-        """Send a message on a task whose updates are pushed already."""
+        """Send a message for a task whose updates are already pushed."""
         return await self._send(message, None)
 
     async def _send(
         self, message: a2a_pb2.Message, config: a2a_pb2.TaskPushNotificationConfig | None
     ) -> a2a_pb2.StreamResponse:
-        """Send, and return the first answer; a stream is left, the task goes on."""
+        """Send, and return the first answer; a stream is closed, but the task continues."""
         configuration = a2a_pb2.SendMessageConfiguration(
             return_immediately=True, task_push_notification_config=config
         )
@@ -100,11 +101,11 @@ class PushClient:
 
 
 class SentMessage:
-    """A message that was sent, and what comes of it.
+    """A message that was sent, and its task.
 
     Attributes:
-        task_id: The task that the agent works on; None if it answered at once.
-        message: The agent's answer, if it answered at once.
+        task_id: The task that the agent opened; None if it answered with a message.
+        message: The agent's message, if it answered with one.
     """
 
     def __init__(
@@ -128,18 +129,18 @@ class SentMessage:
         """Return the first update that is wanted; see `Receiver.wait`.
 
         Raises:
-            NoTaskError: The agent answered at once; see `message`.
-            TimeoutError: Nothing of that kind arrived in time.
+            NoTaskError: The agent answered with a message; see `message`.
+            TimeoutError: No such update arrived in time.
         """
         return await self._client.receiver.wait(
             self._task(), until=until, timeout=timeout, after=after, sender=self._client.sender
         )
 
     async def updates(self) -> AsyncGenerator[Notification, None]:
-        """Yield every update, from the first; ends after a terminal state.
+        """Yield every update, from the first to a terminal state.
 
         Raises:
-            NoTaskError: The agent answered at once; see `message`.
+            NoTaskError: The agent answered with a message; see `message`.
         """
         found = self._client.receiver.updates(self._task(), sender=self._client.sender)
         async with contextlib.aclosing(found) as updates:
@@ -147,7 +148,7 @@ class SentMessage:
                 yield notification
 
     async def reply(self, message: str | a2a_pb2.Message) -> None:
-        """Answer what the agent asks; then wait with `after=` the update that asked.
+        """Answer the agent's question; then wait with `after=` the update that asked it.
 
         Raises:
             NoTaskError: There is no task.
@@ -158,7 +159,7 @@ class SentMessage:
         await self._client.reply(answer)
 
     async def forget(self) -> None:
-        """Accept no more updates under this message's token; what has arrived stays."""
+        """Accept no more updates with this message's token; those in the inbox stay."""
         await self._client.receiver.expect_no_longer(self._client.sender, token=self._token)
 
     def _task(self) -> str:
@@ -176,7 +177,7 @@ def _as_message(message: str | a2a_pb2.Message) -> a2a_pb2.Message:
 
 
 def _ids(answer: a2a_pb2.StreamResponse) -> tuple[str, str | None]:
-    """Return the context and the task that an answer speaks of."""
+    """Return the ids of the context and the task of an answer."""
     kind = answer.WhichOneof("payload")
     if kind == "task":
         return answer.task.context_id, answer.task.id

@@ -1,4 +1,4 @@
-"""`listen`: a receiver in the terminal, for development, that shows what it does with each request.
+"""`listen`: a receiver in the terminal, for development, that shows each request and its answer.
 
-The answers are the receiver's own; nothing here decides.
+The answers are those of the receiver; nothing in this package decides about a request.
 """

@@ -38,18 +38,18 @@ from receiver.senders import DEFAULT_PATH, SenderProfile
     "--listen",
     "address",
     default="127.0.0.1:9000",
-    help="Host and port; port 0 for any that is free.",
+    help="Host and port; port 0 for any free port.",
 )
 @click.option(
     "--url",
-    help="The base URL at which agents reach this, through a tunnel or proxy: it is what `aud` must"
-    " name.  [default: http:// and the address]",
+    help="The base URL at which agents reach this, through a tunnel or proxy; `aud` must name it."
+    "  [default: http:// and the address]",
 )
-@click.option("--path", default=DEFAULT_PATH, help="Where they post to.")
-@click.option("--jwks", help="The agent's JWK Set, a URL or a file: whose signatures are believed.")
-@click.option("--any-key", is_flag=True, help="Believe any signature. For development only.")
+@click.option("--path", default=DEFAULT_PATH, help="The path that agents post to.")
+@click.option("--jwks", help="The agent's JWK Set, a URL or a file: the keys to trust.")
+@click.option("--any-key", is_flag=True, help="Accept any signature. For development only.")
 @click.option("--issuer", help="The `iss` to expect.  [default: any]")
-@click.option("--token", help="The token to expect.  [default: a fresh one]")
+@click.option("--token", help="The token to expect.  [default: a new one]")
 @click.option(
     "--profile",
     type=click.Choice([profile.value for profile in SenderProfile]),
@@ -57,15 +57,15 @@ from receiver.senders import DEFAULT_PATH, SenderProfile
     help="How agents sign; an SDK without pushkit is unsigned-secret-only.",
 )
 @scheme_options
-@click.option("--forward", help="Post what was accepted on to this URL, byte by byte.")
+@click.option("--forward", help="Post accepted notifications to this URL, byte by byte.")
 @click.option(
     "--save",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     help="Save each request here, secrets included, for `pushkit verify` and `pushkit replay`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line.")
-@click.option("--brief", is_flag=True, help="Of the steps, show those that fail.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON object per line.")
+@click.option("--brief", is_flag=True, help="Show only the steps that fail.")
 def listen(
     *,
     address: str,
@@ -84,18 +84,23 @@ def listen(
 ) -> None:
     """Listen for notifications in this terminal, for development; Ctrl-C ends it.
 
-    It mints a token and prints the push config to hand to an agent. Each notification is shown as
-    it comes, with every step of its verification. It is a receiver as any other, and answers as
-    `receiver serve` does; what it accepted is forgotten when it ends.
+    It mints a token, prints the push config for an agent, and shows each notification as it
+    arrives, with every step of its verification. It answers as `receiver serve` does, and forgets
+    what it accepted when it ends.
     """
     if jwks and any_key:
         raise click.UsageError("--jwks and --any-key: expected one of them")
     if not SenderProfile(profile).signed and (jwks or any_key or issuer):
-        raise click.UsageError(f"--profile {profile} has no keys and no issuer: it does not sign")
+        raise click.UsageError(
+            f"--profile {profile} has no signatures: expected no keys (--jwks, --any-key), and no"
+            " --issuer"
+        )
     if any_key and not schemes.is_usual:
-        raise click.UsageError("--any-key is for the JWT alone: expected no --scheme")
+        raise click.UsageError("--any-key works for the JWT only: expected no --scheme")
     if jwks and not schemes.by_key:
-        raise click.UsageError("--jwks: standard-webhooks has secrets: --webhook-secrets-file")
+        raise click.UsageError(
+            "--jwks: standard-webhooks has secrets, no keys: expected --webhook-secrets-file"
+        )
     if schemes.by_key and not schemes.is_usual and not jwks:
         raise click.UsageError("--scheme: expected --jwks, the agent's keys")
     if folder is not None:
@@ -132,24 +137,24 @@ async def _listen(options: Listening, listener: socket.socket, state: Path, loca
     with until_stopped() as stop:
         async with listening(options, listener, state):
             for line in _introduction(options, state, local):
-                click.echo(line, err=options.as_json)  # there, standard output is for objects
+                click.echo(line, err=options.as_json)  # with --json, stdout is for objects
             await stop.wait()
 
 
 def _introduction(options: Listening, state: Path, local: str) -> Iterator[str]:
-    """Yield how to reach this, and what is believed."""
+    """Yield how agents reach this receiver, and which signatures it accepts."""
     source, webhook = options.source, f"{options.url}{options.path}"
-    yield f"listening on {local}, as {painted(webhook, bold=True)}"
+    yield f"listening on {local}; agents post to {painted(webhook, bold=True)}"
     yield "the push config for your agent:"
     yield from config_lines(PushConfig(url=webhook, token=options.token))
-    yield _believed(source)
+    yield _accepted(source)
     if source.any_key:
-        warning = "warning: --any-key: signatures are not looked at, so anybody can be your agent"
+        warning = "warning: --any-key: signatures are not checked, so anybody can be your agent"
         yield painted(warning, "yellow", bold=True)
     if source.can_be_tried:
         to = f"{local}{options.path}"
         audience = "" if to == webhook else f" --audience {webhook}"
-        yield "to try it without an agent, in another terminal:"
+        yield "to try it without an agent, run this in another terminal:"
         command = (
             f"pushkit trigger working artifact completed {to}{audience} --token {options.token}"
             f" --issuer {TRIAL_ISSUER} --keys {state / 'keys.json'}"
@@ -158,15 +163,15 @@ def _introduction(options: Listening, state: Path, local: str) -> Iterator[str]:
     yield ""
 
 
-def _believed(source: KeySource) -> str:
+def _accepted(source: KeySource) -> str:
     if not source.profile.signed:
-        return f"believes whoever has the token ({source.profile.value})"
+        return f"accepts everything with the token, unsigned ({source.profile.value})"
     if source.any_key:
-        return "believes any key"
+        return "accepts signatures of any key"
     if not source.schemes.by_key:
-        return "believes whoever has the webhook secret (standard-webhooks)"
+        return "accepts signatures made with the webhook secret (standard-webhooks)"
     if source.jwks is None:
-        return "believes no agent's signature yet: --jwks names its keys, by a URL or a file"
+        return "accepts no agent's signature yet: add --jwks with the URL or file of its keys"
     issuer = f", for {source.issuer or 'any issuer'}" if source.states_issuer else ""
     by = "" if source.schemes.is_usual else f", by {' and '.join(source.schemes.names)}"
-    return f"believes the keys of {source.jwks}{issuer}{by}"
+    return f"accepts signatures of the keys of {source.jwks}{issuer}{by}"

@@ -1,4 +1,4 @@
-"""The edge that listens: it keeps each request whole, lets the receiver answer, and tells of it."""
+"""The edge of `listen`: it keeps each request whole, lets the receiver answer, and shows both."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One request that came, and what the receiver made of it."""
+    """One request that arrived, and the receiver's answer."""
 
     number: int  # 1, 2, 3…
-    at: datetime  # when it came
-    peer: str  # from where
-    request: WebhookRequest = field(repr=False)  # as it came, whole
-    status: int  # what it was answered
+    at: datetime  # when it arrived
+    peer: str  # the address that it came from
+    request: WebhookRequest = field(repr=False)  # the whole request
+    status: int  # of the answer
     code: str  # `accepted`, `duplicate`, or the code of the refusal
     steps: tuple[Step, ...]  # every step of the verification with its result
-    # What is proven; None if it was refused before all of it was.
+    # The verified notification; None if steps 1 to 6 refused it.
     verified: VerifiedNotification | None
 
     @property
     def accepted(self) -> bool:
-        """Whether it is new, and was accepted."""
+        """Whether it was accepted, and is not a duplicate."""
         return self.code == "accepted"
 
 
 class ListeningEdge(Edge):
-    """Answers as the receiver does, and tells of each request."""
+    """Answers as the receiver does, and shows each request."""
 
     def __init__(
         self,
@@ -54,30 +54,30 @@ class ListeningEdge(Edge):
         *,
         token: str,
         # Called with each arrival, before it is answered.
-        tell: Callable[[Arrival], Awaitable[None]],
+        show: Callable[[Arrival], Awaitable[None]],
     ) -> None:
         peers = receiver.edge.peers
         super().__init__(receiver.intake, receiver, peers=peers, validation_echo=True)
         self._listened_to = receiver
         self._trusting = trusting
         self._token = token
-        self._tell = tell
-        self._came = 0
+        self._show = show
+        self._arrived = 0
 
     def begin(self, head: Head, read: ReadBody, reply: Reply) -> Rest | None:
-        """Answer one request as the receiver does, and tell of it."""
+        """Answer one request as the receiver does, and show it."""
         if head.method != "POST":
             return super().begin(head, read, reply)
         return self._listen(head, read, reply)
 
     async def _listen(self, head: Head, read: ReadBody, reply: Reply) -> None:
-        self._came += 1
-        number, now = self._came, utc_now()
-        whole, broken = await self._whole(read)  # also of who will be refused: it is shown
+        self._arrived += 1
+        number, now = self._arrived, utc_now()
+        whole, broken = await self._whole(read)  # even if the head is refused: it is shown
         request = WebhookRequest(
             method=head.method, target=head.target, headers=head.headers, body=whole or b""
         )
-        seen = replace(head, headers=await self._trusting.meet(head.headers), body=None)
+        seen = replace(head, headers=await self._trusting.prepare(head.headers), body=None)
         found = await self._verified(replace(request, headers=seen.headers), head.path, now)
 
         async def again(_limit: int) -> bytes | None:
@@ -87,7 +87,7 @@ class ListeningEdge(Edge):
 
         answer = await replied(functools.partial(super().begin, seen, again))
         code = _code_of(answer)
-        await self._tell(
+        await self._show(
             Arrival(
                 number=number,
                 at=now,
@@ -111,7 +111,7 @@ class ListeningEdge(Edge):
         reply(answer)
 
     def _possible(self, head: Head) -> list[str]:
-        """Return the senders that a request may be from, by what it says."""
+        """Return the names of the senders that a request may be from, by its headers."""
         place = self._listened_to.trust.at(head.path)
         entries = place.entries
         with contextlib.suppress(InboundError):
@@ -119,7 +119,7 @@ class ListeningEdge(Edge):
         return [entry.sender.name for entry in entries]
 
     async def _whole(self, read: ReadBody) -> tuple[bytes | None, Exception | None]:
-        """Return a body; None of one that is too long, or of which the rest did not come."""
+        """Return the body, or None and an error if it is incomplete; None if it is too long."""
         limits = self._listened_to.intake.limits
         try:
             async with asyncio.timeout(limits.request_timeout.total_seconds()):

@@ -1,4 +1,4 @@
-"""A receiver in the foreground: it is served, and each arrival is shown, saved, posted on."""
+"""A receiver in the foreground: it serves, and shows, saves and forwards each arrival."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ _LAST_ANSWERS = 2.0  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """What the command line asks for."""
+    """The options of the command."""
 
-    url: str  # the base URL at which agents reach this: the audience
-    path: str  # where notifications arrive
-    source: KeySource  # whose signatures are believed
-    token: str = field(repr=False)  # the token that is handed out
-    trial_key: VerificationKey  # a key of this machine's own, to try it with
-    forward: str | None  # where what is accepted is posted on, byte by byte; None for nowhere
-    folder: Path | None  # where requests are saved; None for nowhere
-    as_json: bool  # write a JSON object a line
-    brief: bool  # show the steps that fail alone
+    url: str  # the base URL at which agents reach the receiver: the audience
+    path: str  # of the webhook
+    source: KeySource  # which signatures are accepted
+    token: str = field(repr=False)  # of the push config
+    trial_key: VerificationKey  # a key of this machine, to try it with
+    forward: str | None  # the URL that accepted notifications are posted to, if any
+    folder: Path | None  # the folder in which requests are saved, if any
+    as_json: bool  # write a JSON object per line
+    brief: bool  # show only the steps that fail
 
 
 @contextlib.asynccontextmanager
 async def listening(
     options: Listening, listener: socket.socket, state: Path
 ) -> AsyncIterator[None]:
-    """Listen while the block runs, its inbox in a folder. Raises PushkitError: a wrong setting."""
+    """Listen while the block runs, with an inbox in `state`. Raises PushkitError: wrong options."""
     trusting = Trusting(
         source=options.source, path=options.path, token=options.token, trial_key=options.trial_key
     )
@@ -61,15 +61,15 @@ async def listening(
         url=options.url, senders=trusting.senders(), database=state / "inbox.db", allow=allow
     )
     trusting.watch(receiver)
-    desk = _Desk(options, receiver)
-    edge = ListeningEdge(receiver, trusting, token=options.token, tell=desk.take)
+    output = _Output(options, receiver)
+    edge = ListeningEdge(receiver, trusting, token=options.token, show=output.show)
     server = HttpServer(
         edge.begin,
         limits=ConnectionLimits(),
         is_proxy=edge.peers.is_proxy,
         max_head_bytes=receiver.intake.limits.max_header_bytes,
     )
-    async with _quiet(), receiver, desk:
+    async with _quiet(), receiver, output:
         accepting = await asyncio.get_running_loop().create_server(server, sock=listener)
         try:
             yield
@@ -80,7 +80,7 @@ async def listening(
 
 @contextlib.asynccontextmanager
 async def _quiet() -> AsyncIterator[None]:
-    """Keep the receiver's own log of refusals back: they are shown already."""
+    """Suppress the receiver's log of refusals: each is shown already."""
     log = logging.getLogger("receiver")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -90,8 +90,8 @@ async def _quiet() -> AsyncIterator[None]:
         log.setLevel(level)
 
 
-class _Desk:
-    """Shows each arrival, saves it, and posts on what was accepted, one after another."""
+class _Output:
+    """Shows and saves each arrival, and forwards those that were accepted, one after another."""
 
     def __init__(self, options: Listening, receiver: Receiver) -> None:
         self._options = options
@@ -112,8 +112,8 @@ class _Desk:
         if self._client is not None:
             await self._client.close()
 
-    async def take(self, arrival: Arrival) -> None:
-        """Show one, and see to the rest."""
+    async def show(self, arrival: Arrival) -> None:
+        """Show and save one, and queue it for the forward."""
         options = self._options
         if options.as_json:
             click.echo(json.dumps(arrival_as_json(arrival)))
@@ -170,5 +170,5 @@ class _Desk:
                 )
 
     def _say(self, text: str, *, colour: str | None = None) -> None:
-        # With --json, standard output holds objects alone.
+        # With --json, stdout is for objects.
         click.echo(f"  {painted(text, colour, dim=colour is None)}", err=self._options.as_json)

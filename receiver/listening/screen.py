@@ -1,4 +1,4 @@
-"""What `listen` writes: how to reach it, and each arrival, in lines for people or as JSON."""
+"""The output of `listen`: the push config, and each arrival, as lines for people or as JSON."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _VERSIONS = ((WireVersion.V1_0, "A2A 1.0"), (WireVersion.V0_3, "A2A 0.2, 0.3"))
 
 
 def config_lines(config: PushConfig) -> Iterator[str]:
-    """Yield the push config to hand to the agent, in each version's own words."""
+    """Yield the push config for the agent, in the form of each A2A version."""
     for version, name in _VERSIONS:
         written = json.dumps(format_push_config(config, version))
         yield f"  {name:13} {painted(written, bold=True)}"
 
 
 def arrival_lines(arrival: Arrival, *, brief: bool) -> Iterator[str]:
-    """Yield what is shown of an arrival."""
+    """Yield the lines that show an arrival."""
     target = in_a_line(arrival.request.target.partition("?")[0])
     moment = f"{arrival.at.astimezone():%H:%M:%S}"
     yield (
@@ -48,11 +48,11 @@ def arrival_lines(arrival: Arrival, *, brief: bool) -> Iterator[str]:
     if left := [step.name for step in arrival.steps if not step.reached]:
         yield painted(f"  · not reached: {', '.join(left)}", dim=True)
     colour = "green" if arrival.status < 300 else "red"
-    yield f"  {painted(f'{arrival.status} {arrival.code}', colour, bold=True)}{_told(arrival)}"
+    yield f"  {painted(f'{arrival.status} {arrival.code}', colour, bold=True)}{_facts(arrival)}"
 
 
 def arrival_as_json(arrival: Arrival) -> JsonObject:
-    """Return an arrival for programs."""
+    """Return an arrival as a JSON object."""
     verified = arrival.verified
     return {
         **document(arrival, "number at peer status code"),
@@ -75,7 +75,7 @@ def _step_line(step: Step) -> str:
     return f"  {painted(mark, colour, dim=colour is None)} {step.name:10} {text}".rstrip()
 
 
-def _told(arrival: Arrival) -> str:
+def _facts(arrival: Arrival) -> str:
     verified = arrival.verified
     if verified is None:
         return ""
@@ -83,13 +83,13 @@ def _told(arrival: Arrival) -> str:
     state = update.state.value if update.state else ""
     seq = None if verified.seq is None else f"seq {verified.seq}"
     facts = (verified.task_id, seq, update.kind.value, state)
-    told = "  ".join(in_a_line(fact) for fact in facts if fact)
+    shown = "  ".join(in_a_line(fact) for fact in facts if fact)
     text = in_a_line(_text_of(update))
-    return f"  {told}" + (f"  “{text}”" if text else "")
+    return f"  {shown}" + (f"  “{text}”" if text else "")
 
 
 def _text_of(update: TaskUpdate) -> str:
-    """Return the beginning of what an update says in words."""
+    """Return the beginning of an update's text."""
     parts: Sequence[Part] = ()
     if isinstance(update, ArtifactUpdate):
         parts = update.artifact.parts

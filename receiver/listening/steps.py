@@ -1,6 +1,6 @@
-"""What became of each step of verification, told for people: what was found, and what was expected.
+"""The result of each step of the verification, in words: what was found, and what was expected.
 
-The receiver stops where a step fails; so does the list, and the rest is not reached.
+The receiver stops at the first step that fails; the list marks the steps after it as not reached.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from receiver.verification import VerifiedNotification
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step, and what became of it."""
+    """One step and its result."""
 
-    name: str  # which one
-    holds: bool | None  # whether it does; None if it was not checked, or not reached
+    name: str
+    holds: bool | None  # None if it was not checked, or not reached
     says: str  # what was found, or why it fails
     reached: bool = True  # whether the receiver came to it
 
 
-# In the order in which a receiver comes to them, numbered as in `receiver.verification`; step 4
-# is told in parts, and of step 3 the body by itself, which comes later.
+# In the receiver's order, with their numbers in `receiver.verification`. Step 4 has several parts;
+# the body is part of step 3, but is checked later.
 _NUMBERS: Final[Mapping[str, int]] = {
     "request": 1,
     "sender": 2,
@@ -66,11 +66,11 @@ _OF_A_SIGNATURE = frozenset({"audience", "body", "ids", "issuer", "signature", "
 
 def steps_of(
     request: WebhookRequest,
-    found: VerifiedNotification | InboundError,  # what verifying it came to
+    found: VerifiedNotification | InboundError,  # the result of steps 1 to 6
     *,
     code: str,  # the code of the receiver's answer
-    possible: Sequence[str],  # the names of the senders that it may be from, by what it says
-    source: KeySource,  # whose signatures are believed: what it leaves open is not checked
+    possible: Sequence[str],  # the names of the senders that it may be from, by its headers
+    source: KeySource,  # which signatures are accepted: what it leaves open is not checked
     now: datetime,
 ) -> list[Step]:
     """Return every step with its result."""
@@ -101,7 +101,7 @@ def steps_of(
 
 
 def _failing(code: str) -> str | None:
-    """Return the step that a refusal is of; None of an answer that is none."""
+    """Return the step that a refusal belongs to; None if the answer is not a refusal."""
     refusal = REFUSALS.get(code)
     if refusal is None:
         return None
@@ -112,22 +112,22 @@ def _failing(code: str) -> str | None:
 def _unchecked(
     name: str, source: KeySource, claims: tuple[UnverifiedJwt, JwtClaims] | None
 ) -> str | None:
-    """Say why a step proves nothing here; None if it does."""
+    """Return why a step is not checked; None if it is."""
     profile = source.profile
     if not profile.signed and name in _OF_A_SIGNATURE:
-        return profile.value
+        return f"{profile.value} has no signature"
     if name == "signature" and source.any_key:
-        return f"--any-key; it names kid {claims[0].kid if claims else None}"
+        return f"--any-key was given; found kid {claims[0].kid if claims else None}"
     if name in ("issuer", "audience") and not _states(name, source):
         standard = profile is SenderProfile.STANDARD
-        return f"{', '.join(source.schemes.names) if standard else profile.value} states none"
+        return f"{', '.join(source.schemes.names) if standard else profile.value} has no {name}"
     if name == "issuer" and source.issuer is None:
         return f"--issuer was not given; found {claims[1].issuer if claims else None}"
     return None
 
 
 def _states(name: str, source: KeySource) -> bool:
-    """Say whether a signature is for an issuer, or for a webhook."""
+    """Return whether a signature states its issuer, or its audience."""
     if source.profile is not SenderProfile.STANDARD:
         return False
     by_url = name == "audience" and Scheme.HTTP_MESSAGE_SIGNATURES in source.schemes.names
@@ -142,11 +142,11 @@ def _facts(
     duplicate: bool,
     now: datetime,
 ) -> Mapping[str, str]:
-    """Return what was found, by the step that looks at it."""
+    """Return what was found, by the step that checks it."""
     media_type = ", ".join(request.headers.all("Content-Type")) or "no media type"
     facts = {
         "request": f"{media_type}, {len(request.body)} bytes",
-        "token": "the one that was handed out",
+        "token": "the token of the push config",
     }
     if claims is not None:
         jwt, stated = claims
@@ -161,19 +161,19 @@ def _facts(
             "body": f"sha256 {stated.body_sha256}",
         }
     if isinstance(found, VerifiedNotification):
-        retry = "same id, same body: a retry of what was accepted, and calls nobody"
+        retry = "same id and body: a retry of a notification that was accepted"
         facts |= {
             "sender": found.sender,
             "content": f"{found.update.kind.value} of A2A {found.update.origin}",
             "replay": retry if duplicate else f"new: {found.delivery_id or 'without an id'}",
             "task": found.task_id or "none",
-            "stored": "as before" if duplicate else "in the inbox",
+            "stored": "already in the inbox" if duplicate else "in the inbox",
         }
     return facts
 
 
 def _claims_of(headers: Headers) -> tuple[UnverifiedJwt, JwtClaims] | None:
-    """Return what a request's JWT states, proven or not; None where none can be read."""
+    """Return the claims of a request's JWT, verified or not; None if it has no readable JWT."""
     try:
         token = find_jwt(headers)
         if token is None:

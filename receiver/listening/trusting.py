@@ -1,6 +1,6 @@
-"""Whom `listen` trusts: the keys that were named, a key to try it with, and, if asked to, any key.
+"""The trusted senders of `listen`: those with the given keys, and one to try it with.
 
-Where any issuer or any key will do, the senders are made of what comes, by its issuer, so that the
+If any issuer or any key is accepted, a sender is made for each issuer that arrives, so that the
 receiver's own steps check everything else.
 """
 
@@ -28,33 +28,33 @@ _MOST_ISSUERS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySource:
-    """Whose signatures are believed."""
+    """Which signatures are accepted."""
 
-    jwks: str | None = None  # a JWK Set: an URL or a file; None for none
-    any_key: bool = False  # whoever signed, without a look at the signature
+    jwks: str | None = None  # a JWK Set: a URL or a file; None for none
+    any_key: bool = False  # whether any key is accepted: signatures are not checked
     issuer: str | None = None  # the `iss` to expect; None for any
     profile: SenderProfile = SenderProfile.STANDARD  # how senders sign
-    schemes: Schemes = field(default_factory=Schemes)  # which signatures must hold
+    schemes: Schemes = field(default_factory=Schemes)  # which signatures must be valid
 
     def for_issuer(self, issuer: str | None) -> KeySource:
-        """Return what is believed of an issuer: of whoever tries it, the JWT alone."""
+        """Return what is accepted of an issuer: only the JWT of `pushkit trigger`."""
         if issuer == TRIAL_ISSUER:
             return KeySource(any_key=self.any_key, issuer=issuer)
         return self
 
     @property
     def names_keys(self) -> bool:
-        """Whether there are keys to believe, besides the one to try it with."""
+        """Whether there are keys to trust, besides the one to try it with."""
         return self.any_key or self.jwks is not None
 
     @property
     def can_be_tried(self) -> bool:
-        """Whether there is room for the key to try it with: beside senders that name keys."""
+        """Whether a key to try it with can be trusted: not beside senders without keys."""
         return self.profile.signed and self.schemes.by_key
 
     @property
     def states_issuer(self) -> bool:
-        """Whether senders are told apart by their `iss`: those of the JWT."""
+        """Whether `iss` distinguishes the senders, as it does with the JWT."""
         by_jwt = Scheme.JWT in self.schemes.names
         return by_jwt and self.profile is SenderProfile.STANDARD
 
@@ -66,22 +66,22 @@ class KeySource:
 
 @dataclass(slots=True)
 class Trusting:
-    """The senders of a receiver that listens."""
+    """The trusted senders of `listen`, which may change with each request."""
 
-    source: KeySource  # whose signatures are believed
-    path: str  # where notifications arrive
-    token: str = field(repr=False)  # the token that was handed out
-    trial_key: VerificationKey  # a key of this machine's own, to try it with
+    source: KeySource  # which signatures are accepted
+    path: str  # of the webhook
+    token: str = field(repr=False)  # of the push config
+    trial_key: VerificationKey  # a key of this machine, to try it with
     _receiver: Receiver | None = None
     _any: SigningKey = field(default_factory=lambda: generate_key(Algorithm.ES256), repr=False)
     _issuers: list[str] = field(default_factory=list)
 
     def watch(self, receiver: Receiver) -> None:
-        """Change the senders of this receiver as issuers come."""
+        """Set the receiver whose senders change as new issuers arrive."""
         self._receiver = receiver
 
     def senders(self) -> list[TrustedSender]:
-        """Return the trusted senders, as they are at this moment."""
+        """Return the trusted senders at this moment."""
         source = self.source
         if not source.can_be_tried:
             return [self._agent("agent", None)]
@@ -98,16 +98,16 @@ class Trusting:
             return [trial]
         if not source.states_issuer:
             return [trial, self._agent("agent", None)]
-        # Until somebody has come, for a file that is read and a set that is fetched at the start.
+        # Until an issuer has arrived, a placeholder: so that the keys are loaded at the start.
         issuers = [source.issuer] if source.issuer else self._issuers or [_NOBODY_YET]
         names = ["agent", *(f"agent-{number}" for number in range(2, len(issuers) + 1))]
         return [trial, *map(self._agent, names, issuers)]
 
-    async def meet(self, headers: Headers) -> Headers:
-        """Make a sender of a new issuer, where any will do; return the headers to verify.
+    async def prepare(self, headers: Headers) -> Headers:
+        """Trust a new issuer, if any is accepted; return the headers to verify.
 
-        With any key, these are signed by a key of our own in place of whoever signed: the claims
-        stay, and everything that they say is checked.
+        If any key is accepted, their JWT is signed again with a key of our own: the claims stay,
+        and are checked.
         """
         source = self.source
         with contextlib.suppress(InboundError):
@@ -116,13 +116,13 @@ class Trusting:
                 return headers
             jwt = read_unverified(token)
             if jwt.issuer != TRIAL_ISSUER:
-                await self._admit(jwt.issuer)
+                await self._trust(jwt.issuer)
             if source.any_key:
                 again = at_once(sign_jwt(jwt.claims, self._any))
                 return Headers([(name, value.replace(token, again)) for name, value in headers])
         return headers
 
-    async def _admit(self, issuer: str | None) -> None:
+    async def _trust(self, issuer: str | None) -> None:
         source = self.source
         by_issuer = source.names_keys and source.states_issuer
         if not by_issuer or source.issuer or issuer is None or issuer in self._issuers:
