@@ -293,7 +293,7 @@ class PushSender:
                 await cancelled(task)
         if self._is_open:
             self._is_open = False
-            await self._worker.pump.finish(within=self.options.drain)
+            await self._worker.finish(within=self.options.drain)
             self._worker.retire()
         if self._alerts is not None:
             await self._alerts.stop()

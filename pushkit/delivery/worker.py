@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import secrets
@@ -33,6 +34,8 @@ from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
 
 _log = logging.getLogger("pushkit.delivery")
+
+_LAST_WRITES = 1.0  # seconds for the transactions that run when the worker ends
 
 
 class Worker:
@@ -115,6 +118,14 @@ class Worker:
         finally:
             self._is_running = self.slots.is_open = False
             await cancelled(listening)
+
+    async def finish(self, within: timedelta) -> None:
+        """Wait for the attempts that are made, and break off what is not done by then."""
+        # A transaction that still runs may store a delivery with a reservation, to be begun here.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WRITES):
+                await self._database.drain()
+        await self.pump.finish(within)
 
     def retire(self) -> None:
         """Release this worker's deliveries: other workers may take them over at once."""

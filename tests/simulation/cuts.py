@@ -434,7 +434,7 @@ CUTS = (
         "A sender that is stopped gives its attempts time.",
         "pushkit.delivery.sender",
         (
-            "await self._worker.pump.finish(within=self.options.drain)",
+            "await self._worker.finish(within=self.options.drain)",
             "await self._worker.pump.abandon()",
         ),
     ),

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 from aiohttp import web
 
@@ -47,7 +48,7 @@ from pushkit.errors import (
     UnsupportedVersionError,
 )
 from pushkit.outbox.states import DeliveryState
-from tests.eventually import DEADLINE
+from tests.eventually import DEADLINE, eventually
 from tests.pushkit.delivery.sides import write
 
 if TYPE_CHECKING:
@@ -598,6 +599,45 @@ async def test_close_meets_updates_that_still_come(senders: Senders, status: Mak
     reopened = await senders.open()
     assert len(await reopened.deliveries("task-1")) == len(stored)
     assert all(isinstance(result, NotifyResult | PushkitError) for result in results)
+
+
+async def test_close_delivers_what_is_just_being_stored_in_a_slot(
+    senders: Senders,
+    webhook: Webhook,
+    status: MakeStatus,
+    postgres_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pushkit.delivery.worker._LAST_WRITES", DEADLINE)
+    senders.database = postgres_dsn  # nobody could tell that its worker is gone
+    sender = await senders.open()
+    await sender.start()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    await webhook.until(lambda: len(webhook.received) == 1)
+
+    async def is_settled() -> bool:
+        return [d.state for d in await sender.deliveries("task-1")] == [DeliveryState.DELIVERED]
+
+    async def it_waits() -> bool:
+        return bool(await own.fetchval("SELECT COUNT(*) FROM pg_locks WHERE NOT granted"))
+
+    await eventually(is_settled)
+    own = await asyncpg.connect(postgres_dsn)
+    transaction = own.transaction()
+    await transaction.start()
+    await own.execute("LOCK TABLE pushkit_bodies IN SHARE MODE")
+    notifying = asyncio.create_task(sender.notify(status()))
+    await eventually(it_waits)
+    closing = asyncio.create_task(sender.close())
+    await asyncio.wait([closing], timeout=0.2)  # as far as it comes without
+    await transaction.rollback()
+    await asyncio.gather(notifying, closing)
+    await own.close()
+
+    second = await senders.open()
+    found = [d.state for d in await second.deliveries("task-1")]
+    assert found == [DeliveryState.DELIVERED] * 2
 
 
 # --- secrets -----------------------------------------------------------------------------------
