@@ -183,6 +183,8 @@ class Promises:
         """First arrivals of a subscription come in order."""
         if not is_first or row["id"] in self.wishes.brought_back:
             return
+        if row["state"] == "cancelled":  # withdrawn on its way: what comes later waits no more
+            return
         newest = self._newest.get(row["subscription_id"], 0)
         if row["seq"] < newest:
             self._world.violated(f"{row['id']} (seq {row['seq']}) came after seq {newest}")

@@ -395,6 +395,17 @@ def test_a_request_goes_out_beside_one_that_was_withdrawn_and_is_wanted_back(
     assert stage.world.violations
 
 
+def test_a_request_that_was_withdrawn_on_its_way_may_come_after_what_was_stored_since(
+    stage: Stage,
+) -> None:
+    stage.store("first", seq=1, state="cancelled")
+    stage.store("second", seq=2)
+    stage.arrive("second")
+    stage.arrive("first")
+
+    assert stage.world.violations == []
+
+
 def test_an_owner_with_more_slots_than_its_share_is_seen_also_by_what_it_withdrew(
     stage: Stage,
 ) -> None:
