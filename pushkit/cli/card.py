@@ -52,7 +52,7 @@ from pushkit.url import Url
 _T = TypeVar("_T")
 
 _SCHEMES: Final = ("https://", "http://")
-# The origin of a card in a file: keys on the command line are for the card that stands beside them.
+# Stands for the unknown origin of a card in a file, for which --key and --jwks apply as well.
 _ANYWHERE: Final = "https://card.invalid"
 
 
@@ -68,17 +68,17 @@ _ANYWHERE: Final = "https://card.invalid"
 def card() -> None:
     """Signed agent cards (A2A 1.0 §8.4): canonicalize, sign, verify, inspect.
 
-    A card is a file, - for standard input, or an https URL; a URL without path stands for the
-    well-known one.
+    A card is a file, - for standard input, or an https URL. A URL without a path gets the
+    well-known path.
     """
 
 
 @card.command("canonicalize", epilog=example("pushkit card canonicalize card.json | sha256sum"))
 @click.argument("target", metavar="FILE_OR_URL")
-@choice_option("--form", of=CardForm, default="spec")
+@choice_option("--form", of=CardForm, default="spec", help="The canonical form.")
 @allow_option
 def canonicalize_(target: str, form: CardForm, allow: tuple[str, ...]) -> None:
-    """Write the bytes that are signed, without a newline."""
+    """Write the bytes that a signature covers, without a newline."""
     found = canonicalize(read_card(_read(target, allow)), form)
     click.echo(found.payload, nl=False)
 
@@ -91,13 +91,13 @@ def canonicalize_(target: str, form: CardForm, allow: tuple[str, ...]) -> None:
     "forms",
     of=CardForm,
     multiple=True,
-    help="May be given several times.  [default: spec, and sdk where it leaves out nothing that"
-    " matters]",
+    help="A canonical form to sign; may be repeated.  [default: spec, and sdk if that leaves out"
+    " nothing that matters]",
 )
 @click.option(
     "--every-sdk",
     is_flag=True,
-    help="The forms that the verifiers of a2a-sdk 1.x and @a2a-js/sdk 1.x look for, and a2a-go's.",
+    help="Sign all forms that the verifiers of a2a-sdk 1.x, @a2a-js/sdk 1.x and a2a-go expect.",
 )
 @click.option("--jku", metavar="URL", help="Where the public keys are published.")
 @out_option
@@ -114,10 +114,10 @@ def sign(
 ) -> None:
     """Sign a card with the active key of a key file.
 
-    Signatures of that file's keys that the card has already are replaced; others stay.
+    Existing signatures of that file's keys are replaced; signatures of other keys stay.
     """
     if every_sdk and forms:
-        raise click.UsageError("--every-sdk goes without --form")
+        raise click.UsageError("expected either --every-sdk or --form")
     wanted = EVERY_SDK if every_sdk else forms or None
     signed = sign_card(_read(target, allow), key_file.ring(), wanted, now=utc_now(), jku=jku)
     for warning in signed.warnings:
@@ -136,18 +136,31 @@ def sign(
 )
 @click.argument("targets", metavar="FILE_OR_URL…", nargs=-1, required=True)
 @click.option(
-    "--key", "keys", multiple=True, type=PATH, help="A public key to trust: PEM, or a JWK Set."
+    "--key",
+    "keys",
+    multiple=True,
+    type=PATH,
+    help="A file with public keys to trust, PEM or a JWK Set; may be repeated.",
 )
-@click.option("--jwks", "jwks_urls", multiple=True, metavar="URL", help="A JWK Set to trust.")
+@click.option(
+    "--jwks",
+    "jwks_urls",
+    multiple=True,
+    metavar="URL",
+    help="The URL of a JWK Set to trust; may be repeated.",
+)
 @click.option(
     "--trust",
     "trust_file",
     type=PATH,
-    help="A TOML file with the keys that are trusted for each origin.",
+    help="A TOML file with the keys to trust for each origin.",
 )
-@click.option("--origin", metavar="URL", help="With --trust: where a card in a file comes from.")
+@click.option("--origin", metavar="URL", help="With --trust: the origin of a card in a file.")
 @choice_option(
-    "--admit", of=CardForm, multiple=True, help="A form that counts whatever it leaves out."
+    "--admit",
+    of=CardForm,
+    multiple=True,
+    help="Count signatures in this form whatever it leaves out; may be repeated.",
 )
 @at_option
 @allow_option
@@ -164,13 +177,13 @@ def verify(
     allow: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Verify cards against keys that you trust, and show what their signatures cover.
+    """Verify cards with keys that you trust, and show what is signed.
 
-    Strictly: a signature counts only if it covers everything that matters. `kid` and `jku` in a
-    card select among the keys that you named, and nothing is fetched because a card says so. Exit
-    status 0 if every card is verified, 1 if not.
+    A signature counts only if it covers everything that matters. `kid` and `jku` in a card only
+    select among the keys that you trust; no URL in a card is fetched. The exit status is 0 if every
+    card is verified, else 1.
     """
-    _require_sense(targets, keys or jwks_urls, trust_file, origin)
+    _check_options(targets, keys or jwks_urls, trust_file, origin)
     origins = load_card_trust(trust_file) if trust_file else _origins_of(targets, keys, jwks_urls)
     now, policy = at or utc_now(), CardPolicy(admit=frozenset(admit))
 
@@ -181,39 +194,39 @@ def verify(
         [target] = targets
         where = card_url(target) if _is_url(target) else origin or _ANYWHERE
         if not trust.knows(where):
-            told = f"nothing is trusted for {Url.parse(where).origin}, only for"
-            click.echo(f"{trust_file}: {told} {', '.join(origins) or 'nobody'}", err=True)
+            found = f"no keys are trusted for {Url.parse(where).origin}, only for"
+            click.echo(f"{trust_file}: {found} {', '.join(origins) or 'no origin'}", err=True)
         trusted = await trust.keys_for(where)
         return verify_card(await _load(target, transport), trusted, now=now, policy=policy)
 
-    found = _with_transport(allow, check)
-    if isinstance(found, CardSummary):
-        _tell(summary_document(found), summary_lines(found), as_json=as_json)
-        sys.exit(0 if found.all_verified else 1)
-    _tell(verdict_document(found), verdict_lines(found), as_json=as_json)
-    sys.exit(0 if found.verified else 1)
+    result = _with_transport(allow, check)
+    if isinstance(result, CardSummary):
+        _print(summary_document(result), summary_lines(result), as_json=as_json)
+        sys.exit(0 if result.all_verified else 1)
+    _print(verdict_document(result), verdict_lines(result), as_json=as_json)
+    sys.exit(0 if result.verified else 1)
 
 
-def _require_sense(
+def _check_options(
     targets: tuple[str, ...], given: tuple[object, ...], trust_file: Path | None, origin: str | None
 ) -> None:
     files = not all(map(_is_url, targets))
     if trust_file is None and not given:
-        raise click.UsageError("nothing to trust: give --key, --jwks or --trust")
+        raise click.UsageError("no keys to trust: expected --key, --jwks or --trust")
     if trust_file is not None and given:
-        raise click.UsageError("--trust goes without --key and --jwks")
+        raise click.UsageError("expected either --trust, or --key and --jwks")
     if trust_file is not None and origin is None and files:
-        raise click.UsageError("--trust: of a card in a file, --origin says where it comes from")
+        raise click.UsageError("--trust: a card in a file needs --origin")
     if origin is not None and (trust_file is None or not files):
-        raise click.UsageError("--origin goes with --trust, and with a card in a file")
+        raise click.UsageError("--origin is only for --trust and a card in a file")
     if len(targets) > 1 and files:
-        raise click.UsageError("several cards at once: expected URLs")
+        raise click.UsageError("several cards: expected URLs only, found a file")
 
 
 def _origins_of(
     targets: tuple[str, ...], keys: tuple[Path, ...], jwks_urls: tuple[str, ...]
 ) -> dict[str, OriginTrust]:
-    """Trust what the command line names, for the cards that it names."""
+    """Return trust in the keys of the command line, for all of its cards."""
     given = OriginTrust(
         keys=tuple(TrustedKey(key=key) for path in keys for key in load_public_keys(path)),
         jwks_urls=jwks_urls,
@@ -227,16 +240,19 @@ def _origins_of(
 @allow_option
 @json_option
 def inspect(target: str, allow: tuple[str, ...], as_json: bool) -> None:
-    """Show a card's signatures, and what each form would leave out; nothing is verified."""
+    """Show the signatures and forms of a card, without verifying it.
+
+    For each form, the table shows which parts of the card it leaves out.
+    """
     found = Inspection.of(read_card(_read(target, allow)))
-    _tell(inspection_document(found), inspection_lines(found), as_json=as_json)
+    _print(inspection_document(found), inspection_lines(found), as_json=as_json)
 
 
-def _tell(document: JsonObject, lines: list[str], *, as_json: bool) -> None:
+def _print(document: JsonObject, lines: list[str], *, as_json: bool) -> None:
     click.echo(json.dumps(document, indent=2) if as_json else "\n".join(lines))
 
 
-# --- where cards come from ---------------------------------------------------------------------
+# --- loading cards -----------------------------------------------------------------------------
 
 
 def _is_url(target: str) -> bool:
@@ -250,7 +266,7 @@ def _read(target: str, allow: tuple[str, ...]) -> bytes:
 async def _load(target: str, transport: Transport) -> bytes:
     if _is_url(target):
         return await fetch_card(transport, card_url(target))
-    # One byte more than a card may have: enough to be refused for its size.
+    # One byte above the limit is enough for the card to be refused for its size.
     try:
         with click.open_file(target, "rb") as file:
             content: bytes = file.read(MAX_CARD_BYTES + 1)

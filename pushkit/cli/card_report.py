@@ -1,4 +1,4 @@
-"""How `pushkit card` tells what it found: for people in colour, for programs in JSON."""
+"""The reports of `pushkit card`: lines for people, JSON documents for programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def verdict_lines(verdict: CardVerdict) -> list[str]:
     """Return the report on one card."""
     lines = [_headline(verdict)]
     lines += [f"  {n}. {_signature_line(entry)}" for n, entry in enumerate(verdict.signatures, 1)]
-    lines += [painted(f"warning: {_shown(said, 1000)}", "yellow") for said in verdict.warnings]
+    lines += [painted(f"warning: {_shown(each, 1000)}", "yellow") for each in verdict.warnings]
     if verdict.best is not None and verdict.fields:
         fields = verdict.fields
         rows = [(_shown(each.path), _COVERAGE[each.coverage], each.reason) for each in fields]
@@ -74,7 +74,7 @@ def summary_document(summary: CardSummary) -> JsonObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What a card says about itself, and what could be signed of it. Nothing is verified."""
+    """The unverified claims of a card, and its canonical forms."""
 
     card: JsonObject
     signatures: tuple[CardSignature | InvalidSignatureError, ...]
@@ -82,7 +82,7 @@ class Inspection:
 
     @classmethod
     def of(cls, card: JsonObject) -> Inspection:
-        """Look at a card. Raises MalformedCardError: its signatures are no list."""
+        """Inspect a card. Raises MalformedCardError: `signatures` is not a list."""
         return cls(
             card=card,
             signatures=tuple(read_signatures(card)),
@@ -93,7 +93,7 @@ class Inspection:
 def inspection_lines(found: Inspection) -> list[str]:
     """Return the report on a card that is not verified."""
     name, version = (_shown(str(found.card.get(member, "-"))) for member in ("name", "version"))
-    lines = [f"card         {name}, version {version}; nothing of this is verified"]
+    lines = [f"card         {name}, version {version}; not verified"]
     lines += [f"signature {n}  {_claims(entry)}" for n, entry in enumerate(found.signatures, 1)]
     if not found.signatures:
         lines.append("signatures   none")
@@ -102,7 +102,7 @@ def inspection_lines(found: Inspection) -> list[str]:
 
 
 def inspection_document(found: Inspection) -> JsonObject:
-    """Return what a card says about itself, for programs."""
+    """Return the inspection of a card, for programs."""
     return {
         "name": found.card.get("name"),
         "version": found.card.get("version"),
@@ -122,10 +122,10 @@ def _claims(entry: CardSignature | InvalidSignatureError) -> str:
     if isinstance(entry, InvalidSignatureError):
         return f"malformed: {_shown(str(entry))}"
     facts = {"alg": entry.algorithm, **document(entry, "kid typ jku form")}
-    told = ", ".join(
+    claims = ", ".join(
         f"{name} {_shown(str(fact))}" for name, fact in facts.items() if fact is not None
     )
-    return "; ".join((told, *entry.notes))
+    return "; ".join((claims, *entry.notes))
 
 
 def _claims_document(entry: CardSignature | InvalidSignatureError) -> JsonObject:
@@ -157,12 +157,12 @@ def _headline(verdict: CardVerdict) -> str:
 
 
 def _signature_line(entry: SignatureVerdict) -> str:
-    who = f"{entry.algorithm or '-'} kid {_shown(entry.kid or '-')}"
+    key = f"{entry.algorithm or '-'} kid {_shown(entry.kid or '-')}"
     if entry.accepted and entry.key is not None:
         source = entry.key.jwks_url or "a pinned key"
         stated = "" if entry.stated else ", which it does not state"
-        return f"{who}: holds in the form {entry.form}{stated}, under {source}"
-    return f"{who}: {_shown(entry.reason, 1000)}"
+        return f"{key}: holds in the form {entry.form}{stated}, under {source}"
+    return f"{key}: {_shown(entry.reason, 1000)}"
 
 
 def _signature_document(entry: SignatureVerdict) -> JsonObject:
@@ -181,6 +181,6 @@ def _uncovered_document(entry: Uncovered) -> JsonObject:
 
 
 def _shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
-    """Return what a stranger wrote so that it moves no cursor, and stays on its line."""
+    """Return untrusted text on one line, without control characters, and shortened."""
     plain = in_a_line(text).replace("\t", " ")
     return plain if len(plain) <= characters else plain[: characters - 1] + "…"

@@ -1,4 +1,4 @@
-"""`pushkit dashboard`: the outbox in a browser, on a listener of its own."""
+"""`pushkit dashboard`: serves a dashboard of the outbox."""
 
 from __future__ import annotations
 
@@ -38,13 +38,15 @@ if TYPE_CHECKING:
 @database_option
 @dashboard_options(listen="127.0.0.1:8090", variable="PUSHKIT_DASHBOARD_TOKEN")
 @key_file_options("The key file, to show the states of its keys.", default=None)
-@variable_option("--issuer", envvar="PUSHKIT_ISSUER", help="`iss`, to show requests whole.")
+@variable_option(
+    "--issuer", envvar="PUSHKIT_ISSUER", help="The `iss` of the sender, to show complete requests."
+)
 def dashboard(
     *, database: str, options: DashboardOptions, key_file: KeyFile | None, issuer: str | None
 ) -> None:
-    """Serve a dashboard of the outbox, until SIGTERM or Ctrl-C.
+    """Serve a dashboard of the outbox until SIGTERM or Ctrl-C.
 
-    Without a token it is for this machine alone, and for reading alone.
+    Without a token, it can only be read, and only from this machine.
     """
     try:
         from pushkit.dashboard.app import dashboard_app
@@ -55,10 +57,10 @@ def dashboard(
     keys = FileKeySource(key_file.path, key_file.passphrase) if key_file else None
 
     @contextlib.asynccontextmanager
-    async def over_the_outbox(access: DashboardAccess) -> AsyncIterator[Site]:
+    async def open_site(access: DashboardAccess) -> AsyncIterator[Site]:
         vault = Vault(SecretKeys.from_environment())
-        how = Access.WRITE if access.allow_actions else Access.READ
-        async with opened(open_outbox(location), how) as outbox:
+        mode = Access.WRITE if access.allow_actions else Access.READ
+        async with opened(open_outbox(location), mode) as outbox:
             yield dashboard_app(
                 OutboxAdmin(outbox, vault=vault),
                 SubscriptionAdmin(outbox, vault=vault),
@@ -67,4 +69,4 @@ def dashboard(
                 issuer=issuer,
             )
 
-    run_dashboard(options, over_the_outbox, say=click.echo)
+    run_dashboard(options, open_site, say=click.echo)

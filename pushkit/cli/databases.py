@@ -1,4 +1,4 @@
-"""An outbox that commands look at, or change."""
+"""The outbox that a command reads or changes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ database_option = variable_option(
 
 
 def checked_database(location: str) -> str:
-    """Return the location of an outbox. Raises ConfigError: no file is there, and it is no DSN."""
-    # A mistyped path is no empty outbox.
+    """Return the location of an outbox. Raises ConfigError: neither a file nor a DSN."""
+    # A mistyped path must not create an empty outbox.
     if is_file(location) and not Path(location).exists():
-        raise ConfigError("--database: there is no such file, and it is no PostgreSQL DSN")
+        raise ConfigError("--database: there is no such file, and it is not a PostgreSQL DSN")
     return location
 
 
@@ -40,7 +40,7 @@ class Outbox(OperatedDatabase[A]):
     """The outbox of `--database`."""
 
     def change(self, work: Callable[[A], Awaitable[R]]) -> R:
-        """Do what writes, logged if asked for. Raises ConfigError: an unknown format of logs."""
+        """Run `work` for writing; log if `PUSHKIT_LOG_FORMAT` is set. Raises ConfigError."""
         if (log_format := os.environ.get(_LOG_FORMAT_VARIABLE)) is not None:
             if log_format not in set(LogFormat):
                 known = " or ".join(LogFormat)
@@ -50,9 +50,9 @@ class Outbox(OperatedDatabase[A]):
 
 
 def outbox_option(admin: Callable[[Database], A]) -> OptionDecorator:
-    """`--database`: an outbox that is there, by what operators have of it, as `outbox`."""
+    """Add `--database` for an existing outbox, as `outbox`; `admin` makes its interface."""
 
-    def found(database: str) -> Outbox[A]:
+    def make(database: str) -> Outbox[A]:
         return Outbox(lambda: open_outbox(checked_database(database)), admin)
 
-    return gathered("outbox", found, database=database_option)
+    return gathered("outbox", make, database=database_option)

@@ -1,6 +1,6 @@
-"""The file of `pushkit worker --destinations`: where may be posted to, and with what credentials.
+"""Reads the file of `pushkit worker --destinations`: destination rules, proxy and credentials.
 
-Secrets stand in the environment (`client_secret_env`) or in their own files (`client_secret_file`).
+Secrets are in the environment (`client_secret_env`) or in separate files (`client_secret_file`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 class _Table(BaseModel, extra="forbid", hide_input_in_errors=True):
     @model_validator(mode="after")
     def _can_be_built(self, info: ValidationInfo) -> Self:
-        """See here, where the place in the file is known, whether its parts go together."""
+        """Check the table as a whole here, where its location in the file is known."""
         try:
             self.build(info.context or Path())
         except ConfigError as exc:
@@ -40,7 +40,7 @@ class _Table(BaseModel, extra="forbid", hide_input_in_errors=True):
         return self
 
     def build(self, base: Path) -> object:
-        """Return what it describes; paths in it are relative to a folder. Raises ConfigError."""
+        """Return what the table describes; its paths are relative to `base`. Raises ConfigError."""
         raise NotImplementedError
 
 
@@ -72,8 +72,8 @@ class _OAuth(_Table):
         secret = _secret(base, "client_secret", self.client_secret_env, self.client_secret_file)
         if secret is None:
             raise ConfigError("expected client_secret_env or client_secret_file")
-        told = self.model_dump(exclude={"client_secret_env", "client_secret_file"})
-        return OAuthClient(client_secret=secret, **told)
+        settings = self.model_dump(exclude={"client_secret_env", "client_secret_file"})
+        return OAuthClient(client_secret=secret, **settings)
 
 
 class _Credentials(_Table):
@@ -107,8 +107,8 @@ class _Credentials(_Table):
             return None
         if self.scheme is None or secret is None:
             raise ConfigError(
-                f"{masked_url(self.origin)}: expected scheme, and credentials_env or"
-                " credentials_file, together"
+                f"{masked_url(self.origin)}: expected scheme together with credentials_env or"
+                " credentials_file"
             )
         return Authentication(schemes=(self.scheme,), credentials=secret)
 
@@ -116,7 +116,7 @@ class _Credentials(_Table):
         variable, file = self.client_key_password_env, self.client_key_password_file
         if self.client_certificate is None:
             if self.client_key or variable or file:
-                raise ConfigError("client_certificate: expected beside its key")
+                raise ConfigError("client_certificate: expected together with its key")
             return None
         return ClientCertificate(
             certificate=base / self.client_certificate,
@@ -158,18 +158,17 @@ _KNOWN = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationsFile:
-    """What such a file says, in the words of `SenderOptions`."""
+    """The settings of such a file."""
 
-    # Arguments of `SenderOptions`; it holds secrets.
-    options: Mapping[str, Any] = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)  # arguments of `SenderOptions`, with secrets
 
 
 def load_destinations(path: Path) -> DestinationsFile:
     """Read the file; paths in it are relative to its directory.
 
     Raises:
-        ConfigError: `file:line: member: what was expected`, one line per mistake. No message
-            repeats a value of the file, which may be a secret.
+        ConfigError: `file:line: member: …`, one line per mistake. No message repeats a value of the
+            file, which may be a secret.
     """
     try:
         text = path.read_text("utf-8")
@@ -187,7 +186,7 @@ def load_destinations(path: Path) -> DestinationsFile:
 
 def _placed(path: Path, text: str, where: Location, says: str) -> str:
     member, _, rest = says.partition(": ")
-    while rest and member in _KNOWN:  # what is built says which member is wrong
+    while rest and member in _KNOWN:  # errors of `build` begin with the member
         where, says = (where if where[-1:] == (member,) else (*where, member)), rest
         member, _, rest = says.partition(": ")
     named = f"{name_of(where)}: {says}" if where else says
@@ -204,7 +203,7 @@ def _secret(base: Path, name: str, variable: str | None, file: Path | None) -> s
     if variable is not None:
         secret = os.environ.get(variable)
         if not secret:
-            # What is no name may be the secret itself, in the wrong place.
+            # Something that is not a name of a variable may be the secret itself.
             named = f" {variable}" if _VARIABLE.fullmatch(variable) else " of that name"
             raise ConfigError(f"{name}_env: the variable{named} is not set")
         return secret

@@ -38,8 +38,8 @@ _algorithm_option = click.option(
 @click.group(
     epilog=example(
         "pushkit keys new keys.json          # the first key signs at once",
-        "pushkit keys import agent.pem       # one that you have already",
-        "pushkit keys rotate                 # publishes the next, which signs later",
+        "pushkit keys import agent.pem       # an existing key",
+        "pushkit keys rotate                 # publishes the next key, which signs later",
         "pushkit keys list",
         "pushkit keys export > jwks.json     # public members only",
     )
@@ -61,11 +61,11 @@ def keys() -> None:
 def new(
     file: Path | None, key_file: KeyFile, algorithm: Algorithm | None, max_age_seconds: int | None
 ) -> None:
-    """Make a key file, or publish one more key in it.
+    """Make a key file, or add a key to an existing one.
 
-    The first key of a new file signs at once. In a file that exists, the new key is pending: it is
-    published, and `rotate` lets it sign. The first key of another algorithm is scheduled; `use`
-    lets it sign in place of the one before.
+    The first key of a new file signs at once. In an existing file, the new key is pending: it is
+    published, and `rotate` makes it sign. The first key of another algorithm is scheduled; `use`
+    makes it sign in place of the previous key.
     """
     key_file = replace(key_file, path=file or key_file.path)
     if not key_file.path.exists():
@@ -74,10 +74,10 @@ def new(
             KeyRing.create(utc_now(), algorithm or Algorithm.ES256, max_age=max_age)
         )
     elif max_age_seconds is not None:
-        raise click.UsageError(f"--max-age is for a new file, and {key_file.path} exists")
+        raise click.UsageError(f"--max-age is only for a new file, but {key_file.path} exists")
     else:
         ring = key_file.update(lambda ring: ring.add(utc_now(), algorithm))
-    _tell(ring, ring.keys[-1], utc_now())
+    _print_key(ring, ring.keys[-1], utc_now())
 
 
 @keys.command(
@@ -89,9 +89,9 @@ def new(
 @click.argument("pem", type=FILE)
 @key_file_options()
 @_algorithm_option
-@click.option("--kid", help="The key's name, as verifiers know it.  [default: its thumbprint]")
+@click.option("--kid", help="The `kid` under which verifiers know it.  [default: its thumbprint]")
 @click.option(
-    "--pem-passphrase-file", type=FILE, help="A file with the passphrase of PEM, if it has one."
+    "--pem-passphrase-file", type=FILE, help="A file with the passphrase of an encrypted PEM."
 )
 def import_(
     *,
@@ -101,17 +101,17 @@ def import_(
     kid: str | None,
     pem_passphrase_file: Path | None,
 ) -> None:
-    """Take a private key in PEM into the key file, or make one of it.
+    """Import a private key in PEM into a key file, new or existing.
 
-    As with `new`, the first key of a new file signs at once, and one more is pending. PEM itself is
-    no longer needed.
+    As with `new`, the first key of a new file signs at once, and further keys are pending. The PEM
+    file is no longer needed afterwards.
     """
     key = _imported(pem, pem_passphrase_file, kid, algorithm)
     if key_file.path.exists():
         ring = key_file.update(lambda ring: ring.add(utc_now(), key=key))
     else:
         ring = key_file.create(KeyRing.create(utc_now(), key=key))
-    _tell(ring, ring.keys[-1], utc_now())
+    _print_key(ring, ring.keys[-1], utc_now())
 
 
 def _imported(
@@ -126,7 +126,7 @@ def _imported(
     except OSError as exc:
         raise KeyFileError(f"{pem}: {exc.strerror}") from exc
     if others_read:
-        click.echo(f"warning: others may read {pem}; delete it, or chmod 600", err=True)
+        click.echo(f"warning: other users can read {pem}: delete it, or chmod 600", err=True)
     return found
 
 
@@ -136,8 +136,8 @@ def _imported(
 def list_(key_file: KeyFile, as_json: bool) -> None:
     """List the keys with their states, and which one signs.
 
-    Of several algorithms one signs, unless a subscription asks for another: see `use`. A key
-    retires when it is no longer published, a while after it stopped signing.
+    The active key of one algorithm signs, see `use`, except for subscriptions that ask for another
+    algorithm. A key retires, and is no longer published, a while after it stopped signing.
     """
     ring = key_file.ring()
     now = utc_now()
@@ -151,16 +151,16 @@ def list_(key_file: KeyFile, as_json: bool) -> None:
 @keys.command(epilog=example("pushkit keys rotate"))
 @key_file_options()
 @_algorithm_option
-@click.option("--now", "activate_now", is_flag=True, help="Let the next key sign at once.")
+@click.option("--now", "activate_now", is_flag=True, help="Make the next key sign at once.")
 @click.option("--force", is_flag=True, help="With --now: even if receivers may not know it yet.")
 def rotate(key_file: KeyFile, algorithm: Algorithm | None, activate_now: bool, force: bool) -> None:
-    """Let the next key take over, once every receiver knows it.
+    """Make the next key sign as soon as every receiver knows it.
 
-    Takes the oldest pending key, or makes one. Keys that ended more than 30 days ago are dropped
-    from the file.
+    The next key is the oldest pending one, or a new one. Keys that ended more than 30 days ago are
+    deleted from the file.
     """
     if force and not activate_now:
-        raise click.UsageError("--force goes with --now")
+        raise click.UsageError("--force is only for --now")
     now = utc_now()
 
     def change(ring: KeyRing) -> KeyRing:
@@ -168,12 +168,12 @@ def rotate(key_file: KeyFile, algorithm: Algorithm | None, activate_now: bool, f
         return rotated.forget_retired(now)
 
     ring = key_file.update(change)
-    _tell(ring, ring.keys[-1], now)
+    _print_key(ring, ring.keys[-1], now)
 
 
 @keys.command(
     epilog=example(
-        "pushkit keys new --alg ES256         # beside the RS256 key that signs",
+        "pushkit keys new --alg ES256         # in addition to the RS256 key that signs",
         "pushkit keys use ES256               # once it is active",
     )
 )
@@ -182,15 +182,15 @@ def rotate(key_file: KeyFile, algorithm: Algorithm | None, activate_now: bool, f
 def use(algorithm: Algorithm, key_file: KeyFile) -> None:
     """Sign with the key of the algorithm ALG from now on.
 
-    The key that signed before stays as it is: for subscriptions that ask for its algorithm, and
-    published for what it signed. Revoke it when nobody needs it.
+    The previous key stays active for subscriptions that ask for its algorithm, and stays published.
+    Revoke it when it is no longer needed.
     """
     now = utc_now()
     ring = key_file.update(lambda ring: ring.use(algorithm, now))
     click.echo(f"{algorithm} key {ring.active_key(now).kid} signs from now on")
 
 
-# A thumbprint may begin with a hyphen, and is no option.
+# A thumbprint may begin with a hyphen, and must not be read as an option.
 @keys.command(
     context_settings={"ignore_unknown_options": True},
     epilog=example("pushkit keys revoke rEltOPXl-8jZfn0NbO5yMzHDi5e-WdjzkrFUUcp6oIE"),
@@ -200,15 +200,15 @@ def use(algorithm: Algorithm, key_file: KeyFile) -> None:
 def revoke(kid: str, key_file: KeyFile) -> None:
     """Withdraw the key KID at once.
 
-    It is not published any more; receivers stop trusting it when their cached set ends. If it was
-    signing, the next pending key takes its place, or a new one.
+    The key is no longer published; receivers stop trusting it when their cached JWK Set expires. If
+    it was signing, the next pending key replaces it, or a new one.
     """
     now = utc_now()
     ring = key_file.update(lambda ring: ring.revoke(kid, now))
     click.echo(f"revoked {kid}; receivers may trust it for another {ring.max_age}")
     last = ring.keys[-1]
     if last.activates_at == now and ring.state(last.kid, now) is KeyState.ACTIVE:
-        _tell(ring, last, now)
+        _print_key(ring, last, now)
 
 
 @keys.command(epilog=example("pushkit keys export --out public/.well-known/jwks.json"))
@@ -222,7 +222,7 @@ def revoke(kid: str, key_file: KeyFile) -> None:
     help="A JWK Set, or public keys in PEM.",
 )
 def export(key_file: KeyFile, out: Path | None, format_: str) -> None:
-    """Write the published public keys, as a JWK Set or as PEM."""
+    """Write the published public keys as a JWK Set or PEM."""
     ring, now = key_file.ring(), utc_now()
     if format_ == "jwks":
         write_out(out, jwks_document(ring, now) + b"\n")
@@ -230,7 +230,7 @@ def export(key_file: KeyFile, out: Path | None, format_: str) -> None:
         write_out(out, b"".join(public_pem(entry.key) for entry in ring.published(now)))
 
 
-def _tell(ring: KeyRing, entry: RingKey, now: datetime) -> None:
+def _print_key(ring: KeyRing, entry: RingKey, now: datetime) -> None:
     state = ring.state(entry.kid, now)
     click.echo(f"{entry.algorithm} key {entry.kid} is {state}{_when(entry, state)}")
     if entry.algorithm is not ring.default_algorithm:
@@ -250,7 +250,7 @@ def _when(entry: RingKey, state: KeyState) -> str:
     if state is not KeyState.PENDING:
         return ""
     if entry.activates_at is None:
-        return "; `pushkit keys rotate` lets it sign"
+        return "; `pushkit keys rotate` makes it sign"
     return f" and signs from {moment(entry.activates_at)}"
 
 

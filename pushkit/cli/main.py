@@ -10,7 +10,7 @@ import click
 from pushkit.terminal.command import LazyGroup, run_command
 from pushkit.version import __version__
 
-_ELSEWHERE = "pushkit.commands"
+_ENTRY_POINTS = "pushkit.commands"
 _OWN = (
     *("card", "dashboard", "keys", "migrate", "outbox", "replay", "secrets", "send"),
     *("subscriptions", "trigger", "verify", "worker"),
@@ -18,35 +18,35 @@ _OWN = (
 
 
 class _Commands(LazyGroup):
-    """Our own commands, and those that other packages offer by an entry point.
+    """The commands of this package, and those that other packages add by an entry point.
 
-    The receiver offers some, and nothing here may import it.
+    The receiver adds some that way, because this package must not import it.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names."""
-        return sorted({*super().list_commands(ctx), *entry_points(group=_ELSEWHERE).names})
+        """Return the names of all commands."""
+        return sorted({*super().list_commands(ctx), *entry_points(group=_ENTRY_POINTS).names})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by its name."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        for offered in entry_points(group=_ELSEWHERE, name=cmd_name):
+        for entry_point in entry_points(group=_ENTRY_POINTS, name=cmd_name):
             try:
-                command = offered.load()
+                command = entry_point.load()
             except ImportError as exc:
-                raise click.ClickException(_why_not(offered.module, exc)) from exc
+                raise click.ClickException(_import_error(entry_point.module, exc)) from exc
             return command if isinstance(command, click.Command) else None
         return None
 
 
-def _why_not(module: str, exc: ImportError) -> str:
+def _import_error(module: str, exc: ImportError) -> str:
     package = module.partition(".")[0]
     found = getattr(sys.modules.get(package), "__file__", None)
     if found is None or hasattr(sys.modules[package], "__path__"):
         return f"{module} cannot be imported: {exc}"
-    return f"{found} hides the package `{package}`, whose command this is: give it another name"
+    return f"{found} hides the package `{package}`, which has this command: rename the file"
 
 
 @click.group(

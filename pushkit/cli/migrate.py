@@ -1,4 +1,4 @@
-"""`pushkit migrate`: an outbox of an earlier version, brought up to date before anything starts."""
+"""`pushkit migrate`: migrates an outbox before senders and workers start."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from pushkit.terminal.output import example
 @database_option
 @check_option
 def migrate(*, database: str, check: bool) -> None:
-    """Bring the outbox to this version's schema, or make it, as a sender or worker that starts.
+    """Create the outbox, or migrate it to this version's schema.
 
-    docs/migrations.md says what may run meanwhile, and what a downgrade does.
+    A sender or worker does the same when it starts. See docs/migrations.md for what may run
+    meanwhile, and for downgrades.
     """
     migrate_database(open_outbox(database), check=check)

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what a command gets of them."""
+"""Options that several commands of `pushkit` share."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from pushkit.terminal.toml_places import did_you_mean
 from pushkit.url import Url
 from pushkit.variables import secret_variable
 
-_PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - where it is, not what
+_PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - the name of the variable
 
 
-# --- what many commands have --------------------------------------------------------------------
+# --- files, times and keys ----------------------------------------------------------------------
 
-out_option = click.option("--out", type=PATH, help="A file to write.")
+out_option = click.option("--out", type=PATH, help="The file to write.  [default: standard output]")
 
 
 def write_out(out: Path | None, content: bytes) -> None:
-    """Write to the file of `out_option`, or without one to standard output."""
+    """Write to the file of `out_option`, or to standard output if it is None."""
     if out is None:
         click.echo(content, nl=False)
         return
@@ -55,7 +55,7 @@ at_option = click.option(
     "--at",
     type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"]),
     callback=read_by(lambda at: at.replace(tzinfo=at.tzinfo or UTC)),
-    help="The moment to verify for, in UTC.  [default: now]",
+    help="Verify as of this time, in UTC.  [default: now]",
 )
 _passphrase_option = click.option(
     "--passphrase-file",
@@ -89,7 +89,7 @@ class KeyFile:
 def key_file_options(
     says: str = "The key file.", default: Path | None = Path("keys.json")
 ) -> OptionDecorator:
-    """`--keys` and `--passphrase-file`: a `key_file`, None if none is named by default either."""
+    """Add `--keys` and `--passphrase-file`, as `key_file`: None without a file and a default."""
     keys = variable_option("--keys", type=PATH, default=default, envvar="PUSHKIT_KEYS", help=says)
     return gathered("key_file", _key_file, keys=keys, passphrase_file=_passphrase_option)
 
@@ -119,18 +119,18 @@ def read_passphrase(file: Path | None) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigningGiven:
-    """Which signatures notifications carry. Unlike `Signing`, it can go to another process."""
+    """Which signatures notifications carry. Unlike `Signing`, it can be pickled."""
 
     schemes: tuple[Scheme, ...]
     webhook_secrets: tuple[str, ...] = field(repr=False)
 
     def read(self) -> Signing:
-        """Return how to sign. Raises ConfigError: these schemes and secrets do not go together."""
+        """Return the `Signing`. Raises ConfigError: the schemes and secrets do not fit together."""
         return Signing(schemes=self.schemes, webhook_secrets=self.webhook_secrets)
 
 
 def scheme_option(says: str) -> OptionDecorator:
-    """`--scheme`, several times."""
+    """Add `--scheme`, which may be repeated, as `schemes`."""
     return choice_option(
         "--scheme", "schemes", of=Scheme, multiple=True, default=[Scheme.JWT.value], help=says
     )
@@ -143,14 +143,14 @@ def _signing(schemes: tuple[Scheme, ...], secrets_file: Path | None) -> SigningG
 signing_options = gathered(
     "signing",
     _signing,
-    schemes=scheme_option("A signature that notifications carry; may stand several times."),
+    schemes=scheme_option("A signature that notifications carry; may be repeated."),
     secrets_file=variable_option(
         "--webhook-secrets-file",
         "secrets_file",
         type=FILE,
         envvar="PUSHKIT_WEBHOOK_SECRETS_FILE",
-        help="For standard-webhooks: a file with a whsec_… or whsk_… per line, several while one"
-        " is being replaced. These signatures name no audience.",
+        help="For standard-webhooks: a file with a whsec_… or whsk_… per line; several while a"
+        " secret is being replaced. These signatures name no audience.",
     ),
 )
 
@@ -168,7 +168,7 @@ def _error_code(value: str) -> str:
 
 
 def _origin(value: str) -> str:
-    """Read a destination as it is stored: in lower case, with its port."""
+    """Return an origin as it is stored: in lower case, with its port."""
     try:
         return Url.parse(value).origin
     except InvalidUrlError as exc:
@@ -176,25 +176,27 @@ def _origin(value: str) -> str:
 
 
 _FILTERS: Final = {
-    "tenant": click.option("--tenant", help="Of this tenant."),
-    "owner": click.option("--owner", help="Of this owner."),
-    "task_id": click.option("--task", "task_id", help="Of this task."),
+    "tenant": click.option("--tenant", help="Only those of this tenant."),
+    "owner": click.option("--owner", help="Only those of this owner."),
+    "task_id": click.option("--task", "task_id", help="Only those of this task."),
     "subscription_id": click.option(
-        "--subscription", "subscription_id", help="Of this subscription."
+        "--subscription", "subscription_id", help="Only those of this subscription."
     ),
     "origin": click.option(
-        "--origin", callback=read_by(_origin), help="To this destination: https://host[:port]."
+        "--origin",
+        callback=read_by(_origin),
+        help="Only those to this destination: https://host[:port].",
     ),
     "error": click.option(
         "--error",
         callback=read_by(_error_code),
-        help="Whose last error has this code: `pushkit outbox errors` lists them.",
+        help="Only those whose last error has this code, see `pushkit outbox errors`.",
     ),
 }
 
 
 def filter_options(kind: Callable[..., object], **more: OptionDecorator) -> OptionDecorator:
-    """What a filter of this kind knows, and more of its members: the filter as `wanted`."""
+    """Add the options of a filter of this kind, and `more` of its members, as `wanted`."""
     known = inspect.signature(kind).parameters
     options = {name: option for name, option in _FILTERS.items() if name in known}
     return gathered("wanted", kind, **more, **options)

@@ -1,4 +1,4 @@
-"""`pushkit outbox`: dead letters and everything else that is in a sender's outbox."""
+"""`pushkit outbox`: shows and changes the deliveries in a sender's outbox."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pushkit.terminal.options import Page, age_option, choice_option, page_optio
 from pushkit.terminal.output import columns, document, example, harmless, lines_of, table_of
 
 _FINISHED = (DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD)
-_SEALED = "(sealed with a secret key that is not here)"
+_SEALED = "(encrypted with a secret key that this command does not have)"
 
 
 _COLUMNS: Final = columns(
@@ -54,14 +54,20 @@ outbox_of_operators = outbox_option(_admin_of)
     ),
 )
 def outbox() -> None:
-    """Look at an outbox, send again or at once, clean up. Safe beside running workers."""
+    """Inspect an outbox, send deliveries again, and clean up.
+
+    Workers may run meanwhile.
+    """
 
 
 @outbox.command(
     "list", epilog=example("pushkit outbox list --state dead --error status_500 --limit 20")
 )
 @outbox_of_operators
-@filter_options(DeliveryFilter, state=choice_option("--state", of=DeliveryState))
+@filter_options(
+    DeliveryFilter,
+    state=choice_option("--state", of=DeliveryState, help="Only those in this state."),
+)
 @page_options()
 def list_(*, outbox: Outbox[OutboxAdmin], wanted: DeliveryFilter, page: Page) -> None:
     """List deliveries, oldest first, without their bodies."""
@@ -72,8 +78,8 @@ def list_(*, outbox: Outbox[OutboxAdmin], wanted: DeliveryFilter, page: Page) ->
 @outbox.command(epilog=example("pushkit outbox show dlv_019bd4… --body"))
 @click.argument("delivery_id", metavar="ID")
 @outbox_of_operators
-@click.option("--body", "with_body", is_flag=True, help="Show the payload, too.")
-@click.option("--answers", "with_answers", is_flag=True, help="Show the answers that were kept.")
+@click.option("--body", "with_body", is_flag=True, help="Also show the body.")
+@click.option("--answers", "with_answers", is_flag=True, help="Also show the stored answers.")
 @json_option
 def show(
     *,
@@ -83,7 +89,7 @@ def show(
     with_answers: bool,
     as_json: bool,
 ) -> None:
-    """Show the delivery ID with every attempt."""
+    """Show the delivery ID with all of its attempts."""
     report = outbox.look(lambda admin: admin.show(delivery_id))
     if report is None:
         raise ConfigError(f"there is no delivery {delivery_id!r}: see `pushkit outbox list`")
@@ -96,7 +102,7 @@ def show(
     if with_answers:
         for attempt in report.attempts:
             click.echo(f"\nanswer to attempt {attempt.number}:")
-            click.echo("(not kept)" if attempt.answer is None else harmless(attempt.answer))
+            click.echo("(not stored)" if attempt.answer is None else harmless(attempt.answer))
     if with_body:
         click.echo(f"\n{_SEALED if report.body is None else harmless(report.body)}")
 
@@ -105,12 +111,15 @@ def show(
 @click.argument("ids", nargs=-1, required=True)
 @outbox_of_operators
 def cancel(*, ids: tuple[str, ...], outbox: Outbox[OutboxAdmin]) -> None:
-    """Cancel the pending deliveries IDS. One that is in flight goes on."""
+    """Cancel the pending deliveries IDS.
+
+    Deliveries in flight are not cancelled.
+    """
     cancelled = outbox.change(lambda admin: admin.cancel(ids))
     click.echo(f"cancelled {len(cancelled)}")
     others = [delivery_id for delivery_id in ids if delivery_id not in cancelled]
     if others:
-        raise ConfigError(f"not pending, hence not cancelled: {', '.join(others)}")
+        raise ConfigError(f"not cancelled, because they are not pending: {', '.join(others)}")
 
 
 @outbox.command(
@@ -121,16 +130,16 @@ def cancel(*, ids: tuple[str, ...], outbox: Outbox[OutboxAdmin]) -> None:
     )
 )
 @outbox_of_operators
-@age_option("--older-than", help="Finished longer ago than this: 90m, 12h, 7d.")
+@age_option("--older-than", help="Those that finished longer ago than this: 90m, 12h, 7d.")
 @choice_option(
     "--state",
     "states",
     of=_FINISHED,
     multiple=True,
     default=["delivered", "cancelled"],
-    help="With --older-than: in this state.",
+    help="With --older-than: those in this state; may be repeated.",
 )
-@click.option("--keep", type=click.IntRange(0), help="Of every task, keep the newest so many.")
+@click.option("--keep", type=click.IntRange(0), help="All but this many newest ones of each task.")
 def purge(
     *,
     outbox: Outbox[OutboxAdmin],
@@ -138,7 +147,7 @@ def purge(
     states: tuple[DeliveryState, ...],
     keep: int | None,
 ) -> None:
-    """Delete finished deliveries and their attempts, a few at a time."""
+    """Delete finished deliveries and their attempts, in batches."""
     if older_than is None and keep is None:
         raise click.UsageError("expected --older-than or --keep")
     purged = outbox.change(
@@ -153,7 +162,7 @@ def purge(
 @click.option("--tenant", default="", show_default=False, help="The tenant of the task.")
 @click.confirmation_option(prompt="Erase the task's deliveries, attempts and subscriptions?")
 def erase(*, task: str, outbox: Outbox[OutboxAdmin], tenant: str) -> None:
-    """Erase everything of TASK: deliveries, attempts, subscriptions."""
+    """Delete the deliveries, attempts and subscriptions of TASK."""
     erased = outbox.change(lambda admin: admin.erase(task, tenant=tenant))
     click.echo(f"erased the subscriptions to {task} and {erased} deliveries")
 
@@ -162,7 +171,7 @@ def erase(*, task: str, outbox: Outbox[OutboxAdmin], tenant: str) -> None:
 @outbox_of_operators
 @json_option
 def stats(*, outbox: Outbox[OutboxAdmin], as_json: bool) -> None:
-    """Show how many deliveries are in which state, and where they wait."""
+    """Count deliveries by state, error and destination."""
     found = outbox.look(lambda admin: admin.stats())
     if as_json:
         click.echo(json.dumps(document(found), indent=2))
@@ -174,7 +183,7 @@ def stats(*, outbox: Outbox[OutboxAdmin], as_json: bool) -> None:
         click.echo(f"oldest       pending for {max(int(waited.total_seconds()), 0)} s")
     for error, count in found.errors.items():
         local = found.local_faults.get(error, 0)
-        hint = f" ({local} wait by no fault of their webhook)" if local else ""
+        hint = f" ({local} wait because of a fault on this side)" if local else ""
         click.echo(f"{error:20} {count}{hint}")
     if found.origins:
         click.echo(f"\n{table_of(_OF_ORIGINS, found.origins)}")

@@ -1,4 +1,4 @@
-"""`pushkit outbox redrive`, `resend`, `retry-now`: sending again, and sending now."""
+"""`pushkit outbox redrive`, `resend`, `retry-now` and `errors`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pushkit.terminal.command import json_option
 from pushkit.terminal.options import choice_option, chosen_options
 from pushkit.terminal.output import example, table
 
-_REPEATS = "a webhook may get what it had already, under the same id"
+_REPEATS = "webhooks may get notifications again that they have received, with the same ids"
 _SHOWN = 20
 _HINTS = {
     WhyNot.UNKNOWN: "not in this outbox",
@@ -32,16 +32,16 @@ _HINTS = {
     WhyNot.DELIVERED: "delivered (`pushkit outbox resend`)",
     WhyNot.CANCELLED: "cancelled (`pushkit outbox resend`)",
     WhyNot.DEAD: "dead (`pushkit outbox redrive`)",
-    WhyNot.REMOVED: "of a subscription that was removed",
-    WhyNot.DISABLED: "of a subscription that is disabled (`pushkit subscriptions enable`)",
+    WhyNot.REMOVED: "of a removed subscription",
+    WhyNot.DISABLED: "of a disabled subscription (`pushkit subscriptions enable`)",
 }
 _Chosen: TypeAlias = tuple[str, ...] | DeliveryFilter
 
 _chosen_options = chosen_options(
-    DeliveryFilter, filter_options(DeliveryFilter), all_says="Every one there is."
+    DeliveryFilter, filter_options(DeliveryFilter), all_says="All of them."
 )
 _dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Say what it would do, and do nothing."
+    "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
 )
 
 
@@ -55,14 +55,14 @@ _dry_run_option = click.option(
 @_chosen_options
 @_dry_run_option
 def redrive(*, outbox: Outbox[OutboxAdmin], chosen: _Chosen, dry_run: bool) -> None:
-    """Send dead letters again: those with these IDS, or those of a filter.
+    """Send dead letters again, by ID, filter or --all.
 
-    Id and seq stay, and they go ahead of what is pending. A webhook may get what it had already:
-    its answer may have been lost.
+    They keep their ids and seqs, and are sent before pending deliveries. A webhook may get a
+    notification that it has received before, if its answer was lost.
     """
     run = outbox.look if dry_run else outbox.change
     redriven = run(lambda admin: admin.redrive(chosen, dry_run=dry_run))
-    _tell_redriven(redriven, chosen, "dead letter", "dead", dry_run=dry_run)
+    _print_redriven(redriven, chosen, "dead letter", "dead", dry_run=dry_run)
 
 
 @click.command(
@@ -78,18 +78,18 @@ def redrive(*, outbox: Outbox[OutboxAdmin], chosen: _Chosen, dry_run: bool) -> N
     "--state",
     of=(DeliveryState.DELIVERED, DeliveryState.CANCELLED),
     default=DeliveryState.DELIVERED.value,
-    help="With a filter: what was delivered, or what was cancelled.",
+    help="With a filter: delivered ones or cancelled ones.",
 )
 @choice_option(
     "--cancelled-by",
     of=CancelledBy,
-    help="With --state cancelled: by whom or what.  [default: anybody, but not superseded]",
+    help="With --state cancelled: why they were cancelled.  [default: all but superseded]",
 )
 @click.option(
     "--from-seq",
     type=click.IntRange(1),
     default=1,
-    help="With a filter: from this seq of each subscription on.",
+    help="With a filter: only those with this seq or a higher one.",
 )
 def resend(
     *,
@@ -100,20 +100,20 @@ def resend(
     cancelled_by: CancelledBy | None,
     from_seq: int,
 ) -> None:
-    """Send again what was delivered, for a receiver that lost it; or what was cancelled.
+    """Send delivered or cancelled deliveries again, by ID, filter or --all.
 
-    Those with these IDS, or those of a filter. Ids and seqs stay: a receiver that still remembers
-    them does nothing. What was cancelled with a subscription that was disabled can be sent once
-    that is enabled again.
+    For receivers that lost notifications. Ids and seqs stay the same, so a receiver that remembers
+    them does nothing. Deliveries that were cancelled because their subscription was disabled can
+    be sent once it is enabled again.
     """
     if cancelled_by is not None and state is not DeliveryState.CANCELLED:
-        raise click.UsageError("--cancelled-by goes with --state cancelled")
+        raise click.UsageError("--cancelled-by is only for --state cancelled")
     what = "delivery"
     if isinstance(chosen, DeliveryFilter):
         chosen, what = replace(chosen, state=state, cancelled_by=cancelled_by), f"{state} update"
     run = outbox.look if dry_run else outbox.change
     redriven = run(lambda admin: admin.resend(chosen, from_seq=from_seq, dry_run=dry_run))
-    _tell_redriven(redriven, chosen, what, state, dry_run=dry_run)
+    _print_redriven(redriven, chosen, what, state, dry_run=dry_run)
 
 
 @click.command(
@@ -127,21 +127,19 @@ def resend(
 @_chosen_options
 @_dry_run_option
 def retry_now(*, outbox: Outbox[OutboxAdmin], chosen: _Chosen, dry_run: bool) -> None:
-    """Try what is pending now: those with these IDS, or the next ones of a filter.
+    """Make pending deliveries due now, by ID, filter or --all.
 
-    The wait of its destination, by Retry-After or an open breaker, is lifted for one attempt: once
-    that is answered the others follow, and if it fails the destination waits again. A pause is not
-    lifted, nor the order of a subscription. A running worker makes the attempts.
+    A running worker then makes the attempts. If the destination waits, because of Retry-After or an
+    open breaker, one attempt is made: after a success the others follow, after a failure the
+    destination waits again. The order of a subscription stays, and paused ones stay paused.
     """
     run = outbox.look if dry_run else outbox.change
     retried = run(lambda admin: admin.retry_now(chosen, dry_run=dry_run))
-    _tell_ids(retried.ids, "pending delivery", "due now", dry_run=dry_run)
+    _print_ids(retried.ids, "pending delivery", "due now", dry_run=dry_run)
     if retried.behind:
         click.echo(f"still behind an older one of their subscription: {retried.behind}", err=True)
     if retried.paused:
-        click.echo(
-            f"still paused: {retried.paused} (`pushkit subscriptions resume` ends that)", err=True
-        )
+        click.echo(f"still paused: {retried.paused} (`pushkit subscriptions resume`)", err=True)
     if not retried.ids or (isinstance(chosen, tuple) and retried.skipped):
         raise ConfigError(_not_done("tried", retried.reasons, "pending"))
 
@@ -149,17 +147,17 @@ def retry_now(*, outbox: Outbox[OutboxAdmin], chosen: _Chosen, dry_run: bool) ->
 @click.command(epilog=example("pushkit outbox errors"))
 @json_option
 def errors(*, as_json: bool) -> None:
-    """List the codes of errors, for `--error`, and what they mean."""
+    """List the error codes for `--error`, and what they mean."""
     if as_json:
         click.echo(json.dumps(ERROR_CODES, indent=2))
     else:
         click.echo(table(("CODE", "MEANS"), *ERROR_CODES.items()))
 
 
-def _tell_redriven(
+def _print_redriven(
     redriven: Redriven, chosen: _Chosen, what: str, state: str, *, dry_run: bool
 ) -> None:
-    _tell_ids(redriven.ids, what, "pending again", dry_run=dry_run)
+    _print_ids(redriven.ids, what, "pending again", dry_run=dry_run)
     if redriven.ids and not dry_run:
         click.echo(_REPEATS, err=True)
     if not redriven.ids or (isinstance(chosen, tuple) and redriven.skipped):
@@ -168,7 +166,7 @@ def _tell_redriven(
         click.echo(_not_done("sent again", redriven.reasons, state), err=True)
 
 
-def _tell_ids(ids: Sequence[str], what: str, done: str, *, dry_run: bool) -> None:
+def _print_ids(ids: Sequence[str], what: str, done: str, *, dry_run: bool) -> None:
     plural = what if len(ids) == 1 else re.sub("y$", "ie", what) + "s"
     click.echo(f"{len(ids)} {plural} {'would be ' if dry_run else ''}{done}")
     if dry_run:
@@ -179,9 +177,9 @@ def _tell_ids(ids: Sequence[str], what: str, done: str, *, dry_run: bool) -> Non
 
 
 def _not_done(done: str, reasons: Mapping[WhyNot, int], state: str) -> str:
-    """Return why deliveries were left alone, and what can be done about that."""
+    """Return why deliveries were not changed, and what to do about it."""
     if not reasons:
-        hint = "; what was cancelled goes with --state cancelled" if state == "delivered" else ""
+        hint = "; for cancelled ones use --state cancelled" if state == "delivered" else ""
         return f"nothing matches: see `pushkit outbox list --state {state}`{hint}"
-    said = (f"{count} {_HINTS[why]}" for why, count in reasons.items())
-    return f"not {done}: {'; '.join(said)}"
+    found = (f"{count} {_HINTS[why]}" for why, count in reasons.items())
+    return f"not {done}: {'; '.join(found)}"

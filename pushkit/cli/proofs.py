@@ -1,7 +1,7 @@
-"""What each signature scheme says of a captured request, check by check, for `pushkit verify`.
+"""Checks a captured request by each signature scheme, for `pushkit verify`.
 
-Unlike a receiver it does not stop at what fails first: who looks at a request that was refused
-wants to know all that is wrong with it. What came and what is expected is shown, except for tokens.
+Unlike a receiver, it does not stop at the first failure, and reports what was found and expected,
+except tokens.
 """
 
 from __future__ import annotations
@@ -47,40 +47,39 @@ from pushkit.webhook import WebhookRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a request is held against."""
+    """What a request is checked against."""
 
-    # The sender's keys by `kid`; None if nobody said which they are.
-    keys: Mapping[str, VerificationKey] | None
+    keys: Mapping[str, VerificationKey] | None  # the sender's, by `kid`; None if not given
     verifiers: Sequence[WebhookVerifier]  # the secrets of Standard Webhooks
     issuer: str | None  # the `iss`; None for any
     audience: str | None  # the webhook's URL, normalised; None for any
-    now: datetime  # when it was received
-    tolerance: timedelta  # how far it may have been signed from then
+    now: datetime  # when the request was received
+    tolerance: timedelta  # how far its time may be from `now`
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One check and its result."""
 
-    name: str  # what was held against what
-    holds: bool | None  # whether it does; None if it was not checked
-    says: str  # what was found, and what was expected where that is another thing
+    name: str
+    holds: bool | None  # None if it was not checked
+    says: str  # what was found; if it does not hold, also what was expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """Every check of one scheme, and what the request says of itself."""
+    """The checks of one scheme, and the claims of the request."""
 
     checks: tuple[Check, ...]  # in the order of the wire profile
-    facts: Mapping[str, str | None]  # by name; proven only if every check holds
+    facts: Mapping[str, str | None]  # the claims by name; proven only if every check holds
 
 
 def checked(
     name: str, says: str, check: Callable[[], object], *, found: str = "", instead: str = ""
 ) -> Check:
-    """Return the result of a check that raises InboundError if it does not hold.
+    """Run a check that raises InboundError if it does not hold, and return its result.
 
-    What it `says` then is the error, with what was `found`, or something else `instead`.
+    In that case, the result says the error and what was `found`, or what `instead` says.
     """
     try:
         check()
@@ -91,7 +90,7 @@ def checked(
 
 
 def examine(scheme: Scheme, request: WebhookRequest, expected: Expected) -> Examined:
-    """Hold a request against what is expected. Raises ConfigError: that was not given."""
+    """Check a request by one scheme. Raises ConfigError: an option that this needs is missing."""
     if scheme is Scheme.JWT:
         return _by_jwt(request, expected)
     if scheme is Scheme.STANDARD_WEBHOOKS:
@@ -256,11 +255,11 @@ def _by_secret(request: WebhookRequest, expected: Expected) -> Examined:
     return Examined(checks=checks, facts=facts)
 
 
-# --- by all of them -----------------------------------------------------------------------------
+# --- by all schemes -----------------------------------------------------------------------------
 
 
 def _unreadable(refusal: InboundError, *others: str) -> Examined:
-    """Return that there is no signature to read, and hence nothing to check the rest by."""
+    """Return the result without a readable signature: the other checks are skipped."""
     skipped = (Check(name, None, "there is nothing to check") for name in others)
     failed = Check("signature", False, str(refusal))
     return Examined(checks=(failed, *skipped), facts={})

@@ -1,4 +1,4 @@
-"""`pushkit replay`: post a captured request again, byte by byte."""
+"""`pushkit replay`: posts captured requests again, byte for byte."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _SHOWN_BYTES = 500
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
 @click.argument("url")
-@seconds_option("--timeout", within=(1, 600), default=15, help="Seconds, each.")
+@seconds_option("--timeout", within=(1, 600), default=15, help="Seconds for each request.")
 def replay(*, files: tuple[Path, ...], url: str, timeout: timedelta) -> None:
-    """Post captured requests (FILE, as `listen --save` writes them) to URL, in the order given.
+    """Post captured requests to URL, in the order given.
 
-    Body and header fields go as they came, signature and time included: a receiver whose clock or
-    audience does not fit refuses them, and one that has had them calls nobody. Exit status 0 if all
-    were answered 2xx, 1 if not.
+    Each FILE is one that `listen --save` wrote. Bodies and headers are sent unchanged, including
+    signatures and times: a receiver with another time or audience refuses them, and one that has
+    received them before does nothing. The exit status is 0 if all were answered 2xx, else 1.
     """
     requests = [(file, read_request(file.read_bytes())) for file in files]
     if not asyncio.run(_post_all(requests, url, timeout)):
@@ -44,7 +44,7 @@ def replay(*, files: tuple[Path, ...], url: str, timeout: timedelta) -> None:
 async def _post_all(
     requests: list[tuple[Path, WebhookRequest]], url: str, within: timedelta
 ) -> bool:
-    taken = True
+    accepted = True
     async with closing(Transport(DestinationPolicy.naming(url))) as client:
         destination = client.policy.check(url)
         for file, request in requests:
@@ -54,10 +54,10 @@ async def _post_all(
                 )
             except PushkitError as exc:
                 click.echo(f"{file.name}: {exc.code}: {exc}", err=True)
-                taken = False
+                accepted = False
                 continue
             click.echo(f"{file.name}: {len(request.body)} bytes, answered {answer.status}")
             if not 200 <= answer.status < 300:
-                taken = False
+                accepted = False
                 click.echo(f"  {harmless(answer.body[:_SHOWN_BYTES])}")
-    return taken
+    return accepted

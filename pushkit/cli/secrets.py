@@ -1,4 +1,4 @@
-"""`pushkit secrets`: the keys that tokens, credentials and bodies are encrypted with at rest."""
+"""`pushkit secrets`: the keys with which tokens, credentials and bodies are encrypted at rest."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pushkit.terminal.output import example, table
 _outbox = outbox_option(SecretsAdmin)
 _SHOWN = 5
 _THEN = (
-    "restart senders and workers; then `pushkit secrets rotate` encrypts with the first key what is"
-    " stored already; keep a copy of the keys, without which what they encrypted is lost"
+    "restart senders and workers; run `pushkit secrets rotate` to encrypt what is stored already;"
+    " keep a copy of the keys, without which encrypted data is lost"
 )
 
 
@@ -33,36 +33,38 @@ _THEN = (
     )
 )
 def secrets() -> None:
-    """Encrypt tokens, credentials and bodies in the database, and rotate the keys for that.
+    """Encrypt secrets and bodies in the database, and rotate the keys.
 
-    The keys come from PUSHKIT_SECRET_KEYS, or from the file that PUSHKIT_SECRET_KEYS_FILE names:
-    the first one encrypts, all of them decrypt.
+    The secrets are the tokens and credentials of subscriptions. The keys are in PUSHKIT_SECRET_KEYS
+    or in the file that PUSHKIT_SECRET_KEYS_FILE names: the first key encrypts, all of them decrypt.
     """
 
 
 @secrets.command(epilog=example("pushkit secrets generate secret.keys"))
 @click.argument("file", required=False, type=PATH)
-@click.option("--standby", is_flag=True, help="In FILE, put it last: it does not encrypt yet.")
+@click.option(
+    "--standby", is_flag=True, help="Put the key last in FILE, where it does not encrypt yet."
+)
 def generate(file: Path | None, *, standby: bool) -> None:
-    """Make a key: in FILE, as its first, or on standard output without one.
+    """Make a key, as the first one in FILE or on standard output.
 
-    Making it encrypts nothing: senders must be told of it, and what is stored be rotated. A running
-    sender reads its keys when it starts. Where several processes share the database, give
-    all of them the new key with --standby first: none meets a secret that it cannot read.
+    This encrypts nothing yet: senders read their keys when they start, and `rotate` encrypts what
+    is stored. If several processes share the database, first give all of them the new key with
+    --standby, so that none of them finds a secret that it cannot decrypt.
     """
     if file is None:
         if standby:
-            raise click.UsageError("--standby goes with FILE")
+            raise click.UsageError("--standby is only for a FILE")
         click.echo(SecretKey.generate().to_text())
         click.echo(
-            "still to do: put it into PUSHKIT_SECRET_KEYS of every sender, worker and command,"
-            f" first to encrypt with it; {_THEN}",
+            "still to do: add the key to PUSHKIT_SECRET_KEYS of every sender, worker and command,"
+            f" in first place to encrypt with it; {_THEN}",
             err=True,
         )
         return
     key = add_secret_key(file, standby=standby)
-    use = "decrypts with it; once it stands first, it encrypts" if standby else "encrypts with it"
-    click.echo(f"key {key.id} is in {file}: whoever reads the file from now on {use}")
+    use = "decrypt with it, and encrypt once it is first" if standby else "encrypt with it"
+    click.echo(f"key {key.id} is in {file}: processes that start from now on {use}")
     named = os.environ.get("PUSHKIT_SECRET_KEYS_FILE")
     if named is None or Path(named).resolve() != file.resolve():
         click.echo(
@@ -76,11 +78,13 @@ def generate(file: Path | None, *, standby: bool) -> None:
 
 @secrets.command(epilog=example("pushkit secrets rotate --database outbox.db --bodies"))
 @_outbox
-@click.option("--bodies", is_flag=True, help="Encrypt bodies that are plain, too.")
+@click.option("--bodies", is_flag=True, help="Also encrypt plain bodies.")
 def rotate(*, outbox: Outbox[SecretsAdmin], bodies: bool) -> None:
-    """Encrypt with the first key whatever is plain or encrypted with another one.
+    """Encrypt what is stored with the first key.
 
-    In small batches beside the traffic. Exit status 0 says that the other keys can go.
+    This includes what is plain, except bodies without --bodies, and what is encrypted with another
+    key. Senders and workers may run meanwhile. After exit status 0, the other keys are no longer
+    needed.
     """
     keys = SecretKeys.from_environment()
     if keys is None:
@@ -93,16 +97,16 @@ def rotate(*, outbox: Outbox[SecretsAdmin], bodies: bool) -> None:
     if rotated.unopened:
         shown = [f"  {reason}" for reason in rotated.unopened[:_SHOWN]]
         raise SealedSecretError(
-            "\n".join([f"{len(rotated.unopened)} cannot be decrypted, and stay:", *shown])
+            "\n".join([f"{len(rotated.unopened)} cannot be decrypted, and are unchanged:", *shown])
         )
     if rotated.traces:
         click.echo(
-            "warning: the write-ahead log was being read, and still holds what was there before:"
-            " run it again",
+            "warning: the write-ahead log was in use, and still contains the previous data: run"
+            " this again",
             err=True,
         )
     if rotated.held:
-        raise ConfigError(f"{rotated.held} rows were in use all the time: run it again")
+        raise ConfigError(f"{rotated.held} rows were in use all the time: run this again")
 
 
 @secrets.command(epilog=example("pushkit secrets status --database outbox.db --json"))
@@ -112,12 +116,12 @@ def status(*, outbox: Outbox[SecretsAdmin], as_json: bool) -> None:
     """Show how much is encrypted with which key."""
     keys = SecretKeys.from_environment()
     found = outbox.look(lambda admin: admin.status())
-    here = keys.ids if keys else ()
-    known = dict.fromkeys([*here, *found.secrets, *found.bodies])
+    own = keys.ids if keys else ()
+    known = dict.fromkeys([*own, *found.secrets, *found.bodies])
     documents = [
         {
             "key": key,
-            "state": _state(key, here),
+            "state": _state(key, own),
             "tokens_and_credentials": found.secrets.get(key, 0),
             "bodies": found.bodies.get(key, 0),
         }
@@ -130,9 +134,9 @@ def status(*, outbox: Outbox[SecretsAdmin], as_json: bool) -> None:
     click.echo(table(("KEY", "STATE", "TOKENS AND CREDENTIALS", "BODIES"), *rows))
 
 
-def _state(key: str | None, here: tuple[str, ...]) -> str:
+def _state(key: str | None, own: tuple[str, ...]) -> str:
     if key is None:
         return "plain"
-    if key not in here:
+    if key not in own:
         return "missing here"
-    return "encrypts" if key == here[0] else "decrypts"
+    return "encrypts" if key == own[0] else "decrypts"

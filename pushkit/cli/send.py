@@ -1,4 +1,4 @@
-"""`pushkit send`: sign and post one update, for trying out a webhook."""
+"""`pushkit send`: signs and posts one update, to try out a webhook."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pushkit.subscriptions.secrets import Secrets, StoredSubscription
 from pushkit.terminal.options import allow_option, choice_option, gathered, read_by, seconds_option
 from pushkit.url import audience_of
 
-# Visible ASCII without `.`, which Standard Webhooks keeps for itself: receivers refuse it.
+# Visible ASCII without `.`, which Standard Webhooks reserves, and receivers refuse.
 _DELIVERY_ID = re.compile(r"[!-\-/-~]{1,256}")
 
 _SECRET_HEADERS = {
@@ -51,18 +51,17 @@ def _delivery_id(value: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneUpdate:
-    """One update that is signed and posted once, without an outbox."""
+    """An update to sign and post once, without an outbox."""
 
     body: bytes  # JSON of any A2A version
     url: str
     issuer: str  # `iss`
     token: str | None = field(repr=False)  # the token that the client chose
-    delivery_id: str | None = None  # None for a fresh one
-    seq: int = 1  # its place among those of its task
+    delivery_id: str | None = None  # None for a new one
+    seq: int = 1  # the number of the update in its task
     profile: Profile = Profile.STANDARD  # how it is signed
-    within: timedelta = timedelta(seconds=15)  # how long it may take
-    # The URL that is signed, where `url` is another way to the same webhook.
-    audience: str | None = None
+    within: timedelta = timedelta(seconds=15)  # the time-out
+    audience: str | None = None  # the URL to sign for; None for `url`
 
 
 @click.command(
@@ -78,20 +77,22 @@ class OneUpdate:
         "body", metavar="UPDATE", type=click.File("rb"), callback=read_by(lambda file: file.read())
     ),
     url=click.option("--to", "url", required=True, help="The webhook URL."),
-    issuer=click.option("--issuer", required=True, help="`iss`: who this is from."),
+    issuer=click.option("--issuer", required=True, help="The `iss`, which names the sender."),
     token=click.option("--token", help="The token that the client chose."),
     delivery_id=click.option(
         "--id",
         "delivery_id",
         callback=read_by(_delivery_id),
-        help="The delivery id; the same again is a retry.",
+        help="The delivery id; a retry has the same id.  [default: a new one]",
     ),
-    seq=click.option("--seq", type=click.IntRange(1), default=1),
+    seq=click.option(
+        "--seq", type=click.IntRange(1), default=1, help="The number of the update in its task."
+    ),
     profile=choice_option(
-        "--profile", of=Profile, default=Profile.STANDARD.value, help="How it is signed."
+        "--profile", of=Profile, default=Profile.STANDARD.value, help="How to sign it."
     ),
     within=seconds_option(
-        "--timeout", "within", within=(1, 600), default=15, help="Seconds in all."
+        "--timeout", "within", within=(1, 600), default=15, help="Seconds in total."
     ),
 )
 @allow_option
@@ -100,9 +101,10 @@ class OneUpdate:
 def send(
     *, one: OneUpdate, allow: tuple[str, ...], key_file: KeyFile, signing: SigningGiven
 ) -> None:
-    """Sign the UPDATE (a file with a JSON body of any A2A version, or -) and post it once.
+    """Sign an update and post it to a webhook once.
 
-    The bytes are sent as they are. Exit status 0 if the webhook accepted them, 1 if not.
+    UPDATE is a file with a JSON body of any A2A version, or - for standard input. Its bytes are
+    sent unchanged. The exit status is 0 if the webhook accepted it, else 1.
     """
     policy = DestinationPolicy(allow)
     posting = post_one(one, signing=signing.read(), ring=key_file.ring(), policy=policy)
@@ -113,9 +115,9 @@ def send(
 async def post_one(
     one: OneUpdate, *, signing: Signing, ring: KeyRing, policy: DestinationPolicy
 ) -> bool:
-    """Sign, show and post; say whether it was accepted. Raises PushkitError: no answer came."""
+    """Sign, print and post; return whether it was accepted. Raises PushkitError: no answer."""
     now = datetime.now(UTC)
-    delivery, stored = _made_up(one, origin=policy.check(one.url).origin, now=now)
+    delivery, stored = _rows_of(one, origin=policy.check(one.url).origin, now=now)
     route = Routes(issuer=one.issuer, policy=policy, vault=Vault()).of(stored)
     if one.audience is not None:
         audience = audience_of(one.audience)
@@ -136,7 +138,7 @@ async def post_one(
 
 
 def _problem_code(answer: Answer) -> str | None:
-    """Return the code of a problem answer (RFC 9457), if it is one that can be read."""
+    """Return the code of a problem document (RFC 9457); None if the answer is not one."""
     try:
         code = read_json_object(answer.body).get("code")
     except MalformedJsonError:
@@ -144,12 +146,12 @@ def _problem_code(answer: Answer) -> str | None:
     return code if isinstance(code, str) and code.isprintable() else None
 
 
-def _made_up(one: OneUpdate, *, origin: str, now: datetime) -> tuple[Delivery, StoredSubscription]:
-    """Return the delivery and subscription that this one update would have had in an outbox."""
+def _rows_of(one: OneUpdate, *, origin: str, now: datetime) -> tuple[Delivery, StoredSubscription]:
+    """Return the delivery and the subscription that this update would have in an outbox."""
     update = decode_update(one.body)
     config = PushConfig(url=one.url, token=one.token)
     if not update.task_id:
-        raise InvalidUpdateError("the update names no task, expected one to send it about")
+        raise InvalidUpdateError("the update names no task, expected a task id")
     version = update.origin or WireVersion.V1_0
     key = SubscriptionKey(tenant="", task_id=update.task_id, owner="", config_id=update.task_id)
     subscription = Subscription(

@@ -1,4 +1,4 @@
-"""`pushkit subscriptions`: who gets what, where, and stopping, testing or removing it."""
+"""`pushkit subscriptions`: shows, pauses, disables, tests and removes subscriptions."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _chosen_options = chosen_options(
     )
 )
 def subscriptions() -> None:
-    """Look at subscriptions; pause, disable, test or remove them. Safe beside running workers.
+    """List, pause, disable, test or remove subscriptions.
 
-    Tokens and credentials are never shown.
+    Workers may run meanwhile. Tokens and credentials are never shown.
     """
 
 
@@ -54,14 +54,16 @@ def subscriptions() -> None:
 @filter_options(
     SubscriptionFilter,
     state=choice_option(
-        "--state", of=SubscriptionState, help="In this state.  [default: any but withdrawn]"
+        "--state",
+        of=SubscriptionState,
+        help="Only those in this state.  [default: all but withdrawn]",
     ),
 )
 @page_options()
 def list_(*, outbox: _Outbox, wanted: SubscriptionFilter, page: Page) -> None:
     """List subscriptions, oldest first.
 
-    A withdrawn one is kept for its dead letters: its task has ended.
+    A withdrawn subscription belongs to an ended task, and is kept for its dead letters.
     """
     found = outbox.look(lambda admin: admin.find(wanted, after=page.after, limit=page.limit))
     page.show(found, subscription_document, _COLUMNS)
@@ -72,7 +74,10 @@ def list_(*, outbox: _Outbox, wanted: SubscriptionFilter, page: Page) -> None:
 @_outbox
 @json_option
 def show(*, subscription_id: str, outbox: _Outbox, as_json: bool) -> None:
-    """Show the subscription ID, and how many of its newest 4,000 deliveries are in which state."""
+    """Show the subscription ID, and count its deliveries by state.
+
+    Only the newest 4,000 deliveries are counted.
+    """
     report = outbox.look(lambda admin: admin.show(subscription_id))
     if report is None:
         raise ConfigError(f"there is no subscription {subscription_id!r}: {_SEE}")
@@ -89,80 +94,87 @@ def show(*, subscription_id: str, outbox: _Outbox, as_json: bool) -> None:
 @_outbox
 @_chosen_options
 def pause(*, outbox: _Outbox, chosen: _Chosen) -> None:
-    """Keep deliveries back until `resume`; updates are stored meanwhile."""
-    _tell("paused", outbox.change(lambda admin: admin.pause(chosen)))
+    """Store updates without delivering them, until `resume`."""
+    _print_changed("paused", outbox.change(lambda admin: admin.pause(chosen)))
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions resume --owner alice"))
 @_outbox
 @_chosen_options
 def resume(*, outbox: _Outbox, chosen: _Chosen) -> None:
-    """Deliver what was kept back, in order, and what comes."""
-    _tell("resumed", outbox.change(lambda admin: admin.resume(chosen)))
+    """Deliver again, beginning with what was stored since `pause`."""
+    _print_changed("resumed", outbox.change(lambda admin: admin.resume(chosen)))
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions disable sub_019bd4…"))
 @_outbox
 @_chosen_options
 def disable(*, outbox: _Outbox, chosen: _Chosen) -> None:
-    """Send nothing any more, and cancel what is unfinished.
+    """Send nothing any more, and cancel unfinished deliveries.
 
-    Until `enable`, or until the client registers the same subscription again. `pause` keeps it back
-    instead.
+    Lasts until `enable`, or until the client registers the same subscription again. To keep the
+    deliveries, use `pause` instead.
     """
-    _tell("disabled", outbox.change(lambda admin: admin.disable(chosen)))
+    _print_changed("disabled", outbox.change(lambda admin: admin.disable(chosen)))
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions enable sub_019bd4… --resend"))
 @_outbox
 @_chosen_options
-@click.option("--resend", is_flag=True, help="Bring back what was cancelled with it.")
+@click.option("--resend", is_flag=True, help="Also send the deliveries that disabling cancelled.")
 def enable(*, outbox: _Outbox, chosen: _Chosen, resend: bool) -> None:
-    """Revive what was disabled: by 410, by nothing but failures, or by hand.
+    """Enable subscriptions that a 410, failures or an operator disabled.
 
-    Deliveries that were cancelled with it are sent with --resend: ids and seqs stay, and they go
-    ahead of what is pending.
+    With --resend, the deliveries that disabling cancelled are sent, with the same ids and seqs, and
+    before pending ones.
     """
     changed = outbox.change(lambda admin: admin.enable(chosen, resend=resend))
     if resend:
         click.echo(f"{len(changed.deliveries)} cancelled deliveries pending again")
     elif changed.ids:
         click.echo(
-            "what was cancelled with it stays so:"
-            " `pushkit outbox resend --state cancelled --cancelled-by disabled` sends it",
+            "deliveries that disabling cancelled stay cancelled:"
+            " `pushkit outbox resend --state cancelled --cancelled-by disabled` sends them",
             err=True,
         )
-    _tell("enabled", changed)
+    _print_changed("enabled", changed)
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions test sub_019bd4…"))
 @_outbox
 @_chosen_options
 def test(*, outbox: _Outbox, chosen: _Chosen) -> None:
-    """Have a test notification sent, whatever the filter is; print the ids of the deliveries.
+    """Queue a test notification, whatever states a subscription filters.
 
-    A running worker sends it, in its turn: `pushkit outbox show` says what became of it.
+    Prints the ids of the deliveries. A running worker sends them after those that wait already, and
+    `pushkit outbox show` shows the result.
     """
     changed = outbox.change(lambda admin: admin.test(chosen))
     for delivery_id in changed.deliveries:
         click.echo(delivery_id)
-    _tell("will be tested", changed, otherwise="disabled, or their task has ended: not tested")
+    otherwise = "not tested: disabled, or the task has ended"
+    _print_changed("will be tested", changed, otherwise=otherwise)
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions remove sub_019bd4… --yes"))
 @_outbox
 @_chosen_options
-@click.confirmation_option(prompt="Remove them, and cancel what is unfinished?")
+@click.confirmation_option(prompt="Remove them, and cancel their unfinished deliveries?")
 def remove(*, outbox: _Outbox, chosen: _Chosen) -> None:
-    """Remove subscriptions, and cancel what is unfinished of them for good."""
-    _tell("removed", outbox.change(lambda admin: admin.remove(chosen)))
+    """Remove subscriptions, and cancel their unfinished deliveries.
+
+    This cannot be undone.
+    """
+    _print_changed("removed", outbox.change(lambda admin: admin.remove(chosen)))
 
 
-def _tell(done: str, changed: Changed, *, otherwise: str | None = None) -> None:
+def _print_changed(done: str, changed: Changed, *, otherwise: str | None = None) -> None:
     plural = "" if len(changed.ids) == 1 else "s"
     click.echo(f"{len(changed.ids)} subscription{plural} {done}", err=done == "will be tested")
     if changed.unchanged:
-        click.echo(f"{len(changed.unchanged)} {otherwise or f'not: {done} already'}", err=True)
+        click.echo(
+            f"{len(changed.unchanged)} {otherwise or f'unchanged: {done} already'}", err=True
+        )
     if changed.missing:
         raise ConfigError(f"there is no subscription {', '.join(changed.missing)}: {_SEE}")
     if not changed.ids and not changed.unchanged:

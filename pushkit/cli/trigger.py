@@ -1,4 +1,4 @@
-"""`pushkit trigger`: made-up but realistic updates of a task, signed and posted to a webhook."""
+"""`pushkit trigger`: makes up realistic updates of a task, and posts them to a webhook."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
 from pushkit.terminal.output import example
 
-_SAID: Final[Mapping[TaskState, str | None]] = {
+_MESSAGES: Final[Mapping[TaskState, str | None]] = {
     TaskState.SUBMITTED: None,
     TaskState.WORKING: "Reading the quarter's invoices: 120 of 480.",
     TaskState.INPUT_REQUIRED: "Two invoices have no date. Should I leave them out?",
@@ -45,7 +45,7 @@ _SAID: Final[Mapping[TaskState, str | None]] = {
     TaskState.FAILED: "The archive did not answer in an hour; nothing was changed.",
     TaskState.REJECTED: "I may not read these invoices.",
 }
-_KINDS: Final = (*(state.value for state in _SAID), "artifact", "message", "task")
+_KINDS: Final = (*(state.value for state in _MESSAGES), "artifact", "message", "task")
 
 
 @click.command(
@@ -58,14 +58,14 @@ _KINDS: Final = (*(state.value for state in _SAID), "artifact", "message", "task
 @click.argument("kinds", metavar="KIND...", nargs=-1, required=True, type=click.Choice(_KINDS))
 @click.argument("url")
 @click.option("--token", help="The token that the client chose.")
-@click.option("--issuer", default="urn:pushkit:trigger", help="`iss`.")
+@click.option("--issuer", default="urn:pushkit:trigger", help="The `iss`, which names the sender.")
 @click.option(
     "--audience",
-    help="The URL that is signed, where the webhook is known by another.  [default: URL]",
+    help="The URL to sign for, if the webhook expects another one.  [default: URL]",
 )
-@click.option("--version", default="1.0", help="The A2A version to speak.")
-@click.option("--task", "task_id", help="The task.  [default: a fresh one]")
-@key_file_options("The key file.  [default: a fresh key, which nobody knows]", default=None)
+@click.option("--version", default="1.0", help="The A2A version of the bodies.")
+@click.option("--task", "task_id", help="The id of the task.  [default: a new one]")
+@key_file_options("The key file.  [default: a new key, which no receiver trusts]", default=None)
 @signing_options
 def trigger(
     *,
@@ -79,15 +79,15 @@ def trigger(
     key_file: KeyFile | None,
     signing: SigningGiven,
 ) -> None:
-    """Make up updates of one task, one of each KIND in this order, sign them and post them to URL.
+    """Post made-up updates of a task to a webhook.
 
-    KIND is a state (submitted, working, input-required, auth-required, completed, canceled, failed,
-    rejected), or artifact, message, task. URL may be anywhere: you have named it. Exit status 0 if
-    all were accepted, 1 if not.
+    There is one update for each KIND, in this order: a state (submitted, working, input-required,
+    auth-required, completed, canceled, failed, rejected), or artifact, message, task. URL may be
+    any address, also a local one. The exit status is 0 if all were accepted, else 1.
     """
     wire, policy = WireVersion.parse(version), DestinationPolicy.naming(url)
     if key_file is None:
-        click.echo("signing with a fresh key, which nobody knows: --keys names yours", err=True)
+        click.echo("signing with a new key, which no receiver trusts: use --keys", err=True)
     ring = key_file.ring() if key_file else KeyRing.create(datetime.now(UTC))
     task = Task(
         id=task_id or f"task-{secrets.token_hex(4)}",
@@ -112,7 +112,7 @@ def trigger(
 
 
 def _next(task: Task, kind: str, now: datetime) -> tuple[Task, TaskUpdate]:
-    """Return the task after an update of a kind, and the update."""
+    """Make an update of a kind; return the task after it, and the update."""
     if kind == "task":
         return task, TaskSnapshot(task=task)
     if kind == "message":
@@ -130,8 +130,8 @@ def _next(task: Task, kind: str, now: datetime) -> tuple[Task, TaskUpdate]:
             task_id=task.id, context_id=task.context_id, artifact=artifact, last_chunk=True
         )
     state = TaskState(kind)
-    said = _SAID[state]
-    message = None if said is None else _message(task, said)
+    text = _MESSAGES[state]
+    message = None if text is None else _message(task, text)
     status = TaskStatus(state=state, message=message, timestamp=now)
     return replace(task, status=status), StatusUpdate(
         task_id=task.id, context_id=task.context_id, status=status

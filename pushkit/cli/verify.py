@@ -1,4 +1,4 @@
-"""`pushkit verify`: hold a captured request against a sender's keys."""
+"""`pushkit verify`: verifies a captured request."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from pushkit.webhook import Headers, WebhookRequest
 @click.command(
     epilog="\b\nExample:\n  pushkit verify captured.http --jwks jwks.json \\\n"
     "      --issuer https://agent.example.com --audience https://client.example.com/a2a/push\n"
-    "\b\nREQUEST is an HTTP/1.1 message as on the wire (request line, headers, empty line, body),\n"
-    'or JSON: {"method": "POST", "target": "/a2a/push", "headers": {…}, "body": "…"}.'
+    "\b\nREQUEST is an HTTP/1.1 message (request line, headers, empty line, body), or JSON:\n"
+    '{"method": "POST", "target": "/a2a/push", "headers": {…}, "body": "…"}.'
 )
 @click.argument("request_file", metavar="REQUEST", type=click.File("rb"))
-@scheme_option("A signature that must hold; may stand several times.")
+@scheme_option("A signature that must hold; may be repeated.")
 @click.option("--jwks", help="The sender's JWK Set: a file or an https URL.")
 @click.option(
     "--webhook-secrets-file",
@@ -44,11 +44,16 @@ from pushkit.webhook import Headers, WebhookRequest
     type=FILE,
     help="For standard-webhooks: a file with a whsec_… or whpk_… per line.",
 )
-@click.option("--issuer", help="The `iss` to expect.")
-@click.option("--audience", help="The webhook's URL, to be found in `aud`.")
-@click.option("--token", help="The token to expect.")
+@click.option("--issuer", help="The expected `iss`.")
+@click.option("--audience", help="The webhook's URL, which `aud` must contain.")
+@click.option("--token", help="The expected token.")
 @at_option
-@seconds_option("--tolerance", within=(0, 86400), default=300, help="Seconds.")
+@seconds_option(
+    "--tolerance",
+    within=(0, 86400),
+    default=300,
+    help="How many seconds the time of the signature may differ.",
+)
 @allow_option
 def verify(
     *,
@@ -63,23 +68,23 @@ def verify(
     tolerance: timedelta,
     allow: tuple[str, ...],
 ) -> None:
-    """Verify a captured REQUEST (a file, or -): signature, body, time, issuer, audience, token.
+    """Verify a captured request, and list every check with its result.
 
-    Every check is listed with its result: what holds, what does not and what was found and expected
-    there, and what was not checked. What `listen --save` wrote beside a request stands for the
-    options that are left out. Exit status 0 if all that was checked holds, 1 if not.
+    REQUEST is a file, or - for standard input. The checks are of signature, body, time, issuer,
+    audience and token. For options that are not given, the values that `listen --save` stored with
+    a request are used. The exit status is 0 if no check fails, else 1.
     """
     request = read_request(request_file.read())
     chosen = list(dict.fromkeys(schemes))
-    file = Path(getattr(request_file, "name", "-"))  # standard input may be without one
+    file = Path(getattr(request_file, "name", "-"))  # standard input may have no name
     saved = circumstances_of(file)
     if jwks is None and saved is None and set(chosen) != {Scheme.STANDARD_WEBHOOKS}:
         raise click.UsageError("--jwks: expected the sender's JWK Set: a file or an https URL")
     if saved is not None:
         at, issuer = at or saved.received_at, issuer or saved.issuer
         audience = audience or saved.audience
-        says = f"as it came: answered {in_a_line(saved.answered)}; its moment, audience and keys"
-        click.echo(f"{'saved':12} {says} are those of {file.with_suffix('.json').name}")
+        says = f"answered {in_a_line(saved.answered)} when it came; time, audience and keys"
+        click.echo(f"{'saved':12} {says} are from {file.with_suffix('.json').name}")
     expected = Expected(
         keys=asyncio.run(load_jwks(jwks, allow=allow)) if jwks else _saved_keys(saved),
         verifiers=[read_verifier(secret) for secret in load_webhook_secrets(secrets_file)],
@@ -94,7 +99,7 @@ def verify(
         click.echo(f"{'by':12} {scheme.value}")
         failed += _list_checks(found.checks)
         if found.facts and "signature" in failed:
-            click.echo(f"{'':12} the signature fails: the rest is what is claimed, not proven")
+            click.echo(f"{'':12} the signature fails: the other results are of unproven claims")
     failed += _list_checks((_token(request.headers, token), _content(request)))
     if failed:
         count = "1 check fails" if len(failed) == 1 else f"{len(failed)} checks fail"
@@ -119,11 +124,11 @@ def _token(headers: Headers, expected: str | None) -> Check:
     def check() -> None:
         found = read_token(headers)
         if found is None:
-            raise TokenError("the request carries no token, one was expected")
+            raise TokenError("the request carries no token, expected one")
         if not token_matches(found, [hash_token(expected)]):
-            raise TokenError("the request carries another token than the one that was expected")
+            raise TokenError("the request carries another token than the expected one")
 
-    return checked("token", "is the one", check)
+    return checked("token", "is the expected one", check)
 
 
 def _content(request: WebhookRequest) -> Check:

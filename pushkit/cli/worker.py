@@ -1,9 +1,9 @@
-"""`pushkit worker`: processes that do nothing but deliver.
+"""`pushkit worker`: runs processes that only deliver.
 
-One process per core is plenty; any number of machines may run them against one PostgreSQL database.
-A process that dies takes the whole command with it: the others drain, it ends with status 1, and
-whatever started it (systemd, Kubernetes) starts it again. What the dead one had in work comes back
-with its leases.
+One process per core is enough; any number of machines may run workers on one PostgreSQL database.
+If a process dies, the others drain, the command ends with status 1, and its service manager
+(systemd, Kubernetes) restarts it. Deliveries that the dead process had in flight are claimed again
+when their leases expire.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pushkit.terminal.systemd import reporting_to_systemd
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
 
-# After its drain a process closes its connections; one that still does not end is killed.
+# The time after its drain in which a process closes its connections; then it is killed.
 _MARGIN = timedelta(seconds=10)
 
 
@@ -49,20 +49,22 @@ _MARGIN = timedelta(seconds=10)
     )
 )
 @worker_options
-@click.option("--processes", type=click.IntRange(1, 64), default=1)
+@click.option(
+    "--processes", type=click.IntRange(1, 64), default=1, help="How many processes to run."
+)
 @click.option(
     "--http",
     metavar="HOST:PORT",
-    help="Where to answer /metrics, /healthz and /readyz: of all processes, for operators.",
+    help="Serve /metrics, /healthz and /readyz of all processes there, for operators.",
 )
 def worker(*, settings: WorkerSettings, processes: int, http: str | None) -> None:
-    """Deliver what is in the outbox, until SIGTERM or Ctrl-C.
+    """Deliver from the outbox until SIGTERM or Ctrl-C.
 
-    Then nothing new is begun, running attempts are given their time, and the exit status is 0. It
-    is 1 if a process died: the others are stopped likewise.
+    Upon a signal, no attempt begins any more, those in progress get --drain seconds, and the exit
+    status is 0. If a process dies, the others stop in the same way, and the exit status is 1.
     """
     sockets = tuple(listen(http, setting="--http")) if http else ()
-    # Wrong settings are reported once, before there are processes.
+    # Wrong settings are reported once, before the processes start.
     settings.key_file.ring()
     _sender(settings)
     if processes == 1:
@@ -89,20 +91,20 @@ def _serve(settings: WorkerSettings, sockets: Sequence[socket.socket]) -> None:
 
 
 async def _deliver(settings: WorkerSettings, sockets: Sequence[socket.socket]) -> None:
-    """Deliver until a signal comes, or the process that started this one is gone."""
+    """Deliver until a signal comes, or the supervisor ends."""
     with until_stopped() as stop:
         sender = _sender(settings)
         if not await unless_stopped(stop, sender.start()):
             return
-        async with sender, _operated(sender, sockets), reporting_to_systemd():
+        async with sender, _serving(sender, sockets), reporting_to_systemd():
             click.echo(f"process {os.getpid()} delivers for {settings.issuer}")
             await stop.wait()
             click.echo(f"process {os.getpid()} drains")
 
 
 @contextlib.asynccontextmanager
-async def _operated(sender: PushSender, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
-    """Answer operators, where that is asked for."""
+async def _serving(sender: PushSender, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    """Serve metrics and health, if there are sockets."""
     if not sockets:
         yield
         return
@@ -116,7 +118,7 @@ async def _operated(sender: PushSender, sockets: Sequence[socket.socket]) -> Asy
 
 
 def _sender(settings: WorkerSettings) -> PushSender:
-    """Return a sender that is not open yet. Raises ConfigError: a setting is wrong."""
+    """Return a sender, not yet open. Raises ConfigError: a setting is wrong."""
     file = settings.destinations
     return PushSender(
         issuer=settings.issuer,

@@ -1,7 +1,4 @@
-"""The options of `pushkit worker`: what it delivers and as whom, how, and where alerts go.
-
-Without any of them it delivers as `SenderOptions` does by default.
-"""
+"""The options of `pushkit worker`; their defaults are those of `SenderOptions`."""
 
 from __future__ import annotations
 
@@ -39,9 +36,9 @@ from pushkit.terminal.options import (
 )
 from pushkit.variables import secret_variable
 
-_ALERT_TOKEN_VARIABLE = "PUSHKIT_ALERT_TOKEN"  # noqa: S105  # where it is, not what
+_ALERT_TOKEN_VARIABLE = "PUSHKIT_ALERT_TOKEN"  # noqa: S105  # the name of the variable
 _FOREVER = "forever"
-_WAITS = "5s,5m,30m,2h,5h,10h,14h,20h,24h"  # DEFAULT_SCHEDULE, as people read it
+_WAITS = "5s,5m,30m,2h,5h,10h,14h,20h,24h"  # DEFAULT_SCHEDULE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +55,7 @@ class Delivering:
     go_token_spelling: bool
 
     def options(self) -> dict[str, Any]:
-        """Return what that is in `SenderOptions`."""
+        """Return the arguments of `SenderOptions`."""
         return {
             "timeout": self.timeout,
             "retry": RetryPolicy(
@@ -89,27 +86,31 @@ def _keep_option(name: str, default: str, says: str) -> OptionDecorator:
 delivery_options = gathered(
     "delivering",
     Delivering,
-    timeout=_age_option("--timeout", "15s", "The deadline of one attempt in total."),
+    timeout=_age_option("--timeout", "15s", "The time-out of an attempt in total."),
     waits=click.option(
         "--waits",
         metavar="AGE,AGE,…",
         default=_WAITS,
         callback=read_by(_waits),
-        help="After the 1st, 2nd, … failed attempt; after the last one a delivery is dead.",
+        help="The waits after the 1st, 2nd, … failed attempt; one more failure is final.",
     ),
-    max_age=_age_option("--max-age", "90h", "Nor is a delivery tried when it is older than this."),
+    max_age=_age_option("--max-age", "90h", "Give up deliveries that are older than this."),
     disable_after=_age_option(
-        "--disable-after", "5d", "A subscription with nothing but failures for so long is disabled."
+        "--disable-after", "5d", "Disable subscriptions that only fail for this long."
     ),
     keep_delivered=_keep_option(
-        "--keep-delivered", "7d", "How long delivered and cancelled deliveries stay."
+        "--keep-delivered", "7d", "How long to keep delivered and cancelled deliveries."
     ),
-    keep_dead=_keep_option("--keep-dead", "30d", "How long dead letters stay."),
+    keep_dead=_keep_option("--keep-dead", "30d", "How long to keep dead letters."),
     keep_answers=click.option(
-        "--keep-answers", is_flag=True, help="Keep the first KiB of each answer, for outbox show."
+        "--keep-answers",
+        is_flag=True,
+        help="Keep the first KiB of each answer, for `pushkit outbox show`.",
     ),
     go_token_spelling=click.option(
-        "--go-token-spelling", is_flag=True, help="Send the token as A2A-Notification-Token too."
+        "--go-token-spelling",
+        is_flag=True,
+        help="Also send the token as A2A-Notification-Token.",
     ),
 )
 
@@ -122,7 +123,7 @@ def _alerts(
     alert_token: str | None,
     alert_every: timedelta,
 ) -> AlertOptions | None:
-    """Return where alerts go; None where nobody wants any."""
+    """Return where alerts go; None without any of the options."""
     if not (alert_log or alert_command or alert_webhook):
         return None
     try:
@@ -145,24 +146,26 @@ _alert_options = gathered(
     alert_command=click.option(
         "--alert-command",
         metavar="COMMAND",
-        help="Run this for each alert, which it gets as JSON on standard input; without a shell.",
+        help="Run this for each alert, with the alert as JSON on standard input; without a shell.",
     ),
     alert_webhook=variable_option(
         "--alert-webhook",
         metavar="URL",
         envvar="PUSHKIT_ALERT_WEBHOOK",
-        help="Send alerts there: signed, through the same outbox.",
+        help="Send alerts to this webhook, signed, through the same outbox.",
     ),
     alert_token=variable_option(
-        "--alert-token", envvar=_ALERT_TOKEN_VARIABLE, help="The token that this webhook expects."
+        "--alert-token",
+        envvar=_ALERT_TOKEN_VARIABLE,
+        help="The token that the alert webhook expects.",
     ),
-    alert_every=_age_option("--alert-every", "1h", "The same alert once in this time."),
+    alert_every=_age_option("--alert-every", "1h", "Send the same alert once in this time."),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What a worker process is started with."""
+    """The settings of a worker process."""
 
     database: str = field(repr=False)  # a DSN may hold a password
     issuer: str
@@ -185,7 +188,10 @@ worker_options = gathered(
     WorkerSettings,
     database=database_option,
     issuer=variable_option(
-        "--issuer", required=True, envvar="PUSHKIT_ISSUER", help="`iss`: who this is from."
+        "--issuer",
+        required=True,
+        envvar="PUSHKIT_ISSUER",
+        help="The `iss`, which names the sender.",
     ),
     key_file=key_file_options(),
     signing=signing_options,
@@ -194,31 +200,31 @@ worker_options = gathered(
         "--destinations",
         type=PATH,
         envvar="PUSHKIT_DESTINATIONS",
-        help="A TOML file: rules, proxy, credentials.",
+        help="A TOML file with destination rules, proxy and credentials.",
     ),
     concurrency=click.option(
         "--concurrency",
         type=click.IntRange(1, 4096),
         default=256,
-        help="Attempts at once, in each process.",
+        help="How many attempts each process makes at once.",
     ),
     concurrency_per_host=click.option(
         "--per-host",
         "concurrency_per_host",
         type=click.IntRange(1, 4096),
         default=16,
-        help="Attempts at once to one destination, over all processes.",
+        help="How many attempts all processes make at once to one destination.",
     ),
     drain=seconds_option(
         "--drain",
         within=(0, 600),
         default=20,
-        help="Seconds that running attempts are given at the end.",
+        help="Seconds that attempts in progress get at the end.",
     ),
     delivering=delivery_options,
     alerts=_alert_options,
     tracing=click.option(
-        "--tracing", is_flag=True, help="Make spans (under opentelemetry-instrument, for example)."
+        "--tracing", is_flag=True, help="Make OpenTelemetry spans, see opentelemetry-instrument."
     ),
     verbose=click.option("--verbose", is_flag=True, help="Log every attempt."),
     log_format=choice_option(
@@ -227,6 +233,6 @@ worker_options = gathered(
         default=LogFormat.TEXT.value,
         envvar="PUSHKIT_LOG_FORMAT",
         show_envvar=True,
-        help="Lines for people, or JSON objects.",
+        help="Log lines for people, or JSON objects.",
     ),
 )

@@ -201,14 +201,14 @@ def test_many_cards_under_a_trust_file(pushkit_command: Run, signed: Path, site:
     assert pushkit_command(*file, "--origin", site.origin).status == 0
     elsewhere = pushkit_command(*file, "--origin", "https://other.example.com")
     assert elsewhere.status == 1
-    told = f"nothing is trusted for https://other.example.com:443, only for {site.origin}"
+    told = f"no keys are trusted for https://other.example.com:443, only for {site.origin}"
     assert told in elsewhere.err
 
 
 def test_what_a_card_says_about_itself(pushkit_command: Run, signed: Path) -> None:
     ran = pushkit_command("card", "inspect", str(signed))
     assert ran.status == 0
-    assert "nothing of this is verified" in ran.out
+    assert "not verified" in ran.out
     assert "signature 1  alg ES256, kid " in ran.out
     found = json.loads(pushkit_command("card", "inspect", str(signed), "--json").out)
     assert found["signatures"][0]["typ"] == "JOSE"

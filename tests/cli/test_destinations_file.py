@@ -199,7 +199,7 @@ OAUTH = CREDENTIALS + '[credentials.oauth]\ntoken_url = "https://t.partner.net"\
         ),
         pytest.param(
             CREDENTIALS + 'client_key = "client.key"',
-            "client_certificate: expected beside its key",
+            "client_certificate: expected together with its key",
             id="a client's key without its certificate",
         ),
         pytest.param(OAUTH, "expected client_secret_env", id="no secret"),

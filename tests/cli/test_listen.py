@@ -71,7 +71,7 @@ def test_what_it_prints_to_try_it_with_works_and_what_it_saves_is_verified_and_r
         token = tried[tried.index("--token") + 1]
         refused = pushkit_command("trigger", "completed", url, "--token", token)
         assert refused.status == 1
-        assert "a fresh key, which nobody knows" in refused.err
+        assert "a new key, which no receiver trusts" in refused.err
 
         process.terminate()
         assert process.wait(DEADLINE) == 0

@@ -56,7 +56,7 @@ def test_the_page_on_migrations_says_which_steps_may_roll() -> None:
         ("sender", SENDER_MIGRATIONS),
         ("receiver", RECEIVER_MIGRATIONS),
     ):
-        rows = page.partition(f"\n| {component} | what it brings")[2].partition("\n\n")[0]
+        rows = page.partition(f"\n| {component} | what it adds")[2].partition("\n\n")[0]
         said: dict[int, bool] = {}
         for row in rows.splitlines()[2:]:
             _, versions, _, rolls, _ = row.split("|")

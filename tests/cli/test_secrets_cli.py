@@ -79,7 +79,7 @@ def test_a_key_in_a_file_is_shown_by_its_id_only(pushkit_command: Run, own_folde
     assert key_id in ran.out
     assert "psk1_" not in ran.out + ran.err
     standby = pushkit_command("secrets", "generate", "secret.keys", "--standby")
-    assert "from now on decrypts with it; once it stands first, it encrypts" in standby.out
+    assert "from now on decrypt with it, and encrypt once it is first" in standby.out
     assert SecretKeys.from_file(path).ids[0] == key_id
 
 
@@ -153,7 +153,7 @@ def test_a_body_is_shown_with_its_key_and_named_sealed_without(
     assert "TASK_STATE_WORKING" in pushkit_command("outbox", "show", outbox, "--body").out
     monkeypatch.delenv("PUSHKIT_SECRET_KEYS_FILE")
     without = pushkit_command("outbox", "show", outbox, "--body").out
-    assert "(sealed with a secret key that is not here)" in without
+    assert "(encrypted with a secret key that this command does not have)" in without
     as_json = json.loads(pushkit_command("outbox", "show", outbox, "--body", "--json").out)
     assert as_json["body"] is None
 

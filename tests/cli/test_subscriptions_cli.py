@@ -178,7 +178,7 @@ def test_what_is_paused_gets_nothing_until_it_is_resumed(
     assert states(command)["task-1"] == "paused"
     ran = command("pause", "--owner", "alice")
     assert ran.out == "1 subscription paused\n"
-    assert "1 not: paused already" in ran.err
+    assert "1 unchanged: paused already" in ran.err
     assert command("resume", "--all").out == "2 subscriptions resumed\n"
     with_sender(pump)
     assert len(webhook.requests) == 3

@@ -64,7 +64,7 @@ def test_max_age_is_for_a_new_file_only() -> None:
     done("new")
     result = run("new", "--max-age", "60")
     assert result.exit_code == 2
-    assert "--max-age is for a new file" in result.stderr
+    assert "--max-age is only for a new file" in result.stderr
 
 
 def test_list_shows_every_key() -> None:
@@ -156,8 +156,8 @@ def test_a_key_that_is_imported_into_a_file_waits_like_a_new_one(
     pem.chmod(0o644)
     (tmp_path / "pass").write_text("secret\n")
     result = done("import", "agent.pem", "--pem-passphrase-file", "pass")
-    assert "is pending; `pushkit keys rotate` lets it sign" in result.stdout
-    assert "others may read agent.pem" in result.stderr
+    assert "is pending; `pushkit keys rotate` makes it sign" in result.stdout
+    assert "other users can read agent.pem" in result.stderr
     assert ring(path).state(key.kid, datetime.now(UTC)) is KeyState.PENDING
     again = run("import", "agent.pem", "--pem-passphrase-file", "pass").exception
     assert isinstance(again, KeyRingError)
