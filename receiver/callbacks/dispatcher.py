@@ -34,7 +34,7 @@ from receiver.callbacks.calls import TIMED_OUT, Call, Caller, logged_of, within_
 from receiver.callbacks.leases import Leases
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.settling import Ended, Settler
-from receiver.callbacks.slots import CallbackSlots, CrowdedError
+from receiver.callbacks.slots import CrowdedError, SharedSlots
 from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, Notification
 from receiver.inbox.store import Inbox, task_lock
 
@@ -98,7 +98,7 @@ class Dispatcher:
         )
         # By former worker's name, the tasks whose calls were abandoned and have not ended.
         self._abandoned: dict[str, set[asyncio.Task[None]]] = {}
-        self._slots = CallbackSlots(concurrency, senders)
+        self._slots = SharedSlots(concurrency, senders)
         self._kept: dict[int, Notification] = {}
         self._is_finished = False
         self._claimed_at: datetime | None = None
@@ -125,7 +125,7 @@ class Dispatcher:
             retrying=self.pump.keep_trying,
             failed=self.pump.leave_to_lease,
         )
-        # As `CallbackSlots` declares them.
+        # As `receiver.accepting.CallbackSlots` declares them.
         self.lease: Callable[[datetime, float], Lease] = self._leases.lease
         self.reserve: Callable[[Iterable[str]], list[bool]] = self._slots.reserve
         self.cancel: Callable[[Iterable[str]], None] = self._slots.cancel

@@ -22,7 +22,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, Script
 from receiver.callbacks.calls import Call
 from receiver.callbacks.leases import Leases
-from receiver.callbacks.slots import CallbackSlots
+from receiver.callbacks.slots import SharedSlots
 from receiver.inbox.model import ClaimedNotification
 from receiver.inbox.store import Inbox, task_lock
 from receiver.inbox.together import GroupItem, together
@@ -79,7 +79,7 @@ class Settler:
     def __init__(
         self,
         database: Database,
-        slots: CallbackSlots,
+        slots: SharedSlots,
         leases: Leases,
         *,
         begin: Callable[[ClaimedNotification], None],

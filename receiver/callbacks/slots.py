@@ -24,8 +24,8 @@ _LEAST_PAUSE: Final = timedelta(seconds=1)
 _MOST_PAUSE: Final = timedelta(seconds=30)
 
 
-class CallbackSlots(Slots):
-    """Divides slots among senders: the sender that holds least comes first, then the longest ago.
+class SharedSlots(Slots):
+    """Shares slots among senders: first the one that holds least, then the one served longest ago.
 
     A notification is held while this process has its lease: it waits for a slot, or is in one. As
     long as callbacks are quick, more notifications are held than there are slots, so that none

@@ -25,7 +25,7 @@ from receiver.callbacks import leases
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.leases import Leases
 from receiver.callbacks.settling import Ended, Settler
-from receiver.callbacks.slots import CallbackSlots
+from receiver.callbacks.slots import SharedSlots
 from receiver.inbox.inspection import InboxFilter, Inspection
 from receiver.inbox.model import ClaimedNotification
 from tests.eventually import DEADLINE, PATIENT, eventually
@@ -695,7 +695,7 @@ async def test_what_is_offered_to_claims_is_looked_for_though_one_looked_before_
 ) -> None:
     for number in (1, 2):
         await house.store(number)
-    slots, claims = CallbackSlots(1, lambda: 1), asyncio.Event()
+    slots, claims = SharedSlots(1, lambda: 1), asyncio.Event()
     taken: list[ClaimedNotification] = []
     await house.database.write(house.dispatcher._claim_script(taken))
     settler = Settler(

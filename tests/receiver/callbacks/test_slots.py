@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from receiver.callbacks.slots import CallbackSlots
+from receiver.callbacks.slots import SharedSlots
 
 
 def test_one_slot_goes_round() -> None:
-    slots = CallbackSlots(1, lambda: 3)
+    slots = SharedSlots(1, lambda: 3)
     served = []
     for _ in range(6):
         [(sender, number)] = slots.divide(["a", "b", "c"], 1, {})
@@ -21,7 +21,7 @@ def test_one_slot_goes_round() -> None:
 
 
 def test_the_sender_that_holds_less_comes_first() -> None:
-    slots = CallbackSlots(8, lambda: 2)
+    slots = SharedSlots(8, lambda: 2)
     slots.hold(["a", "a", "a"])
 
     assert dict(slots.divide(["a", "b"], 4, {})) == {"b": 4}
@@ -29,7 +29,7 @@ def test_the_sender_that_holds_less_comes_first() -> None:
 
 
 def test_one_of_several_senders_never_has_all_slots() -> None:
-    slots = CallbackSlots(8, lambda: 2)
+    slots = SharedSlots(8, lambda: 2)
 
     assert dict(slots.divide(["a"], 8, {})) == {"a": 6}
     slots.hold(["a"] * 6)
@@ -40,11 +40,11 @@ def test_one_of_several_senders_never_has_all_slots() -> None:
 
 
 def test_the_only_sender_has_all_slots() -> None:
-    assert dict(CallbackSlots(8, lambda: 1).divide(["a"], 8, {})) == {"a": 8}
+    assert dict(SharedSlots(8, lambda: 1).divide(["a"], 8, {})) == {"a": 8}
 
 
 async def test_a_free_slot_goes_to_the_sender_that_has_least_and_waited_longest() -> None:
-    slots, entered = CallbackSlots(2, lambda: 2), []
+    slots, entered = SharedSlots(2, lambda: 2), []
 
     async def enter(sender: str) -> None:
         await slots.enter(sender)
@@ -63,7 +63,7 @@ async def test_a_free_slot_goes_to_the_sender_that_has_least_and_waited_longest(
 
 
 async def test_a_wait_that_is_cancelled_takes_no_slot() -> None:
-    slots = CallbackSlots(1, lambda: 1)
+    slots = SharedSlots(1, lambda: 1)
     await slots.enter("a")
     waiting = [asyncio.create_task(slots.enter("a")) for _ in range(2)]
     await asyncio.sleep(0)
@@ -77,7 +77,7 @@ async def test_a_wait_that_is_cancelled_takes_no_slot() -> None:
 
 
 async def test_more_is_held_than_there_are_slots_while_callbacks_are_quick() -> None:
-    slots = CallbackSlots(4, lambda: 1)
+    slots = SharedSlots(4, lambda: 1)
     assert slots.free == 4
     for _ in range(64):
         await slots.enter("a")
@@ -87,7 +87,7 @@ async def test_more_is_held_than_there_are_slots_while_callbacks_are_quick() -> 
 
 
 def test_what_is_not_settled_is_bounded() -> None:
-    slots = CallbackSlots(4, lambda: 1)
+    slots = SharedSlots(4, lambda: 1)
     slots.is_open = True
     assert slots.take_for_claim() == 4
     slots.give_back(4)
@@ -100,7 +100,7 @@ def test_what_is_not_settled_is_bounded() -> None:
 
 
 def test_what_waits_for_a_claim_comes_before_what_is_stored_later() -> None:
-    slots = CallbackSlots(4, lambda: 1)
+    slots = SharedSlots(4, lambda: 1)
     slots.is_open = True
     slots.let_wait()
     assert slots.reserve(["a"]) == [False]
