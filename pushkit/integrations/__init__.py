@@ -1,1 +1,1 @@
-"""Adapters to what agents are built with."""
+"""Adapters to the frameworks that agents are built with."""

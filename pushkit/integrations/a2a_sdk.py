@@ -1,6 +1,6 @@
-"""a2a-sdk 1.x: drop-ins for its push-notification sender and config store.
+"""a2a-sdk 1.x: drop-in replacements for its push-notification sender and config store.
 
-Where an agent builds its request handler:
+Use them where the agent builds its request handler:
 
     push = PushSender(issuer="https://agent.example.com", keys="keys.json", database="outbox.db")
     notifications = PushkitNotificationSender(push, task_store=task_store)
@@ -9,12 +9,12 @@ Where an agent builds its request handler:
         push_config_store=PushkitConfigStore(push), push_sender=notifications,
     )
 
-and around the application's life: `async with push, notifications:`.
+and around the application's lifetime: `async with push, notifications:`.
 
-The config store is the outbox's own table of subscriptions: durable, with two owners of one task
-kept apart, and with each config's protocol version remembered. An event is written for 1.0 clients
-straight from the SDK's message, and read only where another version is wanted. `send_notification`
-returns when it is on disk; the agent's task never waits for a webhook.
+The config store is the outbox's own table of subscriptions: it is durable, keeps the owners of one
+task apart, and stores the protocol version of each config. For 1.0 clients, an event is encoded
+directly from the SDK's message; it is converted only for other versions. `send_notification`
+returns when the event is on disk; the agent's task never waits for a webhook.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from pushkit.subscriptions.model import Subscription
 
 
 class TaskReader(Protocol):
-    """What is needed of the SDK's task store: to read one task."""
+    """The part of the SDK's task store that is used: reading one task."""
 
     async def get(self, task_id: str, context: ServerCallContext) -> a2a_pb2.Task | None:
-        """Return a task as its owner sees it, or None."""
+        """Return a task as the context's user sees it, or None."""
         ...
 
 
@@ -60,10 +60,10 @@ class PushkitConfigStore(PushNotificationConfigStore):
     """The SDK's config store over a `PushSender`'s subscriptions.
 
     Args:
-        sender: Where configs become subscriptions.
-        owner_resolver: Says who a call is from; the SDK's default is the user's name. Tasks are
-            read for A2A 0.3 clients as by a user of that name, of no tenant: a resolver that mixes
-            the tenant in needs a task store that takes such a name for the owner.
+        sender: Stores the configs, as subscriptions.
+        owner_resolver: Returns the owner of a call; the SDK's default is the user's name. For A2A
+            0.3 clients, tasks are read as a user of that name, without a tenant: if the resolver
+            adds the tenant to the name, the task store must accept such a name as the owner.
     """
 
     def __init__(
@@ -78,9 +78,11 @@ class PushkitConfigStore(PushNotificationConfigStore):
         notification_config: a2a_pb2.TaskPushNotificationConfig,
         context: ServerCallContext,
     ) -> a2a_pb2.TaskPushNotificationConfig:
-        """Register a config; a refused one is the client's error, `-32602`; `-32009` its version.
+        """Register a config, and return it to the client without token and credentials.
 
-        What is returned goes back to the client: without token and credentials.
+        Raises:
+            InvalidParamsError: The config is refused (`-32602`).
+            VersionNotSupportedError: Its protocol version is not supported (`-32009`).
         """
         try:
             subscription = await self._sender.subscribe(
@@ -104,13 +106,13 @@ class PushkitConfigStore(PushNotificationConfigStore):
         return [_redacted(subscription, context) for subscription in found]
 
     async def get_info_for_dispatch(self, task_id: str) -> list[a2a_pb2.TaskPushNotificationConfig]:
-        """Return every owner's configs for a task as they are sent with: secrets and all."""
+        """Return the configs of all owners for a task, with tokens and credentials."""
         return [_to_proto(config) for config in await self._sender.configs_to_send_with(task_id)]
 
     async def delete_info(
         self, task_id: str, context: ServerCallContext, config_id: str | None = None
     ) -> None:
-        """Remove one of the caller's configs, or all; what is undelivered is cancelled."""
+        """Remove one of the caller's configs, or all; unfinished deliveries are cancelled."""
         await self._sender.unsubscribe(task_id, config_id, owner=self._owner_of(context))
 
 
@@ -118,10 +120,10 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
     """The SDK's notification sender over a `PushSender`.
 
     Args:
-        sender: Where updates are enqueued.
-        task_store: The agent's task store, from which A2A 0.3 clients get whole tasks, each as its
-            owner sees them. Of a task that it does not have they get statuses alone.
-        buffer: Where updates wait while the outbox is out of reach.
+        sender: Enqueues the updates.
+        task_store: The agent's task store. A2A 0.3 clients get whole tasks from it, each as its
+            owner sees them; if a task is missing there, they get only statuses.
+        buffer: Keeps updates while the outbox is out of reach.
     """
 
     def __init__(
@@ -131,15 +133,15 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
         self._task_store = task_store
 
     async def send_notification(self, task_id: str, event: PushEvent) -> None:
-        """Enqueue an event for every subscriber of its task; returns when it is on disk.
+        """Enqueue an event for every subscriber of its task; return when it is on disk.
 
-        While the outbox is out of reach it is kept in memory instead, and stored later. A
-        subscriber that cannot have it is reported as `PushSender.notify` does, and keeps it from
-        nobody else. What names no task, or finds too many waiting, is logged and counted
-        (`buffer.refused`), and not raised: a2a-sdk before 1.2.3 would fail the client's call by it.
+        While the outbox is out of reach, the event is kept in memory and stored later. A subscriber
+        that cannot have it is reported as by `PushSender.notify`; the others get it. An event
+        without a task, or one too many in memory, is logged and counted (`buffer.refused`), not
+        raised: a2a-sdk before 1.2.3 would fail the client's call.
 
         Raises:
-            InvalidUpdateError: It is no event that is pushed.
+            InvalidUpdateError: The object is not an event that is pushed.
         """
         update = native_update(event)
         snapshot = _Snapshots(self._task_store, update.task_id)
@@ -148,20 +150,20 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
 
 @record(frozen=True, slots=True)
 class _Snapshots:
-    """A task as its owners see it."""
+    """Reads a task as each owner sees it."""
 
     task_store: TaskReader
     task_id: str
 
     async def __call__(self, owner: str) -> Task | None:
-        # Task stores are scoped by owner too: read it as the subscriber does.
+        # Task stores are scoped by owner, too: read the task as the subscriber would.
         task = await self.task_store.get(self.task_id, ServerCallContext(user=_Owner(owner)))
         found = None if task is None else native_update(task).neutral
         return found.task if isinstance(found, TaskSnapshot) else None
 
 
 class _Owner(User):
-    """Whom a subscription belongs to, for the reading of that owner's task."""
+    """The owner of a subscription, as the SDK's user who reads that owner's task."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -178,7 +180,7 @@ class _Owner(User):
 def _redacted(
     subscription: Subscription, context: ServerCallContext
 ) -> a2a_pb2.TaskPushNotificationConfig:
-    """Return a config as a client reads it, of the tenant that the call names."""
+    """Return a config as a client may read it, with the tenant that the call names."""
     task_id = subscription.key.task_id
     return _to_proto(replace(subscription.config, task_id=task_id, tenant=context.tenant or None))
 
@@ -191,7 +193,7 @@ def _to_proto(config: PushConfig) -> a2a_pb2.TaskPushNotificationConfig:
 
 
 def _version_of(context: ServerCallContext) -> WireVersion:
-    """Return the protocol version of a call; over a network, none named means 0.3 (1.0 §3.6.2)."""
+    """Return the protocol version of a call; a network call that names none is 0.3 (1.0 §3.6.2)."""
     headers, call = context.state.get("headers"), context.state.get("grpc_context")
     if call is not None:
         headers = dict(call.invocation_metadata() or ())

@@ -1,8 +1,9 @@
-"""The events of a2a-sdk 1.x as updates: protobuf messages, written by the tables of A2A 1.0.
+"""The events of a2a-sdk 1.x as updates: protobuf messages, encoded by the tables of A2A 1.0.
 
-A message has the members that the neutral class has, under the same names and in the order of the
-tables; what it holds another way (states by number, times and JSON as messages) stands in
-`_WRITERS`. What cannot be written so goes by way of the neutral form, which says what is wrong.
+A message has the same members as the neutral class, under the same names and in the order of the
+tables. `_WRITERS` has the members with another type (states as numbers, times and JSON as
+messages). A message that cannot be encoded so is converted to the neutral form, whose error says
+what is wrong.
 """
 
 from __future__ import annotations
@@ -49,15 +50,16 @@ PushEvent: TypeAlias = (
 
 
 def native_update(event: PushEvent) -> NativeUpdate:
-    """Return an event as an update. It is copied: the agent may go on changing its own.
+    """Return an event as an update. It is copied: the agent may change its event afterwards.
 
     Raises:
-        InvalidUpdateError: No event that is pushed.
+        InvalidUpdateError: The object is not an event that is pushed.
     """
-    place = _PLACES.get(type(event))
-    if place is None:
-        raise InvalidUpdateError(f"a {type(event).__name__} is no event that is pushed")
-    kind, member, write = place
+    known = _KINDS.get(type(event))
+    if known is None:
+        expected = " or ".join(kind.__name__ for kind in _KINDS)
+        raise InvalidUpdateError(f"event: found a {type(event).__name__}, expected a {expected}")
+    kind, member, write = known
     own = type(event)()
     own.CopyFrom(event)  # type: ignore[arg-type]  # of its own type
     state, is_partial, is_bare = None, False, False
@@ -84,10 +86,10 @@ def native_update(event: PushEvent) -> NativeUpdate:
 
 @record(frozen=False, slots=True, kw_only=True, eq=False)
 class _Copied(NativeUpdate):
-    """An event that is ours."""
+    """A copy of an event, which the agent does not change."""
 
     event: PushEvent
-    member: str  # where A2A 1.0 puts it
+    member: str  # the member of A2A 1.0's `StreamResponse` that it is
     writer: _Writer
 
     def read(self) -> TaskUpdate:
@@ -119,9 +121,9 @@ def _over_messages(table: Table) -> _Writer:
 
     def write(message: Any) -> JsonObject:
         said: JsonObject = {}
-        for field, value in message.ListFields():  # those that are set
+        for field, value in message.ListFields():  # the fields that are set
             if field.name not in members:
-                raise MismatchError("expected a member that is known")  # of a later SDK
+                raise MismatchError("expected a known member")  # of a later SDK
             wire, write_value, writes_empty = members[field.name]
             written = write_value(value) if write_value else value
             if written or writes_empty:
@@ -134,7 +136,7 @@ def _over_messages(table: Table) -> _Writer:
 
 
 def _writer(kind: Kind) -> _Writer | None:
-    """Return what writes a value; None: it is JSON as it is."""
+    """Return the function that encodes a value; None if the value is JSON already."""
     if kind.table is None:
         return _WRITERS.get(kind)
     write = _over_messages(kind.table)
@@ -161,7 +163,7 @@ def _write_time(moment: timestamp_pb2.Timestamp) -> str:
 
 
 def _write_struct(struct: struct_pb2.Struct) -> JsonObject:
-    fields = struct.fields  # whose `items()` are slow
+    fields = struct.fields  # its `items()` is slow
     return {name: _write_value(fields[name]) for name in fields}
 
 
@@ -183,10 +185,10 @@ def _write_value(value: struct_pb2.Value) -> JsonValue:
 
 
 def _write_parts(parts: Sequence[a2a_pb2.Part]) -> list[JsonValue]:
-    told = [(part.WhichOneof("content"), part) for part in parts]
-    if any(content not in _PARTS for content, _ in told if content):
-        raise MismatchError("expected a part that is known")  # of a later SDK
-    return [_PARTS[content](part) for content, part in told if content]  # one of none says nothing
+    contents = [(part.WhichOneof("content"), part) for part in parts]
+    if any(content not in _PARTS for content, _ in contents if content):
+        raise MismatchError("expected a known part")  # of a later SDK
+    return [_PARTS[content](part) for content, part in contents if content]  # empty ones left out
 
 
 _STATES = dict(enumerate(STATE_NAMES))
@@ -203,7 +205,7 @@ _WRITERS: dict[Kind, _Writer] = {
     DATA: _write_value,
 }
 _PARTS = {name: _over_messages(table) for name, table in PARTS[V1_0].items()}
-_PLACES: dict[type, tuple[UpdateKind, str, _Writer]] = {
+_KINDS: dict[type, tuple[UpdateKind, str, _Writer]] = {
     a2a_pb2.Task: (UpdateKind.TASK, "task", _over_messages(TASK[V1_0])),
     a2a_pb2.TaskStatusUpdateEvent: (
         UpdateKind.STATUS_UPDATE,

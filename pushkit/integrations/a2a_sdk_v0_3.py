@@ -1,4 +1,4 @@
-"""a2a-sdk 0.2.11 to 0.3.x: drop-ins for its push-notification sender and config store.
+"""a2a-sdk 0.2.11 to 0.3.x: drop-in replacements for its notification sender and config store.
 
     push = PushSender(issuer="https://agent.example.com", keys="keys.json", database="outbox.db")
     notifications = PushkitNotificationSender(push)
@@ -7,11 +7,11 @@
         push_config_store=PushkitConfigStore(push), push_sender=notifications,
     )
 
-and around the application's life: `async with push, notifications:`.
+and around the application's lifetime: `async with push, notifications:`.
 
-This SDK hands its config store no call context. Where an agent serves several users who must not
-see each other's configs, give `owner_of` a function that reads whom the present call is from, out
-of a `ContextVar` that the agent's authentication sets.
+This SDK gives its config store no call context. If an agent serves several users who must not see
+each other's configs, pass an `owner_of` function that returns the user of the current call, from a
+`ContextVar` that the agent's authentication sets.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class SdkObject(Protocol):
     def model_dump(
         self, *, mode: str, by_alias: bool, exclude_none: bool
     ) -> Mapping[str, JsonValue]:
-        """Return it as it is written on the wire."""
+        """Return its members, as on the wire."""
         ...
 
 
-def _everybody() -> str:
+def _one_owner() -> str:
     return ""
 
 
@@ -59,22 +59,26 @@ class PushkitConfigStore:
     """The SDK's config store over a `PushSender`'s subscriptions.
 
     Args:
-        sender: Where configs become subscriptions.
-        owner_of: Says whom the present call is from.
+        sender: Stores the configs, as subscriptions.
+        owner_of: Returns the owner of the current call.
     """
 
-    def __init__(self, sender: PushSender, owner_of: Callable[[], str] = _everybody) -> None:
+    def __init__(self, sender: PushSender, owner_of: Callable[[], str] = _one_owner) -> None:
         self._sender = sender
         self._owner_of = owner_of
         self._sdk: Any = importlib.import_module("a2a.types")  # 1.x has other names there
         if not hasattr(self._sdk, "PushNotificationConfig"):
             raise ConfigError(
-                "the installed a2a-sdk is 1.x, expected 0.2 or 0.3: for it there is"
+                "the installed a2a-sdk is 1.x, expected 0.2 or 0.3: use"
                 " pushkit.integrations.a2a_sdk"
             )
 
     async def set_info(self, task_id: str, notification_config: SdkObject) -> None:
-        """Register a config; a refused one is the client's error, `-32602`."""
+        """Register a config.
+
+        Raises:
+            ServerError: The config is refused: the client's error, `-32602`.
+        """
         try:
             await self._sender.subscribe(
                 task_id,
@@ -89,15 +93,15 @@ class PushkitConfigStore:
     async def get_info(self, task_id: str) -> list[Any]:
         """Return the caller's own configs for a task, as the SDK's `PushNotificationConfig`.
 
-        Without tokens and credentials: the SDK answers clients with them.
+        They have no tokens and credentials, because the SDK sends them to clients.
         """
         found = await self._sender.subscriptions(task_id, owner=self._owner_of())
         return [self._to_sdk(subscription) for subscription in found]
 
     async def delete_info(self, task_id: str, config_id: str | None = None) -> None:
-        """Remove one of the caller's configs; by default, as in the SDK, the one named as the task.
+        """Remove a config of the caller; by default, as in the SDK, the one with the task's id.
 
-        What is undelivered of it is cancelled.
+        Its unfinished deliveries are cancelled.
         """
         await self._sender.unsubscribe(task_id, config_id or task_id, owner=self._owner_of())
 
@@ -111,8 +115,8 @@ class PushkitNotificationSender(Buffered):
     """The SDK's notification sender over a `PushSender`.
 
     Args:
-        sender: Where updates are enqueued.
-        buffer: Where updates wait while the outbox is out of reach.
+        sender: Enqueues the updates.
+        buffer: Keeps updates while the outbox is out of reach.
     """
 
     def __init__(self, sender: PushSender, *, buffer: EnqueueBuffer | None = None) -> None:
@@ -120,16 +124,16 @@ class PushkitNotificationSender(Buffered):
         self._repeated = RepeatedLog(_log)
 
     async def send_notification(self, task: SdkObject) -> None:
-        """Enqueue a task as it is now for every subscriber; returns when it is on disk.
+        """Enqueue a task as it is now for every subscriber; return when it is on disk.
 
-        Of a task that cannot be sent whole that is its status alone, and the log says why. What
-        cannot be sent at all, or finds too many waiting, is logged and counted (`buffer.refused`),
-        and never raised: the SDK would fail the client's call by it.
+        If a task cannot be sent whole, its status is sent, and the log says why. A task that cannot
+        be sent at all, or is one too many in memory, is logged and counted (`buffer.refused`), and
+        never raised: the SDK would fail the client's call.
         """
         try:
             document = _as_json(task)
             update = self._read(document)
-        except (ValueError, UnrecognisedBodyError) as exc:  # pydantic's, of what is no JSON
+        except (ValueError, UnrecognisedBodyError) as exc:  # pydantic's, if it cannot be JSON
             self.buffer.refuse(exc)
             return
         await self._enqueue(update.task_id or "", update, size=len(json.dumps(document)))
@@ -140,8 +144,8 @@ class PushkitNotificationSender(Buffered):
         except UnrecognisedBodyError as exc:
             alone = {name: document[name] for name in _STATUS_ALONE if name in document}
             update = parse_update(alone, WireVersion.V0_3)
-            told = "task %r: webhooks get its status alone: %s"
-            self._repeated.say("alone", logging.WARNING, told, update.task_id, exc)
+            message = "task %r: webhooks get only its status: %s"
+            self._repeated.say("alone", logging.WARNING, message, update.task_id, exc)
             return update
 
 

@@ -1,4 +1,4 @@
-"""aiohttp: routes that serve the sender's public keys, the agent's card, signed, and metrics."""
+"""aiohttp: routes for the sender's public keys, the agent's signed card, and metrics."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def card_routes(
 
     Args:
         publisher: The card, served at `/.well-known/agent-card.json`.
-        legacy: What clients of A2A 0.1 and 0.2 get at `/.well-known/agent.json`; the same card if
-            None.
+        legacy: The card for clients of A2A 0.1 and 0.2, at `/.well-known/agent.json`; None for the
+            same card.
     """
     earlier = _route(LEGACY_CARD_PATH, card_of(legacy or publisher))
     return [_route(CARD_PATH, card_of(publisher)), earlier]
 
 
 def metrics_route(of: HasMetrics, path: str = "/metrics") -> web.RouteDef:
-    """Return a route for operators alone: metrics of a sender or a receiver, from here on."""
+    """Return a route with metrics of a sender or a receiver, counted from now on; for operators."""
     return _route(path, metrics_of(of))
 
 

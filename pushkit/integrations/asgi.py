@@ -1,12 +1,12 @@
 """ASGI: the sender's public keys, the agent's signed card, and metrics, as small applications.
 
-For Starlette, FastAPI and a2a-sdk agents. The card's route goes before those of the SDK, which
-serves the card unsigned at the same path:
+For Starlette, FastAPI and a2a-sdk agents. Put the card's route before the SDK's, which serves the
+unsigned card at the same path:
 
     Starlette(routes=[
         Route("/.well-known/jwks.json", JwksApp(sender)),
         Route("/.well-known/agent-card.json", CardApp(publisher)),
-        Route("/metrics", MetricsApp(sender)),  # where only operators get to
+        Route("/metrics", MetricsApp(sender)),  # reachable by operators only
         *agent_routes,
     ])
 """
@@ -32,14 +32,14 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
 async def answer(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:
-    """Send a whole answer."""
+    """Send a complete answer."""
     fields = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": body})
 
 
 Document: TypeAlias = Callable[[str | None], Awaitable[DocumentResponse]]
-"""Answers what a cache may have: it is given the `If-None-Match` of a request."""
+"""Returns a cacheable document, given the `If-None-Match` of a request."""
 
 
 class HasMetrics(Protocol):
@@ -47,7 +47,7 @@ class HasMetrics(Protocol):
 
     @property
     def metrics(self) -> Metrics:
-        """What it counts."""
+        """Its metrics."""
 
 
 def jwks_of(sender: PushSender) -> Document:
@@ -65,7 +65,7 @@ def card_of(publisher: CardPublisher) -> Document:
 
 
 def metrics_of(of: HasMetrics) -> Document:
-    """Return metrics for Prometheus, new each time; they are counted from here on."""
+    """Return metrics for Prometheus, read at each request; they are counted from now on."""
     metrics = of.metrics
 
     async def document(_: str | None) -> DocumentResponse:

@@ -1,9 +1,9 @@
-"""What no SDK repeats: an update that could not be stored is kept in memory and tried again.
+"""Keeps updates in memory while they cannot be stored, because no SDK retries them.
 
-The SDKs log an error of their notification sender and go on with the task, or fail the client's
-call by it. While the outbox is out of reach, updates wait here instead: a queue per task, in order,
-bounded, and lost if the process dies, which is why `PushSender.notify` itself never does this.
-Nothing else waits here: a recipient whose backlog is full was refused, and others have the update.
+If a notification sender fails, the SDKs log the error and continue the task, or fail the client's
+call. So while the outbox is out of reach, updates wait here: in order, in one bounded buffer per
+task. They are lost if the process dies, which is why `PushSender.notify` itself does not do this.
+A recipient that was refused, for example because its backlog is full, is not retried here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds
 _EARLIER: Final = StorageError("earlier updates of the task wait for the outbox")
 
 Enqueue = Callable[[bool], Awaitable[object]]
-"""Stores an update; told whether this is the first time."""
+"""Stores an update; its argument is whether this is the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +45,33 @@ class _Kept:
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """What one task has to store, in order."""
+    """The updates of one task, in order."""
 
-    # What waits in memory; the first stays in it while it is tried again.
+    # Updates in memory; the first stays in the list while it is retried.
     waiting: list[_Kept] = field(default_factory=list)
-    callers: int = 0  # how many have an update that did not have to wait
-    # Held by the one who stores his, once there are several; one alone needs none.
+    callers: int = 0  # how many callers store an update, or wait for their turn
+    # Held by the caller that stores its update; None if there is only one caller.
     turn: asyncio.Lock | None = None
-    emptying: asyncio.Task[None] | None = None  # tries again what waits
+    emptying: asyncio.Task[None] | None = None  # stores the waiting updates
 
     def is_alone(self) -> bool:
-        """Begin, if nobody is before this caller."""
+        """Count a caller; return whether it may begin at once, because it is the only one."""
         self.callers += 1
         return self.callers == 1
 
     async def begin(self) -> None:
-        """Wait for one's turn, behind others."""
+        """Wait for the caller's turn."""
         try:
             if self.turn is None:
                 self.turn = asyncio.Lock()
-                await self.turn.acquire()  # at once: it is held by who was alone until now
+                await self.turn.acquire()  # for the first caller, which began without the lock
             await self.turn.acquire()
         except BaseException:
             self._leave()
             raise
 
     def end(self) -> None:
-        """Let the next one begin."""
+        """Let the next caller begin."""
         if self.turn is not None:
             self.turn.release()
         self._leave()
@@ -85,16 +85,16 @@ class _Queue:
 class EnqueueBuffer:
     """Updates that wait for the outbox.
 
-    An update is enqueued again after an error that leaves open whether it was stored: with the same
-    idempotency key, that is the caller's to see to.
+    An update is enqueued again after an error that leaves open whether it was stored. The caller
+    must use the same idempotency key.
 
     Args:
-        capacity: How many may wait in all; one more is refused, loudly.
-        per_task: How many of one task may wait, and its last update besides.
-        max_bytes: How large those that wait may be together.
+        capacity: How many updates may wait in all; further ones are refused, and logged.
+        per_task: How many updates of one task may wait, in addition to its last one.
+        max_bytes: The total size of the waiting updates.
 
     Attributes:
-        refused: How many updates were not stored and never will be.
+        refused: How many updates were not stored, and will never be.
     """
 
     def __init__(
@@ -117,16 +117,16 @@ class EnqueueBuffer:
     async def run(
         self, task_id: str, enqueue: Enqueue, *, size: int, is_last: bool = False
     ) -> None:
-        """Store an update now, or as soon as the outbox is back.
+        """Store an update now, or as soon as the outbox is in reach again.
 
         Args:
-            task_id: Its task: what came first of that goes first.
+            task_id: Its task; the updates of a task are stored in order.
             enqueue: Stores it.
             size: Its size in bytes.
-            is_last: Whether its task ends with it: there is one place more for that.
+            is_last: Whether it ends its task: then it may exceed `per_task` by one.
 
         Raises:
-            PushkitError: It was not stored and never will be: it is not valid, or too many wait.
+            PushkitError: It will never be stored: it is not valid, or too many updates wait.
         """
         queue = self._queues.get(task_id)
         if queue is None:
@@ -134,7 +134,7 @@ class EnqueueBuffer:
         if not queue.is_alone():
             await queue.begin()
         try:
-            if queue.waiting:  # what came first goes first
+            if queue.waiting:  # earlier updates go first
                 self._keep(task_id, queue, _Kept(enqueue, size, is_last), _EARLIER)
                 return
             try:
@@ -149,7 +149,7 @@ class EnqueueBuffer:
             self._forget(task_id, queue)
 
     async def close(self) -> None:
-        """Try once more what still waits, then give it up; what is under way comes to its end."""
+        """Wait for running calls, try once to store the waiting updates, and drop the rest."""
         self._closing.set()
         await asyncio.gather(*(self._finish(queue) for queue in list(self._queues.values())))
         self._queues.clear()
@@ -169,7 +169,7 @@ class EnqueueBuffer:
         self._repeated.say(
             "kept",
             logging.ERROR,
-            "an update could not be stored, and is kept in memory: %s",
+            "an update could not be stored and is kept in memory: %s",
             reason,
         )
         if queue.emptying is None:
@@ -188,20 +188,20 @@ class EnqueueBuffer:
                 pause = 0.0
         queue.emptying = None
         if not self._waiting:
-            self._repeated.say("stored", logging.WARNING, "what waited in memory is stored")
+            self._repeated.say("stored", logging.WARNING, "the updates kept in memory are stored")
         self._forget(task_id, queue)
 
     async def _try_first(self, queue: _Queue) -> None:
-        """Store what waits longest.
+        """Store the oldest waiting update.
 
         Raises:
-            StorageError: The outbox is still out of reach: it goes on waiting.
+            StorageError: The outbox is still out of reach; the update keeps waiting.
         """
         try:
             await queue.waiting[0].enqueue(False)
         except StorageError:
             raise
-        except Exception as exc:  # noqa: BLE001  # what comes behind it must not wait for ever
+        except Exception as exc:  # noqa: BLE001  # the updates behind it must not wait for ever
             self.refuse(exc)
         self._drop_first(queue)
 
@@ -243,17 +243,17 @@ class EnqueueBuffer:
         self._repeated.say(
             ("refused", type(reason)),
             logging.ERROR,
-            "an update was not stored and its webhooks will not hear of it: %s",
+            "an update was not stored, and will not be sent to its webhooks: %s",
             reason if expected else type(reason).__name__,
             exc_info=False if expected else reason,
         )
 
 
 def _keys_of_calls() -> Iterator[str]:
-    """Yield keys that nobody else has.
+    """Yield unique keys.
 
-    What is random is drawn once, at the first call and so after a fork: each draw lets go of the
-    interpreter, and waits until a busy database thread gives it back.
+    The random part is drawn once: each draw releases the interpreter lock, and would wait for a
+    busy database thread to give it back. It is drawn at the first call, so forked processes differ.
     """
     sender = secrets.token_hex(16)
     for number in itertools.count():
@@ -262,7 +262,7 @@ def _keys_of_calls() -> Iterator[str]:
 
 @record(frozen=True, slots=True)
 class _Storing:
-    """An update on its way to a sender."""
+    """Stores an update by `PushSender.notify`."""
 
     sender: PushSender
     update: AnyUpdate
@@ -275,11 +275,11 @@ class _Storing:
 
 
 class Buffered:
-    """What the notification senders of every SDK share: updates go to a sender, over the buffer.
+    """The base of the SDKs' notification senders: it enqueues updates, through a buffer.
 
     Args:
-        sender: Where updates are enqueued.
-        buffer: Where they wait while the outbox is out of reach.
+        sender: Enqueues the updates.
+        buffer: Keeps updates while the outbox is out of reach.
     """
 
     def __init__(self, sender: PushSender, *, buffer: EnqueueBuffer | None = None) -> None:
@@ -296,19 +296,19 @@ class Buffered:
         size: int,
         snapshot: SnapshotProvider | None = None,
     ) -> None:
-        """Store an update, now or later. What will not be stored is told, and never raised.
+        """Store an update, now or later. If it cannot be stored, that is logged, and not raised.
 
         An error would fail the client's own call, or end its stream, in a2a-sdk before 1.2.3.
         """
-        # Of this call: two updates that are equal are two, and a repeated attempt is none. Nobody
-        # else can have the key, so there is no digest beside it that would tell updates apart.
+        # One key for each call: two equal updates are two, and a retry is none. No other call has
+        # the key, so it needs no digest to tell updates apart.
         store = _Storing(self._sender, update, snapshot, next(self._keys))
         is_last = update.state is not None and update.state.terminal
-        with contextlib.suppress(PushkitError):  # which the buffer told
+        with contextlib.suppress(PushkitError):  # logged by the buffer
             await self.buffer.run(task_id, store, size=size, is_last=is_last)
 
     async def close(self) -> None:
-        """Store what still waits in memory; before the `PushSender` is closed."""
+        """Store the updates in memory. Call this before the `PushSender` is closed."""
         await self.buffer.close()
 
     async def __aenter__(self) -> Self:

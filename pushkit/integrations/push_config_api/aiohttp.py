@@ -19,9 +19,9 @@ def push_config_app(api: PushConfigApi, *, owner: OwnerOf) -> web.Application:
     """Return the API as an application: JSON-RPC at its root, HTTP+JSON below.
 
     Args:
-        api: What is served.
-        owner: Names the client of a request, by whatever the agent authenticates with; None: the
-            request is answered with 401. May be a coroutine function.
+        api: The API.
+        owner: Returns the client of a request, by the agent's own authentication; None to answer
+            with 401. May be a coroutine function.
     """
 
     async def serve(request: web.Request) -> web.Response:
@@ -46,7 +46,7 @@ def push_config_app(api: PushConfigApi, *, owner: OwnerOf) -> web.Application:
 
 
 def _segments(request: web.Request) -> list[str]:
-    # The raw path: an id may have a slash in it, as %2F. What is above the mount is left out.
+    # The raw path, because an id may contain a slash, as %2F; without the mount point's prefix.
     resource = request.match_info.route.resource
     mount = resource.canonical.removesuffix("/{path}") if resource else ""
     path = request.rel_url.raw_path.removeprefix(mount).removeprefix("/")

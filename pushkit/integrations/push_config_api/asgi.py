@@ -20,9 +20,9 @@ class PushConfigAsgi:
         Starlette(routes=[Mount("/push-configs", PushConfigAsgi(api, owner=owner_of))])
 
     Args:
-        api: What is served.
-        owner: Names the client of a request, given its ASGI scope; None: the request is answered
-            with 401. May be a coroutine function.
+        api: The API.
+        owner: Returns the client of a request, given its ASGI scope; None to answer with 401. May
+            be a coroutine function.
     """
 
     def __init__(self, api: PushConfigApi, *, owner: OwnerOfScope) -> None:

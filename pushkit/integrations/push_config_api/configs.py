@@ -1,4 +1,4 @@
-"""What the methods do, free of protocol versions: set, get, list and delete configs."""
+"""The methods' operations, independent of protocol versions: set, get, list and delete configs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MAX_PAGE_SIZE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whose call it is."""
+    """The client that makes a call."""
 
-    owner: str  # as the agent's own authentication names the client
+    owner: str  # the client's name, by the agent's own authentication
     tenant: str = ""  # the tenant that the call names; empty before 1.0
 
 
@@ -43,10 +43,10 @@ class Page:
 
 
 class Configs:
-    """One owner's configs of a task. What is returned never holds a secret.
+    """One owner's configs of a task. Returned configs never contain a secret.
 
-    Without a sender push notifications are not supported. `task_exists` says whether a task exists
-    that this caller may follow.
+    Without a sender, push notifications are not supported. `task_exists` returns whether a task
+    exists that this caller may follow.
     """
 
     def __init__(self, sender: PushSender | None, task_exists: TaskCheck | None) -> None:
@@ -56,8 +56,8 @@ class Configs:
     async def put(
         self, caller: Caller, task_id: str, config: PushConfig, version: WireVersion
     ) -> PushConfig:
-        """Register a config, or change the one of the same id."""
-        sender = await self._admitted(caller, task_id)
+        """Register a config, or change the one with the same id."""
+        sender = await self._sender_for(caller, task_id)
         async with _refusals():
             subscription = await sender.subscribe(
                 task_id, config, version=version, owner=caller.owner, tenant=caller.tenant
@@ -65,9 +65,10 @@ class Configs:
         return _as_read(subscription)
 
     async def get(self, caller: Caller, task_id: str, config_id: str | None) -> PushConfig | None:
-        """Return a config; without an id the task's own, or else its oldest; None: there is none.
+        """Return a config; None if there is none.
 
-        A task's own config is the one that got no id, which then is the task's.
+        Without an id, that is the config registered without one, whose id is the task's, or else
+        the oldest.
         """
         found = await self._of_caller(caller, task_id)
         named = [each for each in found if each.key.config_id == (config_id or task_id)]
@@ -75,7 +76,7 @@ class Configs:
         return _as_read(chosen[0]) if chosen else None
 
     async def page(self, caller: Caller, task_id: str, *, size: int = 0, token: str = "") -> Page:
-        """Return a page of configs, by id, behind that of `token`; size 0 is as long as can be."""
+        """Return the page of configs after `token`, by id; size 0 means the longest page."""
         if size < 0:
             raise ApiError(ErrorKind.PARAMS, "pageSize: expected 0 or more")
         after = _read_page_token(token) if token else ""
@@ -92,18 +93,19 @@ class Configs:
         )
 
     async def remove(self, caller: Caller, task_id: str, config_id: str) -> None:
-        """Remove a config, and cancel what it has undelivered; one that is gone is no error."""
-        sender = await self._admitted(caller, task_id)
+        """Remove a config, if it exists, and cancel its unfinished deliveries."""
+        sender = await self._sender_for(caller, task_id)
         _check_id("id", config_id)
         async with _refusals():
             await sender.unsubscribe(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
 
     async def _of_caller(self, caller: Caller, task_id: str) -> list[Subscription]:
-        sender = await self._admitted(caller, task_id)
+        sender = await self._sender_for(caller, task_id)
         async with _refusals():
             return await sender.subscriptions(task_id, owner=caller.owner, tenant=caller.tenant)
 
-    async def _admitted(self, caller: Caller, task_id: str) -> PushSender:
+    async def _sender_for(self, caller: Caller, task_id: str) -> PushSender:
+        """Check that a caller may set configs of a task, and return the sender."""
         if self._sender is None:
             raise ApiError(ErrorKind.PUSH)
         _check_id("task id", task_id)
@@ -118,7 +120,7 @@ class Configs:
 
 @asynccontextmanager
 async def _refusals() -> AsyncIterator[None]:
-    """Say what the sender raises as the specified errors."""
+    """Turn errors of the sender into the specified errors."""
     try:
         yield
     except InvalidPushConfigError as exc:
@@ -137,9 +139,9 @@ def _check_id(name: str, value: str) -> None:
 
 
 def _as_read(subscription: Subscription) -> PushConfig:
-    """Return the config as a client may read it: a subscription holds no token, no credentials.
+    """Return the config as a client may read it: without token and credentials.
 
-    Answers are logged and cached; whoever registered the secrets has them.
+    Answers are logged and cached, and the client that registered the secrets has them.
     """
     return replace(
         subscription.config,

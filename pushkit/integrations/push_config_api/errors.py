@@ -1,4 +1,4 @@
-"""The errors that A2A specifies for these methods, as JSON-RPC and as HTTP+JSON say them.
+"""The errors that A2A specifies for these methods, in JSON-RPC and in HTTP+JSON.
 
 A2A 1.0 §3.3.2, §9.5 and §11.6, 0.3 §8, 0.1 §8.
 """
@@ -26,7 +26,7 @@ class _Entry:
 
 
 class ErrorKind(Enum):
-    """What may go wrong: JSON-RPC code, title, HTTP status, gRPC status, reason."""
+    """The specified errors: JSON-RPC code, title, HTTP status, gRPC status, reason."""
 
     PARSE = _Entry(-32700, "Invalid JSON payload", 400, "INVALID_ARGUMENT", "INVALID_REQUEST")
     REQUEST = _Entry(
@@ -50,17 +50,17 @@ class ErrorKind(Enum):
 
 
 class ApiError(PushkitError):
-    """A call is refused; the message says to the client what was expected."""
+    """A call is refused; the message tells the client what was expected."""
 
     code = "push_config_api"
 
     def __init__(
         self,
-        kind: ErrorKind,  # which of the specified errors it is
-        detail: str = "",  # what was found and expected, if the title does not say it all
+        kind: ErrorKind,
+        detail: str = "",  # what was found and expected, in addition to the title
         *,
-        status: int | None = None,  # the HTTP status, where it is not the one of the kind
-        # The HTTP methods that would do, where it is the method that is refused.
+        status: int | None = None,  # the HTTP status, if it is not that of the kind
+        # The allowed HTTP methods, if the method is refused.
         allow: tuple[str, ...] = (),
     ) -> None:
         self.kind = kind
@@ -70,7 +70,7 @@ class ApiError(PushkitError):
 
 
 def json_rpc_error(error: ApiError, version: WireVersion) -> JsonObject:
-    """Return the `error` member of a JSON-RPC answer; 1.0 has `ErrorInfo` in its data (§9.5)."""
+    """Return the `error` member of a JSON-RPC answer; in 1.0, with `ErrorInfo` as data (§9.5)."""
     members: JsonObject = {"code": error.kind.value.code, "message": str(error)}
     if version is WireVersion.V1_0:
         members["data"] = [_error_info(error)]

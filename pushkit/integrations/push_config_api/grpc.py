@@ -1,11 +1,11 @@
 """The gRPC binding: the methods as servicers of the official services, A2A 1.0 §10 and 0.3.
 
-    class Agent(PushConfigServicer):               # the agent's own methods beside these
+    class Agent(PushConfigServicer):               # adds the agent's own methods
         async def SendMessage(self, request, context): ...
 
     add_A2AServiceServicer_to_server(Agent(api, owner=owner), server)
 
-The services are those of a2a-sdk's generated code: the extra `grpc`.
+The services are those of a2a-sdk's generated code; install the extra `grpc`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CONFIG = re.compile(r"tasks/([^/]+)/pushNotificationConfigs/(.+)")  # whose id 
 
 
 class _Calls:
-    """Hands calls to the API, and aborts those that it refuses."""
+    """Passes calls to the API, and aborts those that it refuses."""
 
     def __init__(self, api: PushConfigApi, owner: OwnerOf) -> None:
         self._api = api
@@ -49,7 +49,7 @@ class _Calls:
     async def answer(
         self, method: str, request: Message, context: Context, params: JsonObject | None = None
     ) -> Any:
-        """Return what a JSON-RPC method answers; its params are the request, if none are given."""
+        """Return the result of a JSON-RPC method; its params are the request's by default."""
         if request.ByteSize() > self._api.max_body_bytes:
             await _abort(context, self._api.too_long())
         named = self._owner(context)
@@ -78,12 +78,12 @@ async def _abort(context: Context, error: ApiError) -> NoReturn:
 
 
 class PushConfigServicer(a2a_pb2_grpc.A2AServiceServicer):
-    """The push-config methods of `lf.a2a.v1.A2AService`; derive the agent's own from it.
+    """The push-config methods of `lf.a2a.v1.A2AService`; the base class of the agent's servicer.
 
     Args:
-        api: What is served.
-        owner: Names the client of a call, by whatever the agent authenticates with; None: it is
-            answered with UNAUTHENTICATED. May be a coroutine function.
+        api: The API.
+        owner: Returns the client of a call, by the agent's own authentication; None to answer with
+            UNAUTHENTICATED. May be a coroutine function.
     """
 
     def __init__(self, api: PushConfigApi, *, owner: OwnerOf) -> None:
@@ -119,7 +119,7 @@ class PushConfigServicer(a2a_pb2_grpc.A2AServiceServicer):
 
 
 class PushConfigServicerV03(a2a_v0_3_pb2_grpc.A2AServiceServicer):
-    """The push-config methods of A2A 0.3's `a2a.v1.A2AService`: they name resources."""
+    """The push-config methods of A2A 0.3's `a2a.v1.A2AService`, which use resource names."""
 
     def __init__(self, api: PushConfigApi, *, owner: OwnerOf) -> None:
         self._calls = _Calls(api, owner)

@@ -1,4 +1,4 @@
-"""The API as requests and answers, without a web framework."""
+"""The API as requests and answers, independent of a web framework."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ _MEDIA_TYPES = ("", _JSON, _A2A_JSON)
 class ApiRequest:
     """A request to the API."""
 
-    owner: str | None  # who calls; None: nobody that the agent knows
+    owner: str | None  # the client; None if it is not authenticated
     method: str  # the HTTP method
-    # The path below where the API is mounted, decoded, split at its slashes.
+    # The path below the mount point, split at its slashes and decoded.
     segments: Sequence[str] = ()
     query: Mapping[str, JsonValue] = field(default_factory=dict)  # the query's parameters
     content_type: str = ""  # the header, or empty
     version: str | None = None  # the `A2A-Version` header, if there is one
-    # The body; None: it was longer than `PushConfigApi.max_body_bytes`.
+    # The body; None if it is longer than `PushConfigApi.max_body_bytes`.
     body: bytes | None = field(default=b"", repr=False)
 
 
 def query_members(encoded: str) -> dict[str, JsonValue]:
-    """Return the parameters of a query; one that is given twice as a list, which none of them is.
+    """Return the parameters of a query.
 
-    Of two tenants, what stands before this API could have looked at the other one.
+    A parameter that is given twice is a list, which is refused for every parameter: a proxy may
+    have checked the other one of two tenants.
     """
     found = parse_qs(encoded, keep_blank_values=True)
-    return {name: list(said) if len(said) > 1 else said[0] for name, said in found.items()}
+    return {name: list(each) if len(each) > 1 else each[0] for name, each in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +56,16 @@ class ApiAnswer:
 class PushConfigApi:
     """Serves the push-config methods of A2A 0.1, 0.3 and 1.0 over JSON-RPC, and 1.0's HTTP+JSON.
 
-    For an agent with a JSON-RPC endpoint of its own, `serves(method)` says which requests to hand
-    over to `json_rpc`. Otherwise mount `push_config_app` or `PushConfigAsgi`.
+    An agent with its own JSON-RPC endpoint passes the requests for which `serves(method)` is true
+    to `json_rpc`. Other agents mount `push_config_app` or `PushConfigAsgi`.
 
     Args:
-        sender: Where configs become subscriptions; None: every method answers that push
-            notifications are not supported (-32003).
-        task_exists: Says whether a task exists that the caller may follow, given the `Caller` and
-            the task id; may be a coroutine function. None: every caller may subscribe to every
-            task id, also to one that somebody else's task has, or will have.
-        max_body_bytes: The longest request.
+        sender: Stores the configs, as subscriptions; None to answer every method with "push
+            notifications are not supported" (-32003).
+        task_exists: Returns whether a task exists that the caller may follow, given the `Caller`
+            and the task id; may be a coroutine function. With None, every caller may subscribe to
+            every task id, even to that of another client's present or future task.
+        max_body_bytes: The length of the longest request.
     """
 
     def __init__(
@@ -79,15 +80,15 @@ class PushConfigApi:
 
     @staticmethod
     def serves(method: str) -> bool:
-        """Say whether a JSON-RPC method is one of this API."""
+        """Return whether a JSON-RPC method is one of this API."""
         return method in METHODS
 
     async def json_rpc(
         self, body: bytes, *, owner: str, version: str | None = None
     ) -> JsonObject | None:
-        """Answer one JSON-RPC request; None: it was a notification, to which there is no answer.
+        """Answer one JSON-RPC request; return None for a notification, which gets no answer.
 
-        The body may be of any length. The agent's own authentication names the owner.
+        The body may have any length. The agent's own authentication determines the owner.
         """
         if len(body) > self.max_body_bytes:
             return refusal(self.too_long())
@@ -96,13 +97,13 @@ class PushConfigApi:
     async def call(
         self, method: str, params: Mapping[str, JsonValue], *, owner: str, version: str | None
     ) -> JsonValue:
-        """Return the result of a JSON-RPC method. Raises ApiError: it is refused."""
+        """Return the result of a JSON-RPC method. Raises ApiError if it is refused."""
         return await operate(self._configs, owner, method, params, version)
 
     async def handle(self, request: ApiRequest) -> ApiAnswer:
         """Answer a request: HTTP+JSON by its path, JSON-RPC where the API is mounted."""
         try:
-            route, owner = _admitted(request)
+            route, owner = _check(request)
             if route is None:
                 return await self._answer_json_rpc(request, owner)
             if request.body is None:
@@ -134,13 +135,13 @@ class PushConfigApi:
         return ApiAnswer(status=200, headers={"Content-Type": _JSON}, body=_bytes(document))
 
     def too_long(self) -> ApiError:
-        """Return the refusal of a request that is longer than the limit, or broke off."""
-        detail = f"expected a whole body, of at most {self.max_body_bytes} bytes"
+        """Return the refusal of a request that is too long, or incomplete."""
+        detail = f"expected a complete body of at most {self.max_body_bytes} bytes"
         return ApiError(ErrorKind.REQUEST, detail, status=413)
 
 
-def _admitted(request: ApiRequest) -> tuple[Route | None, str]:
-    """Return what a request names (None: the JSON-RPC endpoint), and its owner."""
+def _check(request: ApiRequest) -> tuple[Route | None, str]:
+    """Check a request; return its route (None for the JSON-RPC endpoint) and its owner."""
     route = route_of(request.segments)
     if route is None and any(request.segments):
         raise ApiError(ErrorKind.METHOD, "no such path")

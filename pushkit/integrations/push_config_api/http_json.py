@@ -1,7 +1,7 @@
 """The HTTP+JSON routes of A2A 1.0 (§11.3).
 
-`/tasks/{id}/pushNotificationConfigs` and `/tasks/{id}/pushNotificationConfigs/{id}`, each also
-below the name of a tenant.
+They are `/tasks/{id}/pushNotificationConfigs` and `/tasks/{id}/pushNotificationConfigs/{id}`, each
+also with a tenant as its first segment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ V1_0 = WireVersion.V1_0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a path names."""
+    """The task and the config that a path names."""
 
     tenant: str
     task_id: str
@@ -30,12 +30,12 @@ class Route:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The HTTP methods that it has."""
+        """The allowed HTTP methods."""
         return ("GET", "POST") if self.config_id is None else ("GET", "DELETE")
 
 
 def route_of(segments: Sequence[str]) -> Route | None:
-    """Return what the decoded segments of a path name; None: nothing of this API."""
+    """Return the route of a path's decoded segments; None if it is not one of this API."""
     match tuple(segments):
         case ("tasks", task_id, "pushNotificationConfigs"):
             return Route(tenant="", task_id=task_id, config_id=None)
@@ -58,9 +58,9 @@ async def answer_http_json(
     body: bytes,
     version_header: str | None = None,
 ) -> JsonObject:
-    """Answer a request: each is a method of JSON-RPC, too. Raises ApiError: it is refused."""
+    """Answer a request as its JSON-RPC method. Raises ApiError if it is refused."""
     check_version(version_header, V1_0)
-    # Two readings of whose call it is are an attack on what stands before this API.
+    # A request with two tenants attacks a proxy that checked only the other one.
     tenant = _the_same("tenant", route.tenant, query, "the tenant of the path")
     params: JsonObject = {"taskId": route.task_id}
     if method == "POST":
@@ -89,11 +89,11 @@ _METHODS = {
 
 
 def _the_same(name: str, known: str, members: Mapping[str, JsonValue], expected: str) -> str:
-    """Return what is known already, or what members say: where both do, they must agree."""
-    said = optional_text(members, name) or ""
-    if said and known and said != known:
+    """Return the known value, or that of the member; if there are both, they must be equal."""
+    value = optional_text(members, name) or ""
+    if value and known and value != known:
         raise ApiError(ErrorKind.PARAMS, f"{name}: expected {expected}")
-    return known or said
+    return known or value
 
 
 def _read_config(body: bytes) -> JsonObject:

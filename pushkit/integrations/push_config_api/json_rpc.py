@@ -34,9 +34,9 @@ class _Call:
 async def answer_json_rpc(
     configs: Configs, owner: str, body: bytes, version_header: str | None = None
 ) -> JsonObject | None:
-    """Answer a JSON-RPC request; None: it was a notification, to which there is no answer.
+    """Answer a JSON-RPC request; return None for a notification, which gets no answer.
 
-    Whoever calls this bounds the body. `A2A-Version` is a header of 1.0 (§3.6.2).
+    The caller limits the length of the body. `A2A-Version` is a header of 1.0 (§3.6.2).
     """
     try:
         request = _read_request(body)
@@ -58,7 +58,7 @@ async def answer_json_rpc(
 async def operate(
     configs: Configs, owner: str, method: str, params: Params, version_header: str | None
 ) -> JsonValue:
-    """Return the result of a method. Raises ApiError: it is refused."""
+    """Return the result of a method. Raises ApiError if the call is refused."""
     version, operation = METHODS.get(method, (V1_0, _unknown))
     check_version(version_header, version)
     tenant = optional_text(params, "tenant") if version is V1_0 else None
@@ -70,7 +70,7 @@ async def operate(
 
 
 def refusal(error: ApiError) -> JsonObject:
-    """Return the answer to what is no request, and so has no id and no version."""
+    """Return the answer to an invalid request, whose id and version are not known."""
     return {"jsonrpc": "2.0", "id": None, "error": json_rpc_error(error, V1_0)}
 
 
@@ -131,7 +131,7 @@ async def _get_0_1(call: _Call) -> JsonValue:
     return format_push_config(config, V0_1) if config else None  # 0.1 §7.6: null if none is set
 
 
-# What names the task, and the config; 0.3 need not say which config to get.
+# The members that name the task and the config. In 0.3, `get` may omit the config.
 _NAMES = {V0_3: ("id", "pushNotificationConfigId"), V1_0: ("taskId", "id")}
 
 

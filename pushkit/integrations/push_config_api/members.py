@@ -1,4 +1,4 @@
-"""Members of params and queries, by their camelCase or their snake_case name (ProtoJSON)."""
+"""Reads members of params and queries by their camelCase or snake_case name (ProtoJSON)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def optional_text(params: Mapping[str, JsonValue], name: str) -> str | None:
 
 
 def text(params: Mapping[str, JsonValue], name: str) -> str:
-    """Return a string that must be there."""
+    """Return a required string."""
     value = optional_text(params, name)
     if value is None:
         raise ApiError(ErrorKind.PARAMS, f"{name}: expected, but missing")
@@ -31,7 +31,7 @@ def text(params: Mapping[str, JsonValue], name: str) -> str:
 
 
 def number(params: Mapping[str, JsonValue], name: str) -> int:
-    """Return an integer, which ProtoJSON may write as a string; 0 if it is absent."""
+    """Return an integer, which may be a string in ProtoJSON; 0 if it is absent."""
     value = _member(params, name)
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = int(value)
@@ -48,7 +48,7 @@ def _member(params: Mapping[str, JsonValue], name: str) -> JsonValue:
 
 
 def check_version(header: str | None, version: WireVersion) -> None:
-    """Check the `A2A-Version` of a call against the version of its method; none is no objection."""
+    """Check the `A2A-Version` of a call, if there is one, against the version of its method."""
     if not header:
         return
     try:
@@ -56,11 +56,11 @@ def check_version(header: str | None, version: WireVersion) -> None:
     except UnsupportedVersionError as exc:
         raise ApiError(ErrorKind.VERSION, "A2A-Version: expected 0.1, 0.3 or 1.0") from exc
     if named is not version:
-        raise ApiError(ErrorKind.VERSION, f"A2A-Version: this method is of {version}")
+        raise ApiError(ErrorKind.VERSION, f"A2A-Version: found {named}, expected {version}")
 
 
 def written(page: Page) -> JsonObject:
-    """Write a `ListTaskPushNotificationConfigsResponse`."""
+    """Return a page as a `ListTaskPushNotificationConfigsResponse`."""
     configs: list[JsonValue] = [
         format_push_config(config, WireVersion.V1_0) for config in page.configs
     ]

@@ -214,10 +214,10 @@ def test_a_member_of_a_later_sdk_goes_out_as_it_is(monkeypatch: pytest.MonkeyPat
     event = a2a_pb2.TaskStatusUpdateEvent(task_id="task-1", context_id="context-1")
     event.status.state = a2a_pb2.TASK_STATE_WORKING
     event.metadata.update({"name": "value"})
-    kind, place, _ = a2a_sdk_events._PLACES[type(event)]
+    kind, place, _ = a2a_sdk_events._KINDS[type(event)]
     known = [row for row in STATUS_UPDATE[V1_0].rows if getattr(row, "wire", "") != "metadata"]
     older = a2a_sdk_events._over_messages(Table(StatusUpdate, *known))
-    monkeypatch.setitem(a2a_sdk_events._PLACES, type(event), (kind, place, older))
+    monkeypatch.setitem(a2a_sdk_events._KINDS, type(event), (kind, place, older))
 
     sent = json.loads(native_update(event).body)
 
@@ -242,7 +242,7 @@ def test_a_time_outside_the_calendar_is_refused() -> None:
 
 
 def test_what_is_no_event_is_refused() -> None:
-    with pytest.raises(InvalidUpdateError, match="a Message is no event that is pushed"):
+    with pytest.raises(InvalidUpdateError, match="event: found a Message, expected a Task or "):
         native_update(a2a_pb2.Message())  # type: ignore[arg-type]
 
 

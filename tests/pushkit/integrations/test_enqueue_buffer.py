@@ -168,7 +168,7 @@ async def test_one_more_than_fits_is_refused_and_counted(
     with pytest.raises(StorageError):
         await run(buffer, outbox.storing(2))
     assert (buffer.refused, len(buffer)) == (1, 1)
-    assert "its webhooks will not hear of it" in caplog.text
+    assert "will not be sent to its webhooks" in caplog.text
     outbox.away = None
     await until(lambda: not len(buffer))
     outbox.goes_away()
