@@ -38,7 +38,7 @@ class Headers:
         if values is None:
             return None
         if len(values) > 1:
-            raise MalformedRequestError(f"header {name} stands {len(values)} times, expected once")
+            raise MalformedRequestError(f"header {name}: found {len(values)} times, expected once")
         return values[0].strip(" \t")
 
     def combined(self, name: str) -> str | None:

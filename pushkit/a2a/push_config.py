@@ -140,8 +140,8 @@ def _build_authentication(version: WireVersion) -> Build:
         known = {scheme.lower() for scheme in schemes}
         if schemes and not credentials and known.isdisjoint(_NEEDS_NO_CREDENTIALS):
             raise InvalidPushConfigError(
-                "authentication.credentials: expected, because none of the schemes works without;"
-                " Bearer does, with the sender's own signature"
+                "authentication.credentials: required by all of the schemes; Bearer works without,"
+                " by the sender's own signature"
             )
         return made
 
@@ -231,7 +231,7 @@ def _refuse_foreign(
     found = sorted(foreign & document.keys())
     if found:
         raise InvalidPushConfigError(
-            f"{found[0]}: not where {version} has it; a config has the members of one version"
+            f"{found[0]}: {version} has no such member here; expected the members of one version"
         )
 
 
@@ -304,7 +304,9 @@ def parse_inline_config(
         if other is version:
             continue
         name = f"configuration.{_WITHIN[other]}" if other in _WITHIN else _BESIDE[other]
-        raise InvalidPushConfigError(f"{name}: of {other}, but the client speaks {version}")
+        raise InvalidPushConfigError(
+            f"{name}: a member of {other}, but the client speaks {version}"
+        )
     if version not in configs:
         return None
     value = configs[version]
@@ -313,7 +315,7 @@ def parse_inline_config(
     config = parse_push_config(value, version)
     tenant = found.get("tenant")
     if config.tenant not in (None, tenant):  # the agent authorized the request's tenant
-        raise InvalidPushConfigError("tenant: expected that of the request in the config, too")
+        raise InvalidPushConfigError("tenant: expected the request's tenant in the config, too")
     # The config's own task id could name a task that the message does not belong to.
     task_id = found.get("id") or found.get("message", {}).get("task_id")
     return replace(config, task_id=task_id, tenant=tenant)

@@ -75,7 +75,7 @@ class Pace:
 
 def _is_named(policy: DestinationPolicy, origin: str) -> bool:
     try:
-        return policy.names(Url.parse(origin))
+        return policy.allows_by_name(Url.parse(origin))
     except InvalidUrlError:
         return False
 

@@ -97,7 +97,7 @@ class Routes:
         clients = credential_header(config.authentication)
         access = Access()
         if self._credentials is not None:
-            access = self._credentials.of(destination, owner, clients=clients)
+            access = self._credentials.access_for(destination, owner, clients=clients)
         credentials = [each for each in (access.static, clients) if each is not None]
         is_samples = subscription.profile is Profile.A2A_SAMPLES
         return Route(

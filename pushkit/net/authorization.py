@@ -93,7 +93,7 @@ class Credentials:
             owner = None if each.owner is None else (each.tenant, each.owner)
             key = (_origin(each.origin, transport.policy), owner)
             if key in self._by_key:
-                raise ConfigError(f"credentials: {each.origin} comes twice for the same owner")
+                raise ConfigError(f"credentials: {each.origin}: found twice for the same owner")
             tokens = None
             if each.oauth is not None:  # report a wrong URL now, not at the first delivery
                 transport.policy.check(each.oauth.token_url)
@@ -106,7 +106,7 @@ class Credentials:
                 tokens=tokens,
             )
 
-    def of(
+    def access_for(
         self,
         destination: Destination,
         owner: tuple[str, str],

@@ -198,7 +198,7 @@ class DestinationPolicy:
 
     def judge_url(self, url: Url) -> Decision:
         """Decide on a URL without its addresses."""
-        if self.names(url):
+        if self.allows_by_name(url):
             return Decision.NAMED
         if url.scheme != "https":
             return Decision.NOT_HTTPS
@@ -224,7 +224,7 @@ class DestinationPolicy:
             return Decision.REFUSED_NETWORK
         return decision
 
-    def names(self, url: Url) -> bool:
+    def allows_by_name(self, url: Url) -> bool:
         """Return whether the operator named the host of a URL in `allow`."""
         return (url.host, url.port) in self._named or (url.host, None) in self._named
 

@@ -27,7 +27,7 @@ from pushkit.errors import ConfigError, InvalidUrlError
 from pushkit.net.addresses import parse_address
 from pushkit.net.connection import Connection
 from pushkit.net.failures import ClosedEarlyError, ProxyFailedError, ProxyRefusedError
-from pushkit.net.guard import Guard, Names, dialling_socket
+from pushkit.net.guard import Guard, NameLookup, dialling_socket
 from pushkit.net.pool import Endpoint
 from pushkit.url import Url, host_and_port, parse_host_and_port
 
@@ -78,9 +78,9 @@ class EgressProxy:
 class Dialler:
     """Dials connections, through the egress proxy if there is one."""
 
-    def __init__(self, guard: Guard, names: Names, proxy: EgressProxy | None) -> None:
+    def __init__(self, guard: Guard, lookup: NameLookup, proxy: EgressProxy | None) -> None:
         self._guard = guard
-        self._names = names
+        self._lookup = lookup
         self._proxy = proxy
 
     async def dial(self, endpoint: Endpoint, connection: Connection) -> None:
@@ -92,7 +92,7 @@ class Dialler:
             ProxyFailedError: The proxy was not reached, wants credentials, or is none.
         """
         is_name = parse_address(endpoint.host) is None
-        addresses = await self._names.look_up(endpoint.host) if is_name else [endpoint.host]
+        addresses = await self._lookup.addresses(endpoint.host) if is_name else [endpoint.host]
         if endpoint.allowed_by_name:
             sock = await _connect(addresses, endpoint.port, dialling_socket)
             await _attach(connection, sock, endpoint)
@@ -129,7 +129,7 @@ class Dialler:
         try:
             is_name = parse_address(proxy.host) is None
             async with asyncio.timeout(_PROXY_REACHED_WITHIN.total_seconds()):
-                addresses = await self._names.look_up(proxy.host) if is_name else [proxy.host]
+                addresses = await self._lookup.addresses(proxy.host) if is_name else [proxy.host]
                 sock = await _connect(addresses, proxy.port, dialling_socket)
         except OSError as exc:  # TimeoutError is one
             raise ProxyFailedError(f"the proxy: {exc.strerror or 'not reached'}") from exc

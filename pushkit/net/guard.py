@@ -67,7 +67,7 @@ class SystemResolver:
             await resolver.close()
 
 
-class Names:
+class NameLookup:
     """Looks names up, with limits on time and on the number of addresses."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Names:
         self._resolver = resolver or self._own
         self._timeout = timeout
 
-    async def look_up(self, host: str) -> list[str]:
+    async def addresses(self, host: str) -> list[str]:
         """Return a name's addresses, and record the time in the request's probe.
 
         Raises:

@@ -26,7 +26,7 @@ from pushkit.net.connection import MAX_ANSWER_BYTES, Answer, Connection, Request
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.dialling import Dialler, EgressProxy
 from pushkit.net.failures import transport_error
-from pushkit.net.guard import Guard, Names, Resolver
+from pushkit.net.guard import Guard, NameLookup, Resolver
 from pushkit.net.pool import ConnectionPool, Endpoint
 from pushkit.net.timing import Probe, current_probe
 from pushkit.net.tls import tls_context
@@ -63,10 +63,10 @@ class Transport:
         options = options or ConnectionOptions()
         self.policy = policy
         self.options = options
-        self._names = Names(options.resolver)
+        self._lookup = NameLookup(options.resolver)
         self._dialler = Dialler(
             Guard(policy, is_own=options.is_own),
-            self._names,
+            self._lookup,
             EgressProxy.parse(options.proxy) if options.proxy else None,
         )
         self._tls = tls_context(ca_file=options.ca_file)
@@ -151,7 +151,7 @@ class Transport:
     async def close(self) -> None:
         """Close all connections."""
         self._pool.close()
-        await self._names.close()
+        await self._lookup.close()
 
     async def _send(
         self,

@@ -117,7 +117,7 @@ async def sign_http_message(
     """
     if isinstance(key, RemoteKey) and key.algorithm is Algorithm.PS256:
         raise ConfigError(
-            f"key {key.kid} is for PS256 in a service of its own, and HTTP message signatures want"
+            f"key {key.kid}: remote keys sign PS256 with SHA-256, and HTTP message signatures need"
             " SHA-512: expected another algorithm"
         )
     digest = (CONTENT_DIGEST, content_digest(request.body))
@@ -310,7 +310,9 @@ def check_content_digest(digests: Mapping[str, bytes], body: bytes) -> None:
     """
     for name, digest in digests.items():
         if not hmac.compare_digest(_HASHES[name](body), digest):
-            raise DigestMismatchError(f"Content-Digest: {name} is not the body's that was received")
+            raise DigestMismatchError(
+                f"Content-Digest: {name} is not the hash of the body received"
+            )
 
 
 # --- structured fields (RFC 9651) ----------------------------------------------------------------

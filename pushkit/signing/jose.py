@@ -221,7 +221,9 @@ def at_once(signing: Coroutine[Any, Any, _T]) -> _T:
     except StopIteration as done:
         return cast("_T", done.value)
     signing.close()
-    raise SigningError("the key is in a service of its own: expected a local key, or an `await`")
+    raise SigningError(
+        "the key is in a service of its own: expected one of this process, or `await`"
+    )
 
 
 async def sign(data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE) -> bytes:

@@ -25,4 +25,4 @@ def ask_pyjwt(token: str, key: VerificationKey) -> None:
     try:
         jws.decode(token, key.public_key, algorithms=names)
     except (jwt.PyJWTError, ValueError) as exc:
-        raise InvalidSignatureError(f"it holds here, but PyJWT refuses it: {exc}") from exc
+        raise InvalidSignatureError(f"pushkit accepts it, but PyJWT refuses it: {exc}") from exc

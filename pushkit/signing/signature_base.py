@@ -36,7 +36,7 @@ class SignedMessage(NamedTuple):
         try:
             return Url.parse(self.target_uri.partition("?")[0])
         except InvalidUrlError as exc:
-            raise InvalidSignatureError(f"the signature covers a part of it: {exc}") from exc
+            raise InvalidSignatureError(f"a covered component is a part of the URL: {exc}") from exc
 
     @property
     def query(self) -> str:

@@ -110,7 +110,7 @@ def read_signer(secret: str) -> WebhookSigner:
         return SharedSecret(key=_decoded_secret(secret.removeprefix(_SECRET_PREFIX)))
     raw = _decoded_secret(secret.removeprefix(_PRIVATE_PREFIX))
     if len(raw) != _PRIVATE_BYTES:
-        raise ConfigError(f"whsk_…: {len(raw)} bytes, expected {_PRIVATE_BYTES}: seed and public")
+        raise ConfigError(f"whsk_…: {len(raw)} bytes, expected {_PRIVATE_BYTES}: seed, public key")
     key = ed25519_signing_key(raw[:_SEED_BYTES])
     if ed25519_public_bytes(key) != raw[_SEED_BYTES:]:
         raise ConfigError("whsk_…: its second half is not the public key of its first")

@@ -210,13 +210,13 @@ def test_a_config_names_no_task_that_its_message_is_not_of(task_id: str | None) 
                 "configuration": {"taskPushNotificationConfig": {"url": URL, "tenant": "other"}},
             },
             V1_0,
-            "tenant: expected that of the request",
+            "tenant: expected the request's tenant",
             id="another tenant",
         ),
         pytest.param(
             {"configuration": {"taskPushNotificationConfig": {"url": URL, "tenant": "other"}}},
             V1_0,
-            "tenant: expected that of the request",
+            "tenant: expected the request's tenant",
             id="a tenant that the request does not name",
         ),
         pytest.param({"configuration": 5}, V1_0, "configuration: expected an object", id="type"),
@@ -225,13 +225,13 @@ def test_a_config_names_no_task_that_its_message_is_not_of(task_id: str | None) 
         pytest.param(
             {"configuration": {"pushNotificationConfig": {"url": URL}}},
             V1_0,
-            "pushNotificationConfig: of 0.3, but the client speaks 1.0",
+            "pushNotificationConfig: a member of 0.3, but the client speaks 1.0",
             id="0.3 in 1.0",
         ),
         pytest.param(
             {"configuration": {"taskPushNotificationConfig": {"url": URL}}},
             V0_3,
-            "of 1.0, but the client speaks 0.3",
+            "a member of 1.0, but the client speaks 0.3",
             id="1.0 in 0.3",
         ),
         pytest.param({"webhookUrl": URL}, V0_3, "of agentvault-0.2", id="AgentVault in 0.3"),
@@ -338,7 +338,10 @@ def test_authentication_without_a_scheme_is_of_0_3_alone() -> None:
             id="credentials without a scheme",
         ),
         pytest.param(
-            {"pushNotificationConfig": SECRET}, V0_3, "url: not where 0.3 has it", id="wrapper"
+            {"pushNotificationConfig": SECRET},
+            V0_3,
+            "url: 0.3 has no such member here",
+            id="wrapper",
         ),
         pytest.param(
             {"authentication": {"credentials": SECRET}},
@@ -349,13 +352,13 @@ def test_authentication_without_a_scheme_is_of_0_3_alone() -> None:
         pytest.param(
             {"authentication": {"scheme": "Basic"}},
             V1_0,
-            "authentication.credentials: expected",
+            "authentication.credentials: required",
             id="Basic without credentials",
         ),
         pytest.param(
             {"authentication": {"schemes": ["Foo", "Digest"]}},
             V0_3,
-            "authentication.credentials: expected",
+            "authentication.credentials: required",
             id="unknown schemes without credentials",
         ),
         pytest.param(
@@ -379,11 +382,16 @@ def test_authentication_without_a_scheme_is_of_0_3_alone() -> None:
             id="both in 1.0",
         ),
         pytest.param(
-            {"pushNotificationConfig": {"url": URL}}, V1_0, "not where 1.0", id="wrapped in 1.0"
+            {"pushNotificationConfig": {"url": URL}},
+            V1_0,
+            "1.0 has no such member",
+            id="wrapped in 1.0",
         ),
-        pytest.param({"webhookUrl": URL}, V1_0, "not where 1.0", id="AgentVault in 1.0"),
-        pytest.param({"webhookUrl": URL}, V0_1, "not where 0.1", id="AgentVault in 0.1"),
-        pytest.param({"webhookUrl": URL}, AGENTVAULT, "not where agentvault", id="url in both"),
+        pytest.param({"webhookUrl": URL}, V1_0, "1.0 has no such member", id="AgentVault in 1.0"),
+        pytest.param({"webhookUrl": URL}, V0_1, "0.1 has no such member", id="AgentVault in 0.1"),
+        pytest.param(
+            {"webhookUrl": URL}, AGENTVAULT, "agentvault-0.2 has no such member", id="url in both"
+        ),
         pytest.param({"taskId": "a", "task_id": "b"}, V1_0, "both spellings", id="both spellings"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from pushkit.errors import TransportError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.guard import Names, SystemResolver
+from pushkit.net.guard import NameLookup, SystemResolver
 from pushkit.net.transport import ConnectionOptions, Transport
 from tests.eventually import DEADLINE
 
@@ -63,15 +63,15 @@ async def test_names_whose_servers_are_silent_keep_no_other_name_waiting(
     server, port = name_server
     asked = SystemResolver()
     asked._resolver = aiodns.DNSResolver(["127.0.0.1"], udp_port=port, timeout=60, tries=1)
-    names = Names(asked, timeout=timedelta(seconds=60))
+    names = NameLookup(asked, timeout=timedelta(seconds=60))
     threads = threading.active_count()
     async with asyncio.timeout(DEADLINE):
         silent = [
-            asyncio.create_task(names.look_up(f"{number}.{SILENT}.example.com"))
+            asyncio.create_task(names.addresses(f"{number}.{SILENT}.example.com"))
             for number in range(NAMES)
         ]
         await server.all_asked.wait()
-        found = await names.look_up("client.example.com")
+        found = await names.addresses("client.example.com")
     assert found == ["93.184.216.34"]
     assert not any(task.done() for task in silent)
     assert threading.active_count() == threads
@@ -83,7 +83,7 @@ async def test_names_whose_servers_are_silent_keep_no_other_name_waiting(
 
 async def test_a_lookup_has_a_deadline_of_its_own() -> None:
     transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=Silent()))
-    transport._names._timeout = timedelta(milliseconds=20)
+    transport._lookup._timeout = timedelta(milliseconds=20)
     with pytest.raises(TransportError, match="could not be looked up in time"):
         await transport.get(
             transport.policy.check("https://client.example.com/"), [], timeout=timedelta(seconds=20)
@@ -107,7 +107,7 @@ async def test_the_one_deadline_is_over_the_lookup_too(proxy: str | None) -> Non
 
 
 async def test_by_default_the_systems_name_servers_are_asked_without_threads() -> None:
-    names = Names()
+    names = NameLookup()
     assert isinstance(names._resolver, SystemResolver)
     await names.close()
     await names.close()
