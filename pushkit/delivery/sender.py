@@ -52,10 +52,9 @@ from pushkit.events.sender import (
     SigningKeyNearEnd,
     SubscriptionChange,
 )
-from pushkit.keys.changes import ring_changes
-from pushkit.keys.endings import near_ends
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.remote import RemoteSigner
+from pushkit.keys.reporting import near_ends, ring_changes
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials

@@ -1,1 +1,1 @@
-"""Signing keys: their life, the file they are kept in, and the JWK Set they are published as."""
+"""Signing keys: their states over time, the key file, and the published JWK Set."""

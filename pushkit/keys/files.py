@@ -1,7 +1,7 @@
 """The key file: one JSON file of mode 0600 with a whole key ring, replaced atomically.
 
-The private keys are PKCS#8 PEM (RFC 7468 §10, §11), encrypted when there is a passphrase. Changes
-go through `update_key_ring`, so that of two processes that rotate at the same time none is lost.
+The private keys are PKCS#8 PEM (RFC 7468 §10, §11), encrypted if there is a passphrase. Changes
+are made by `update_key_ring`, so that none is lost if two processes rotate at the same time.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def load_key_ring(path: str | Path, passphrase: bytes | None = None) -> KeyRing:
     """Read a key file.
 
     Raises:
-        KeyFileError: It does not exist, is not a regular file, may be read or written by others,
-            has wrong contents or a newer format, or the passphrase is wrong or missing.
+        KeyFileError: It does not exist, is not a regular file, others may read or write it, it has
+            wrong contents or a newer format, or the passphrase is wrong or missing.
     """
     path = Path(path)
     contents = read_private(path, made_by="pushkit keys new")
@@ -60,17 +60,16 @@ def create_key_ring(path: str | Path, ring: KeyRing, passphrase: bytes | None = 
     path = Path(path)
     with locked(path):
         if path.exists():
-            raise KeyFileError(f"{path}: exists already; its keys would be lost")
+            raise KeyFileError(f"{path}: the file exists; its keys would be lost")
         replace_private(path, _contents(ring, passphrase))
 
 
 def update_key_ring(
     path: str | Path, change: Callable[[KeyRing], KeyRing], passphrase: bytes | None = None
 ) -> KeyRing:
-    """Read a key file, change the ring and write it, while no other process does the same.
+    """Read a key file, change the ring and write it, under the lock `<path>.lock`.
 
-    Waits for another process that holds the lock (`<path>.lock`). If `change` raises, nothing is
-    written.
+    Waits for another process that holds the lock. If `change` raises, nothing is written.
 
     Raises:
         KeyFileError: The file cannot be read or written; see `load_key_ring`.
@@ -100,7 +99,7 @@ def _contents(ring: KeyRing, passphrase: bytes | None) -> bytes:
 
 def _key_document(entry: RingKey, passphrase: bytes | None) -> JsonObject:
     if not isinstance(entry.key, SigningKey):
-        raise KeyFileError(f"key {entry.kid} is in a service of its own: it cannot be written")
+        raise KeyFileError(f"a remote signer keeps key {entry.kid}: it cannot be written")
     return {
         "kid": entry.kid,
         "algorithm": entry.algorithm.value,
@@ -154,7 +153,7 @@ def _ring_key(document: JsonValue, passphrase: bytes | None) -> RingKey:
 
 
 def _member(document: Mapping[str, JsonValue], name: str, type_: type[_T], expected: str) -> _T:
-    # Never the value that was found: it may be a private key in the wrong place.
+    # The message never holds the value: it may be a private key in the wrong place.
     value = document.get(name)
     if not isinstance(value, type_) or isinstance(value, bool):
         raise KeyFileError(
@@ -180,7 +179,7 @@ def _seconds(document: Mapping[str, JsonValue], name: str) -> timedelta:
 
 
 def _moment(document: Mapping[str, JsonValue], name: str) -> datetime | None:
-    """Read a time (RFC 3339 §5.6) or null; the member itself must be there."""
+    """Read a time (RFC 3339 §5.6) or null; the member must not be missing."""
     if name in document and document[name] is None:
         return None
     text = _member(document, name, str, "a time or null")

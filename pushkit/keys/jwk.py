@@ -1,7 +1,7 @@
 """Keys for signatures: generation, PEM, JSON Web Keys (RFC 7517, 7518 §6, 8037) and thumbprints.
 
-The one door to jwcrypto. A key carries its algorithm, so that no message header ever chooses it
-(RFC 8725 §3.1).
+The only module that imports jwcrypto. A key carries its algorithm, so that no message header
+chooses it (RFC 8725 §3.1).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 
-# RFC 7518 §3.3 demands 2048 bits. Every verifier takes them, and signing costs a quarter of what
-# 3072 bits cost; who wants more strength takes ES256, the default.
+# RFC 7518 §3.3 requires 2048 bits. Every verifier accepts them, and signing costs a quarter of that
+# with 3072 bits; ES256, the default, is stronger.
 _GENERATED_RSA_BITS: Final = 2048
 _MIN_RSA_BITS: Final = 2048
-# A huge modulus or exponent makes one verification cost seconds.
+# With a huge modulus or exponent, one verification takes seconds.
 _MAX_RSA_BITS: Final = 8192
 _MAX_RSA_EXPONENT: Final = 2**31 - 1
 
@@ -45,7 +45,7 @@ _MATERIAL: Final[Mapping[str, tuple[str, ...]]] = {
 # RFC 7518 §6.2.2, §6.3.2 and §6.4, RFC 8037 §2.
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 
-# What jwcrypto and cryptography raise for contents that are no key.
+# The errors of jwcrypto and cryptography for contents that are no key.
 _NO_KEY: Final = (
     JWException,
     LookupError,
@@ -57,7 +57,7 @@ _NO_KEY: Final = (
 
 
 class Algorithm(StrEnum):
-    """A signature algorithm (RFC 7518 §3.1, RFC 8037 §3.1), by the name that is written."""
+    """A signature algorithm (RFC 7518 §3.1, RFC 8037 §3.1); the value is its name on the wire."""
 
     ES256 = "ES256"
     ES384 = "ES384"
@@ -84,7 +84,7 @@ _ALGORITHMS: Final[Mapping[tuple[str, str | None], tuple[Algorithm, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationKey:
-    """A public key, with the only algorithm that it may verify."""
+    """A public key, with the only algorithm that it verifies."""
 
     kid: str
     algorithm: Algorithm
@@ -97,12 +97,12 @@ class VerificationKey:
     def of(
         cls, public_key: PublicKey, *, kid: str | None = None, algorithm: Algorithm | None = None
     ) -> VerificationKey:
-        """Return a key, by default named by its thumbprint, for what follows from its type."""
+        """Return a key, by default with its thumbprint as `kid` and the algorithm of its type."""
         kid = thumbprint(public_key) if kid is None else kid
         return cls(kid=kid, algorithm=algorithm or _fitting(public_key)[0], public_key=public_key)
 
     def to_verification_key(self) -> Self:
-        """Return itself, as a pair of keys returns its public half."""
+        """Return itself."""
         return self
 
 
@@ -121,7 +121,7 @@ class SigningKey:
     def of(
         cls, private_key: PrivateKey, *, kid: str | None = None, algorithm: Algorithm | None = None
     ) -> SigningKey:
-        """Return a key, by default named by its thumbprint, for what follows from its type."""
+        """Return a key, by default with its thumbprint as `kid` and the algorithm of its type."""
         public = VerificationKey.of(private_key.public_key(), kid=kid, algorithm=algorithm)
         return cls(kid=public.kid, algorithm=public.algorithm, private_key=private_key)
 
@@ -155,14 +155,14 @@ def verification_key(jwk: Mapping[str, JsonValue]) -> VerificationKey:
     """Read a public JWK that may verify signatures; without `kid` it gets its thumbprint.
 
     Raises:
-        JwksError: Symmetric, with private members, for another use, of an unknown type or curve,
-            with an algorithm of another key type, too weak, or no key at all.
+        JwksError: The key is symmetric, has private members, is for another use, of an unknown
+            type or curve, has an algorithm of another key type, is too weak, or is no key at all.
     """
     algorithm = _algorithm(jwk)
     kty, kid = str(jwk["kty"]), jwk.get("kid")
     if not isinstance(kid, str | None):
         raise JwksError(f"kid is {_shown(kid)}, expected a string")
-    # Only the key itself goes through: `x5u`, `key_ops` and the like have no say in the import.
+    # Only the key material is imported: `x5u`, `key_ops` and other members must not affect it.
     material = {name: jwk[name] for name in _MATERIAL[kty] if name in jwk}
     try:
         public_key = cast("PublicKey", JWK(**material).get_op_key("verify"))
@@ -174,7 +174,7 @@ def verification_key(jwk: Mapping[str, JsonValue]) -> VerificationKey:
 
 
 def _algorithm(jwk: Mapping[str, JsonValue]) -> Algorithm:
-    """Return what a JWK verifies, if it is a public key that may."""
+    """Return the algorithm of a JWK, or raise if it may not verify."""
     kty, crv, alg = jwk.get("kty"), jwk.get("crv"), jwk.get("alg")
     if kty == "oct":
         raise JwksError("the key is symmetric, expected a public key")
@@ -221,14 +221,14 @@ def signing_key_from_pem(
     passphrase: bytes | None = None,  # what the key is encrypted with; None if it is not encrypted
     *,
     kid: str | None = None,  # the key's name; its thumbprint if None
-    # What it signs with; if None, what follows from its type (RSA: RS256).
+    # The algorithm that it signs with; if None, that of its type (RSA: RS256).
     algorithm: Algorithm | None = None,
 ) -> SigningKey:
     """Read a private key in PEM.
 
     Raises:
-        KeyFileError: No private key, a wrong or missing passphrase, a passphrase for a key that is
-            not encrypted, a type that is not supported, or an algorithm that does not fit.
+        KeyFileError: It is no private key, the passphrase is wrong or missing, or given for a key
+            that is not encrypted, the type is not supported, or the algorithm does not fit.
     """
     try:
         jwk = JWK.from_pem(pem, passphrase)
@@ -238,7 +238,7 @@ def signing_key_from_pem(
         return SigningKey.of(private_key, kid=kid, algorithm=algorithm)
     except ConfigError as exc:
         raise KeyFileError(str(exc)) from exc
-    except TypeError as exc:  # how cryptography reports a passphrase too few or too many
+    except TypeError as exc:  # cryptography raises it for a missing or needless passphrase
         if passphrase is None:
             raise KeyFileError("the private key is encrypted; a passphrase is needed") from exc
         raise KeyFileError("a passphrase was given, but the key is not encrypted") from exc
@@ -250,13 +250,13 @@ def signing_key_from_pem(
 def verification_key_from_pem(
     pem: bytes, *, kid: str | None = None, algorithm: Algorithm | None = None
 ) -> VerificationKey:
-    """Read a public key in PEM: SubjectPublicKeyInfo, or a certificate, whose dates have no say.
+    """Read a public key in PEM: SubjectPublicKeyInfo, or a certificate, whose dates are ignored.
 
     `kid` and `algorithm` are as for `signing_key_from_pem`.
 
     Raises:
-        KeyFileError: No public key, a private one, a type that is not supported, or an algorithm
-            that does not fit.
+        KeyFileError: It is no public key, or a private one, the type is not supported, or the
+            algorithm does not fit.
     """
     try:
         jwk = JWK.from_pem(pem)
@@ -271,7 +271,7 @@ def verification_key_from_pem(
 
 
 def signing_key_to_pem(key: SigningKey, passphrase: bytes | None = None) -> bytes:
-    """Write a private key as PKCS#8 PEM, encrypted when there is a passphrase."""
+    """Write a private key as PKCS#8 PEM, encrypted if there is a passphrase."""
     jwk = JWK.from_pyca(key.private_key)
     return cast("bytes", jwk.export_to_pem(private_key=True, password=passphrase))
 

@@ -1,4 +1,4 @@
-"""JWK Sets (RFC 7517 §5): writing a sender's own, and reading another's, which is not trusted."""
+"""JWK Sets (RFC 7517 §5): writing a sender's own, and reading untrusted ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KeySet(NamedTuple):
     """The keys of a JWK Set that may verify."""
 
     keys: Mapping[str, VerificationKey]
-    # What was left out: the kid or the position, and the reason.
+    # The keys that were left out: the kid or the position, and the reason.
     refused: tuple[tuple[str, str], ...] = ()
 
 
@@ -43,8 +43,8 @@ def jwks_document(ring: KeyRing, now: datetime) -> bytes:
 def jwks_response(
     ring: KeyRing, now: datetime, if_none_match: str | None = None
 ) -> DocumentResponse:
-    """Answer a GET for the JWK Set, given its `If-None-Match`, several joined with commas."""
-    from pushkit.caching import document_response  # who only verifies need not have it
+    """Answer a GET for the JWK Set, given its `If-None-Match` (several joined with commas)."""
+    from pushkit.caching import document_response  # verifiers do not need it
 
     body = jwks_document(ring, now)
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
@@ -52,11 +52,11 @@ def jwks_response(
 
 
 def parse_jwks(body: bytes) -> KeySet:
-    """Read a JWK Set from outside.
+    """Read an untrusted JWK Set.
 
     A key that is private, symmetric, contradictory or of an unknown type is left out, and so are
     all keys that share a kid and differ (RFC 7517 §5: unknown keys are to be ignored). A set
-    without a usable key is still a set: its sender has withdrawn what it had.
+    without a usable key is still a set: its sender has withdrawn its keys.
 
     Raises:
         JwksError: Too large, too many keys, or not a JWK Set.
@@ -91,5 +91,5 @@ def parse_jwks(body: bytes) -> KeySet:
 
 
 def _shown(kid: str) -> str:
-    """Return a stranger's name for a key as it may stand in a log."""
+    """Return an untrusted kid, safe for the log."""
     return ascii(kid)[1:-1][:_SHOWN_CHARACTERS]

@@ -1,6 +1,6 @@
 """How each algorithm signs and verifies: one table, and the only code that does it.
 
-The algorithm is the key's (RFC 8725 §3.1): nothing in a message chooses it.
+The key determines the algorithm, never a message (RFC 8725 §3.1).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 
 
 class Method(NamedTuple):
-    """How an algorithm signs."""
+    """The parameters of an algorithm."""
 
-    name: str  # what it is called on the wire
-    # What `cryptography` takes besides data and signature, to sign and to verify.
+    name: str  # its name on the wire
+    # The arguments of `sign` and `verify` besides data and signature.
     arguments: tuple[object, ...] = ()
-    # The size of its curve, where a signature is two numbers of that size.
+    # The size of its curve, if a signature is two numbers of that size.
     curve_bits: int | None = None
 
 
@@ -55,7 +55,7 @@ HTTP: Final[Methods] = {
 
 
 def sign_bytes(key: SigningKey, data: bytes, methods: Methods = JOSE) -> bytes:
-    """Return the signature over some bytes, by the key's algorithm."""
+    """Sign bytes with the key's algorithm."""
     sign: Callable[..., bytes] = key.private_key.sign
     _, arguments, curve_bits = methods[key.algorithm]
     signature = sign(data, *arguments)
@@ -65,7 +65,7 @@ def sign_bytes(key: SigningKey, data: bytes, methods: Methods = JOSE) -> bytes:
 def signature_holds(
     key: VerificationKey, data: bytes, signature: bytes, methods: Methods = JOSE
 ) -> bool:
-    """Say whether a signature over some bytes is by this key, by its own algorithm."""
+    """Return whether a signature over bytes is by this key, with its algorithm."""
     _, arguments, curve_bits = methods[key.algorithm]
     if curve_bits is not None:
         if len(signature) != 2 * curve_bits // 8:
@@ -80,22 +80,22 @@ def signature_holds(
 
 
 def _to_der(signature: bytes) -> bytes:
-    """Return r and s, side by side, as `cryptography` takes them: of up to 384 bits each."""
+    """Return the DER form of r and s, of up to 384 bits each, which `cryptography` verifies."""
     size, written = len(signature) // 2, b""
     for part in (signature[:size], signature[size:]):
         number = part.lstrip(b"\0")
-        if not number or number[0] & 0x80:  # or it would be a negative one
+        if not number or number[0] & 0x80:  # otherwise it would be read as negative
             number = b"\0" + number
         written += b"\x02%c%b" % (len(number), number)
     return b"\x30%c%b" % (len(written), written)
 
 
 def ecdsa_from_der(signature: bytes, curve_bits: int) -> bytes:
-    """Return r and s side by side (RFC 7518 §3.4, RFC 9421 §3.3.4), not in ASN.1.
+    """Return r and s side by side (RFC 7518 §3.4, RFC 9421 §3.3.4) from DER.
 
     Raises:
-        ValueError: No DER.
-        OverflowError: A number beyond the curve, or a negative one.
+        ValueError: It is not DER.
+        OverflowError: A number is negative, or larger than the curve.
     """
     r, s = decode_dss_signature(signature)
     return r.to_bytes(curve_bits // 8, "big") + s.to_bytes(curve_bits // 8, "big")
@@ -105,7 +105,7 @@ def ed25519_signing_key(seed: bytes) -> SigningKey:
     """Return the key of a 32-byte seed (RFC 8032 §5.1.5).
 
     Raises:
-        ConfigError: Not 32 bytes.
+        ConfigError: The seed does not have 32 bytes.
     """
     try:
         return SigningKey.of(ed25519.Ed25519PrivateKey.from_private_bytes(seed))
@@ -114,10 +114,10 @@ def ed25519_signing_key(seed: bytes) -> SigningKey:
 
 
 def ed25519_verification_key(point: bytes) -> VerificationKey:
-    """Return the public key that 32 bytes spell (RFC 8032 §5.1.2).
+    """Return the public key in 32 bytes (RFC 8032 §5.1.2).
 
     Raises:
-        ConfigError: Not 32 bytes.
+        ConfigError: The point does not have 32 bytes.
     """
     try:
         return VerificationKey.of(ed25519.Ed25519PublicKey.from_public_bytes(point))
@@ -129,7 +129,7 @@ def ed25519_public_bytes(key: SigningKey | VerificationKey) -> bytes:
     """Return the 32 bytes of an Ed25519 key's public half.
 
     Raises:
-        ConfigError: A key of another type.
+        ConfigError: The key is of another type.
     """
     public_key = key.to_verification_key().public_key
     if not isinstance(public_key, ed25519.Ed25519PublicKey):

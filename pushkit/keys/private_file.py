@@ -1,6 +1,6 @@
-"""Files that hold secrets: nobody else may read them, and they are replaced whole or not at all.
+"""Files that hold secrets: other users may not read them, and they are replaced atomically.
 
-A group of this process may read them, too: that is how Kubernetes hands a secret to a service that
+A group of this process may read them, too: Kubernetes passes secrets this way to a service that
 does not run as root (`fsGroup`).
 """
 
@@ -24,7 +24,7 @@ _MAX_BYTES: Final = 1024 * 1024
 
 @contextlib.contextmanager
 def _os_errors_of(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system into one that names the file."""
+    """Raise a `KeyFileError` that names the file in place of an `OSError`."""
     try:
         yield
     except OSError as exc:
@@ -34,21 +34,21 @@ def _os_errors_of(path: Path) -> Iterator[None]:
 def read_private(path: Path, *, made_by: str) -> bytes:
     """Read a file that only its owner may read, or a group of this process.
 
-    `made_by` is the command that makes one.
+    `made_by` is the command that makes such a file, for the message.
 
     Raises:
-        KeyFileError: It cannot be read, is not a regular file, may be read or written by others,
-            or is too large.
+        KeyFileError: It cannot be read, is not a regular file, others may read or write it, or it
+            is too large.
     """
     with _os_errors_of(path):
-        # Non-blocking: opening a named pipe would otherwise wait for a writer for ever. The checks
-        # are of the opened file, which cannot be exchanged after them.
+        # Non-blocking: opening a named pipe would wait for a writer. The opened file is checked:
+        # it cannot be exchanged afterwards.
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError as exc:
             shown = shown_path(path)
             raise KeyFileError(f"{shown}: does not exist; `{made_by} {shown}` makes one") from exc
-        except ValueError as exc:  # a zero in it
+        except ValueError as exc:  # a null character in it
             raise KeyFileError(f"{path}: not a path") from exc
         except PermissionError as exc:
             raise KeyFileError(f"{path}: may not be read by {_ourselves()}") from exc
@@ -66,13 +66,13 @@ def _require_private(path: Path, status: os.stat_result) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if mode & ~stat.S_IRGRP & (stat.S_IRWXG | stat.S_IRWXO):
         raise KeyFileError(
-            f"{path}: has mode {mode:04o}, expected {_MODE:04o}, for others may read or write the"
+            f"{path}: has mode {mode:04o}, expected {_MODE:04o}, as others may read or write the"
             f" private keys: chmod 600 {path}"
         )
     if mode & stat.S_IRGRP and status.st_gid not in _groups():
         raise KeyFileError(
             f"{path}: has mode {mode:04o}, so that the group {status.st_gid} may read the private"
-            f" keys, and that is none of {_ourselves()}: chmod 600 {path}, or in Kubernetes set"
+            f" keys, which is no group of {_ourselves()}: chmod 600 {path}, or in Kubernetes set"
             f" fsGroup: {status.st_gid}"
         )
 
@@ -88,12 +88,12 @@ def _ourselves() -> str:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock `<path>.lock`, where links lead to, waiting for another process that holds it.
+    """Hold the lock `<path>.lock`, with links resolved; wait for another process that holds it.
 
     Raises:
-        KeyFileError: In place of an `OSError`, also of what is done under the lock.
+        KeyFileError: In place of an `OSError`, also one that is raised under the lock.
     """
-    if not path.name:  # as of an empty string, from a variable that is not set
+    if not path.name:  # like the path of an empty string, from a variable that is not set
         raise KeyFileError(f"{path}: a folder, expected a file")
     with _os_errors_of(path):
         target = path.resolve()
@@ -104,13 +104,13 @@ def locked(path: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(descriptor)  # and with it the lock
+            os.close(descriptor)  # releases the lock
 
 
 def replace_private(path: Path, contents: bytes) -> None:
-    """Replace a file so that a crash at any moment leaves the old one or the new one, whole."""
-    target = path.resolve()  # through a symbolic link, not over it
-    # Under the lock nobody else writes: what lies here was left by a process that was killed.
+    """Replace a file so that a crash at any time leaves the whole old one, or the whole new one."""
+    target = path.resolve()  # the file that a symbolic link leads to, not the link
+    # No other process writes under the lock: these files were left by one that was killed.
     for left in target.parent.glob(f".{target.name}.*.tmp"):
         left.unlink(missing_ok=True)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
@@ -134,14 +134,14 @@ def replace_private(path: Path, contents: bytes) -> None:
 
 
 def _keep_owner(descriptor: int, like: Path) -> None:
-    """Keep the owner of a file that root changes, lest the service cannot read it any more."""
+    """Keep the owner of a file that root changes, so that the service can still read it."""
     if os.geteuid() == 0 and like.exists():
         status = like.stat()
         os.fchown(descriptor, status.st_uid, status.st_gid)
 
 
 def _keep_readers(descriptor: int, like: Path) -> None:
-    """Keep it readable for the group that could read it, where this process may say so."""
+    """Keep the group that may read the file, if this process may set it."""
     if not like.exists() or not like.stat().st_mode & stat.S_IRGRP:
         return
     with contextlib.suppress(PermissionError):

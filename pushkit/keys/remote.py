@@ -1,4 +1,4 @@
-"""Keys outside this process: in a KMS or an HSM, which signs and never gives the key away."""
+"""Keys outside this process: in a KMS or an HSM, which signs and keeps the private key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pushkit.keys.jwk import Algorithm, VerificationKey, verification_key
 
 @runtime_checkable
 class RemoteSigner(Protocol):
-    """Signs with a key that it keeps to itself: what one writes around a KMS."""
+    """Signs with a private key that it keeps: the adapter to a KMS."""
 
     @property
     def public_jwk(self) -> Mapping[str, JsonValue]:
@@ -25,18 +25,18 @@ class RemoteSigner(Protocol):
         ...
 
     async def sign(self, data: bytes) -> bytes:
-        """Sign data as it is, not its hash.
+        """Sign the data itself, not a hash of it.
 
         An ECDSA signature may be r and s, each of the curve's length (JOSE, RFC 7518 §3.4), or
-        DER, as most services give it: it is converted. It is held against the public key before it
-        is used. Awaits, never blocks: a call that takes too long is cancelled.
+        DER, as most services return it, which is converted. It is verified with the public key
+        before it is used. The call must not block; one that takes too long is cancelled.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteKey:
-    """A key that a signer keeps, as it stands in a `KeyRing` beside others."""
+    """The key of a remote signer, as an entry of a `KeyRing`."""
 
     signer: RemoteSigner = field(repr=False, compare=False)
     public: VerificationKey
@@ -63,7 +63,7 @@ class RemoteKey:
 
     @property
     def algorithm(self) -> Algorithm:
-        """What the key signs with."""
+        """The algorithm that the key signs with."""
         return self.public.algorithm
 
     def to_verification_key(self) -> VerificationKey:

@@ -1,4 +1,4 @@
-"""A sender's signing keys over time: published first, then signing, then published a while longer.
+"""A sender's signing keys over time: published, then signing, then published a while longer.
 
 A key's state is a function of the timestamps in the ring and of `now`, so that every process that
 reads the same ring agrees, and nothing has to run for a key to change its state:
@@ -6,7 +6,7 @@ reads the same ring agrees, and nothing has to run for a key to change its state
     PENDING ─activates→ ACTIVE ─successor activates→ RETIRING ─grace→ RETIRED
     any ─revoke→ REVOKED
 
-PENDING, ACTIVE and RETIRING keys are published. Per algorithm at most one key is active.
+PENDING, ACTIVE and RETIRING keys are published. At most one key per algorithm is active.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ DEFAULT_GRACE: Final = timedelta(seconds=300) + timedelta(seconds=300)
 _FORGET_AFTER: Final = timedelta(days=30)
 _IN_UTC: Final = timedelta(0)
 ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""Since when a key is published of which nobody says since when."""
+"""The `published_at` of a key whose publication is not known."""
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class KeyState(StrEnum):
-    """Where a key is in its life."""
+    """The state of a key."""
 
     PENDING = "pending"
     ACTIVE = "active"
@@ -50,9 +50,9 @@ class RingKey:
     """A key with its timestamps, all aware and in UTC."""
 
     key: SigningKey | RemoteKey
-    published_at: datetime  # since when it stands in the JWK Set; `ALWAYS` if nobody says
-    activates_at: datetime | None = None  # from when it signs; None while that is not decided
-    # From when it is neither published nor used, whatever else is planned.
+    published_at: datetime  # since when it is in the JWK Set; `ALWAYS` if that is not known
+    activates_at: datetime | None = None  # from when it signs; None if it is not scheduled
+    # From when it is neither published nor used, whatever its schedule.
     revoked_at: datetime | None = None
 
     def __post_init__(self) -> None:
@@ -67,15 +67,15 @@ class RingKey:
 
     @property
     def algorithm(self) -> Algorithm:
-        """What the key signs with."""
+        """The algorithm that the key signs with."""
         return self.key.algorithm
 
     def age(self, now: datetime) -> timedelta | None:
-        """Return for how long it has been published; None if nobody says."""
+        """Return how long it has been published; None if that is not known."""
         return None if self.published_at == ALWAYS else now - self.published_at
 
     def took_over_at(self) -> datetime | None:
-        """Return when it began to sign; None if it is not planned, or was revoked before."""
+        """Return when it begins to sign; None if it is not scheduled, or revoked before."""
         if self.activates_at is None:
             return None
         revoked_before = self.revoked_at is not None and self.revoked_at <= self.activates_at
@@ -86,17 +86,17 @@ class RingKey:
 class KeyRing:
     """The keys of one sender, immutable: each change returns a new ring."""
 
-    # In the order of scheduling; of two that activate at the same moment the later one signs.
+    # In the order of scheduling; if two activate at the same time, the later one signs.
     keys: tuple[RingKey, ...]
-    default_algorithm: Algorithm = Algorithm.ES256  # unless a subscription asks for another one
+    default_algorithm: Algorithm = Algorithm.ES256  # unless a subscription's profile needs another
     max_age: timedelta = DEFAULT_MAX_AGE  # how long receivers may cache the JWK Set
-    # How long a key must have been published before it signs, so that no receiver has a cached set
-    # without it; at least `max_age`.
+    # How long a key is published before it signs, so that no receiver has a cached set without it;
+    # at least `max_age`.
     activation_lead: timedelta = DEFAULT_MAX_AGE + _FETCH_MARGIN
     # How long a key stays published after it stopped signing: the life of a token plus the
     # receiver's tolerance.
     grace: timedelta = DEFAULT_GRACE
-    # Who signs is asked for every signature, and the same from one moment of the ring to the next.
+    # The active key, cached from one change of state to the next: every signature needs it.
     _signing: dict[Algorithm, tuple[datetime, datetime, RingKey]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -123,10 +123,10 @@ class KeyRing:
         activation_lead: timedelta | None = None,
         grace: timedelta = DEFAULT_GRACE,
     ) -> KeyRing:
-        """Return a ring of one key that is active at once, for nobody has cached a set yet.
+        """Return a ring of one key that is active at once: no receiver has cached a set yet.
 
-        The key says the default algorithm; without one, a key of `algorithm` is generated. The
-        other options are those of the class, `activation_lead` by default `max_age` and 30 s.
+        The key determines the default algorithm; without a key, one of `algorithm` is generated.
+        The other options are those of the class; `activation_lead` is `max_age` + 30 s by default.
         """
         first = key or generate_key(algorithm)
         return cls(
@@ -138,7 +138,7 @@ class KeyRing:
         )
 
     def ring(self) -> KeyRing:
-        """Return itself: a ring that changes with the time alone is its own source."""
+        """Return itself: a ring that never changes is its own source."""
         return self
 
     def add(
@@ -150,12 +150,11 @@ class KeyRing:
     ) -> KeyRing:
         """Publish a new key without a schedule; `rotate` will schedule it.
 
-        An algorithm that has no key which signs, or is going to, gets its first one: that is
-        scheduled at `now` plus the lead. Not at once, since the ring is served already and
-        receivers hold sets without it.
+        If no key of its algorithm is active or scheduled, it is scheduled at `now` plus the lead:
+        not at once, since the ring is served already and receivers hold sets without the key.
 
         Raises:
-            KeyRingError: So many keys are published that receivers would take no more.
+            KeyRingError: As many keys are published as receivers accept.
         """
         self._require_room(now)
         new = key or generate_key(algorithm or self.default_algorithm)
@@ -167,22 +166,22 @@ class KeyRing:
     def rotate(
         self,
         now: datetime,
-        algorithm: Algorithm | None = None,  # whose key; the default algorithm if None
+        algorithm: Algorithm | None = None,  # of the key; the default algorithm if None
         *,
         # Activate the longest published pending key at once instead, scheduled or not.
         activate_now: bool = False,
-        # With `activate_now`: even if receivers may not know the key yet. Their refetch on an
-        # unknown `kid` usually saves the day.
+        # With `activate_now`: even if receivers may not know the key yet. Most of them fetch the
+        # set again when a `kid` is unknown.
         force: bool = False,
     ) -> KeyRing:
-        """Let the next key take over, as soon as every receiver knows it.
+        """Schedule the next key to take over as soon as every receiver knows it.
 
-        The next key is the oldest pending one without a schedule, or a new one. It signs once it
+        The next key is the oldest pending one without a schedule, or a new one. It signs after it
         has been published for the lead, and not before a successor that is scheduled already.
 
         Raises:
-            KeyRingError: `activate_now`, and no key has been published for `max_age`; or so many
-                keys are published that receivers would take no more.
+            KeyRingError: `activate_now`, and no key has been published for `max_age`; or as many
+                keys are published as receivers accept.
         """
         _require_utc(now)
         algorithm = algorithm or self.default_algorithm
@@ -194,10 +193,10 @@ class KeyRing:
         return self._activate(entry, max(now, entry.published_at + self.activation_lead, *planned))
 
     def use(self, algorithm: Algorithm, now: datetime) -> KeyRing:
-        """Sign with another algorithm from now on, where a subscription asks for none.
+        """Sign with another algorithm by default from now on.
 
         Raises:
-            KeyRingError: No key of it signs yet; the message says from when, or what to do.
+            KeyRingError: No key of it is active; the message says from when one is, or what to do.
         """
         try:
             self.active_key(now, algorithm)
@@ -209,7 +208,7 @@ class KeyRing:
         """Withdraw a key at once: it is neither published nor used any more.
 
         If it was the active key of its algorithm, the longest published pending key is activated
-        at once, or a new one that receivers have yet to fetch.
+        at once, or a new one, which receivers still have to fetch.
 
         Raises:
             KeyRingError: No such key.
@@ -227,25 +226,25 @@ class KeyRing:
         return ring._activate(successor or _new_entry(entry.algorithm, now), now)
 
     def forget_retired(self, now: datetime, *, keep: timedelta = _FORGET_AFTER) -> KeyRing:
-        """Drop the keys that have been retired or revoked for longer than `keep`."""
+        """Remove the keys that have been retired or revoked for longer than `keep`."""
         _require_utc(now)
         return replace(self, keys=tuple(e for e in self.keys if not self._over(e, now - keep)))
 
     def signing_key(self, now: datetime, algorithm: Algorithm | None = None) -> SigningKey:
-        """Return the key that signs, for who signs here.
+        """Return the active key, to sign in this process.
 
         Raises:
-            NoSigningKeyError: No key of the algorithm is active, or the active one is elsewhere.
+            NoSigningKeyError: No key of the algorithm is active, or a remote signer keeps it.
         """
         key = self.active_key(now, algorithm)
         if not isinstance(key, SigningKey):
-            raise NoSigningKeyError(f"key {key.kid} is in a service of its own, expected one here")
+            raise NoSigningKeyError(f"a remote signer keeps key {key.kid}, expected a local key")
         return key
 
     def active_key(
         self, now: datetime, algorithm: Algorithm | None = None
     ) -> SigningKey | RemoteKey:
-        """Return the key that signs, here or elsewhere.
+        """Return the active key, local or remote.
 
         Raises:
             NoSigningKeyError: No key of the algorithm is active.
@@ -274,12 +273,12 @@ class KeyRing:
         return found
 
     def state(self, kid: str, now: datetime) -> KeyState:
-        """Return where a key is in its life, or raise `KeyRingError` if there is none."""
+        """Return the state of a key, or raise `KeyRingError` if there is none."""
         _require_utc(now)
         return self._state(self.find(kid), now)
 
     def retires_at(self, kid: str) -> datetime | None:
-        """Return until when a key stays published, after it stopped signing; None if not planned.
+        """Return until when a key is published; None if no key is scheduled to replace it.
 
         Raises `KeyRingError` if there is no such key.
         """
@@ -288,7 +287,7 @@ class KeyRing:
         return stops_at + self.grace if stops_at else None
 
     def published(self, now: datetime) -> list[RingKey]:
-        """Return the keys that stand in the JWK Set: pending, active and retiring ones."""
+        """Return the keys in the JWK Set: pending, active and retiring ones."""
         _require_utc(now)
         return [entry for entry in self.keys if self._state(entry, now) in _PUBLISHED]
 
@@ -303,18 +302,18 @@ class KeyRing:
         return KeyState.RETIRING if now < stops_at + self.grace else KeyState.RETIRED
 
     def _stops_at(self, entry: RingKey) -> datetime | None:
-        """Return when the next key of the algorithm takes over; None if none is planned."""
+        """Return when the next key of the algorithm takes over; None if none is scheduled."""
         moments = ((e.took_over_at(), e) for e in self.keys if e.algorithm is entry.algorithm)
         order = sorted(((at, e) for at, e in moments if at), key=lambda pair: pair[0])
         position = next(n for n, (_, e) in enumerate(order) if e is entry)
         return order[position + 1][0] if position + 1 < len(order) else None
 
     def _over(self, entry: RingKey, then: datetime) -> bool:
-        """Say whether the key had ended at `then`, and cannot matter as a successor either."""
+        """Return whether the key had ended at `then`, and no longer matters as a successor."""
         if entry.took_over_at() is None:
             return entry.revoked_at is not None and entry.revoked_at <= then
         stops_at = self._stops_at(entry)
-        # A revoked key still marks when its predecessor stopped: it goes only after that one.
+        # A revoked key still marks when its predecessor stopped: it is removed after that one.
         ended = stops_at is not None and stops_at + self.grace <= then
         return ended and (entry.revoked_at is None or entry.revoked_at <= then)
 
@@ -326,7 +325,7 @@ class KeyRing:
         return sorted(pending, key=lambda entry: entry.published_at)
 
     def _planned(self, algorithm: Algorithm, now: datetime) -> list[datetime]:
-        """Return when pending keys are going to sign."""
+        """Return when the scheduled keys begin to sign."""
         pending = self._in_state(KeyState.PENDING, algorithm, now)
         return [e.activates_at for e in pending if e.activates_at is not None]
 
@@ -354,12 +353,12 @@ class KeyRing:
     def _require_room(self, now: datetime) -> None:
         if len(self.published(now)) >= MAX_JWKS_KEYS:
             raise KeyRingError(
-                f"{MAX_JWKS_KEYS} keys are published, and receivers refuse a set of more: rotate"
-                " less often, with a shorter grace, or revoke keys that nobody needs"
+                f"{MAX_JWKS_KEYS} keys are published, and receivers refuse a larger set: rotate"
+                " less often, with a shorter grace, or revoke keys that are not needed"
             )
 
     def _activate(self, entry: RingKey, at: datetime) -> KeyRing:
-        # To the end of the ring: of two keys with the same moment, the one scheduled later signs.
+        # At the end of the ring: if two keys activate at the same time, the later one signs.
         others = (e for e in self.keys if e is not entry)
         return replace(self, keys=(*others, replace(entry, activates_at=at)))
 

@@ -16,18 +16,18 @@ _logger = logging.getLogger(__name__)
 
 
 class KeySource(Protocol):
-    """Gives the present key ring."""
+    """Provides the current key ring."""
 
     def ring(self) -> KeyRing:
-        """Return the ring as it is now; cheap enough to be asked for every signature."""
+        """Return the current ring; cheap enough to be called for every signature."""
         ...
 
 
 class FileKeySource:
     """A key file, read again whenever it has changed.
 
-    A file that was broken after the start does not stop the sender: the last good ring stays in
-    use, and one error is logged for each broken version.
+    A file that becomes unreadable later does not stop the sender: the last good ring stays in use,
+    and one error is logged for each unreadable version.
 
     Raises:
         KeyFileError: The file cannot be read at the start.
@@ -37,13 +37,13 @@ class FileKeySource:
         self,
         path: str | Path,
         passphrase: bytes | None = None,
-        # Called with the ring before and the new one, when there is one.
+        # Called with the old and the new ring after a change.
         changed: Callable[[KeyRing, KeyRing], None] = lambda _before, _now: None,
     ) -> None:
         self._changed = changed
-        self._path = Path(path).absolute()  # wherever the process goes
+        self._path = Path(path).absolute()  # whatever directory the process changes to
         self._passphrase = passphrase
-        # Before the read: a file that is replaced in between is read again at the next call.
+        # Before the read: if the file is replaced in between, the next call reads it again.
         self._seen = fingerprint(self._path)
         self._ring = load_key_ring(self._path, passphrase)
 
@@ -60,7 +60,7 @@ class FileKeySource:
         try:
             self._ring = load_key_ring(self._path, self._passphrase)
         except KeyFileError as exc:
-            # The message, without its traceback: it never carries key material.
+            # Without the traceback: the message never holds key material.
             _logger.error("the key ring read before stays in use: %s", exc)  # noqa: TRY400
             return
         self._changed(before, self._ring)
@@ -71,16 +71,16 @@ def key_source(
     passphrase: bytes | None = None,
     changed: Callable[[KeyRing, KeyRing], None] = lambda _before, _now: None,
 ) -> KeySource:
-    """Return the source that `keys` stands for: itself (as of a ring), a key file, a signer's key.
+    """Return a source of `keys`: itself if it is one, a key file, or a signer's key.
 
     Raises:
         KeyFileError: `keys` is a path, and the file cannot be read.
-        ConfigError: It is none of these; or a signer, and its public key cannot be read.
+        ConfigError: `keys` is none of these, or a signer whose public key cannot be read.
     """
     if isinstance(keys, str | Path):
         return FileKeySource(keys, passphrase, changed)
     if isinstance(keys, RemoteSigner):
-        # It was there before this process, and signs from the beginning.
+        # The key is older than this process, and signs from the start.
         return KeyRing.create(ALWAYS, key=RemoteKey.of(keys))
     if not hasattr(keys, "ring"):
         raise ConfigError(
@@ -91,9 +91,9 @@ def key_source(
 
 
 def fingerprint(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when the file is replaced, written or its mode mended."""
+    """Return a value that changes when the file is replaced, written, or its mode changed."""
     try:
         status = path.stat()
-    except (OSError, ValueError):  # not there, or no path
+    except (OSError, ValueError):  # missing, or not a valid path
         return None
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev, status.st_size)

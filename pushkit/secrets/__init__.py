@@ -1,1 +1,1 @@
-"""Secrets at rest: the keys they are sealed with, and what is sealed."""
+"""Secrets at rest: the keys that seal them, and the columns that hold them."""

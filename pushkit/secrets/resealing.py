@@ -1,7 +1,7 @@
-"""`SecretsAdmin`: which keys the secrets of an outbox are sealed with, and sealing them anew.
+"""`SecretsAdmin`: the keys that seal the secrets of an outbox, and sealing them with a new one.
 
-What is to be sealed is found by reading, and written row by row: only where it still is what was
-read, and where nobody holds the row. Whoever enqueues or settles meanwhile waits for nothing.
+Reads find the values, and each row is written only if it is unchanged, and no transaction holds it.
+Transactions that enqueue or settle meanwhile do not wait.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ from pushkit.storage.script import Row, Script, Statement
 from pushkit.storage.sqlite import SqliteDatabase
 
 _BATCH: Final = 50
-# Between two batches: whoever waits for the database goes first.
-_PAUSE: Final = timedelta(milliseconds=20)
-# Rows that somebody held, or changed, are looked for again so many times.
-_PASSES: Final = 20
+_PAUSE: Final = timedelta(milliseconds=20)  # between two batches, for other transactions
+_PASSES: Final = 20  # how often rows that were held or changed are tried again
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class SecretsStatus:
-    """How many secrets are sealed with which key, by id; None counts those that are plain."""
+    """How many secrets are sealed with each key, by id; None counts the plain ones."""
 
     secrets: Mapping[str | None, int]  # tokens and credentials
     bodies: Mapping[str | None, int]  # bodies of deliveries, finished ones included
@@ -38,14 +36,14 @@ class SecretsStatus:
 
 @record(frozen=False, slots=True)
 class Rotated:
-    """What a rotation did."""
+    """The result of a rotation."""
 
     secrets: int = 0  # how many tokens and credentials were written
-    bodies: int = 0  # how many bodies
-    # What could not be opened, and why: it stays as it is.
+    bodies: int = 0  # how many bodies were written
+    # Why values could not be opened; they are unchanged.
     unopened: list[str] = field(default_factory=list)
-    held: int = 0  # how many rows others held all the time; the next rotation takes them up
-    # Whether a SQLite file's log still holds what was there before: it was being read.
+    held: int = 0  # how many rows others held all the time; the next rotation tries them again
+    # Whether a SQLite file's log still holds the old values, because it was being read.
     traces: bool = False
 
 
@@ -56,18 +54,18 @@ class SecretsAdmin:
         self._database = database
 
     async def status(self) -> SecretsStatus:
-        """Return how many secrets are sealed with which key."""
+        """Return how many secrets are sealed with each key."""
         tokens, credentials, bodies = [
             await self._database.read(_count_keys(column)) for column in (TOKEN, CREDENTIALS, BODY)
         ]
         return SecretsStatus(secrets=tokens + credentials, bodies=bodies)
 
     async def rotate(self, keys: SecretKeys, *, bodies: bool = False) -> Rotated:
-        """Seal with the first key what is plain or sealed with another one.
+        """Seal secrets with the first key that are plain, or sealed with another one.
 
         Args:
-            keys: The first one seals; the others open what is there.
-            bodies: Seal plain bodies, too; sealed ones are sealed anew in any case.
+            keys: The first one seals; all of them open.
+            bodies: Whether to seal plain bodies, too; sealed ones are resealed in any case.
         """
         rotated = Rotated()
         for _ in range(_PASSES):
@@ -109,7 +107,7 @@ class SecretsAdmin:
 
 
 def _count_keys(column: SecretColumn) -> Script[Counter[str | None]]:
-    """Return with which keys how many values are sealed; of a plain one nothing is read."""
+    """Return how many values are sealed with each key; plain values are not read."""
     rows = yield Statement(
         f"SELECT CASE WHEN SUBSTR({column.name}, 1, {len(column.mark)}) = $1"
         f" THEN SUBSTR({column.name}, 1, {column.head_length}) END AS head, COUNT(*) AS found"
@@ -127,9 +125,9 @@ def _count_keys(column: SecretColumn) -> Script[Counter[str | None]]:
 def find_other_keys(
     column: SecretColumn, keys: SecretKeys, *, plain: bool, after: str, limit: int
 ) -> Script[Sequence[Row]]:
-    """Return a page of rows whose secret is not sealed with the first key, or plain, if asked.
+    """Return a page of rows whose secret is sealed with another key than the first, or plain.
 
-    `after` is the last id of the page before.
+    `plain` says whether to include plain secrets; `after` is the last id of the page before.
     """
     names = ", ".join(dict.fromkeys(["id", column.name, *column.belongs_to]))
     return (
@@ -146,7 +144,7 @@ def find_other_keys(
 def write_resealed(
     column: SecretColumn, resealed: Sequence[tuple[Row, str | bytes]]
 ) -> Script[int]:
-    """Write rows as they were found, in id order, anew; return how many still were as found."""
+    """Write resealed values in id order to rows that are unchanged; return how many were."""
     as_found = ("id", column.name, *(name for name in column.belongs_to if name != "id"))
     same = " AND ".join(f"{name} = ${place}" for place, name in enumerate(as_found, start=2))
     written = 0

@@ -1,12 +1,12 @@
-r"""Secrets at rest: AES-256-GCM (NIST SP 800-38D) under keys that the operator holds.
+r"""Secrets at rest: AES-256-GCM (NIST SP 800-38D) under the operator's keys.
 
     sealed value = "\0sl1" | key id (8) | salt (16) | nonce (12) | ciphertext and tag
 
-Each value is sealed under a key of its own, derived from the operator's and the salt (HKDF-Expand,
-RFC 5869 §2.3): under one key alone, 2^32 random nonces are the limit (SP 800-38D §8.3), and an
-outbox of a thousand updates a second uses them up within two months.
+Each value is sealed under a key of its own, derived from the operator's key and the salt
+(HKDF-Expand, RFC 5869 §2.3): one key is limited to 2^32 random nonces (SP 800-38D §8.3), which an
+outbox of a thousand updates a second uses up within two months.
 
-What a value belongs to is authenticated with it: moved to another row, it cannot be opened.
+The row of a value is authenticated with it: in another row, the value cannot be opened.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pushkit.keys.private_file import locked, read_private, replace_private
 from pushkit.variables import secret_variable
 
 SEALED: Final = b"\x00sl1"
-"""How a sealed value begins: no JSON text and no header value does."""
+"""The prefix of a sealed value: no JSON text and no header value begins with it."""
 
 _ID_BYTES: Final = 8
 _SALT_BYTES: Final = 16
@@ -39,10 +39,10 @@ _TAG_BYTES: Final = 16
 _KEY_BYTES: Final = 32
 
 SEALED_HEAD_BYTES: Final = len(SEALED) + _ID_BYTES
-"""So many bytes say with which key a value is sealed."""
+"""The length of the prefix and the key id."""
 SEALING_OVERHEAD: Final = SEALED_HEAD_BYTES + _SALT_BYTES + _NONCE_BYTES + _TAG_BYTES
 
-# What a scanner for leaked secrets can look for.
+# Scanners for leaked secrets can search for the prefix.
 _TEXT: Final = re.compile(r"psk1_([0-9a-f]{64})")
 _VARIABLE: Final = "PUSHKIT_SECRET_KEYS"
 _FILE_VARIABLE: Final = "PUSHKIT_SECRET_KEYS_FILE"
@@ -51,7 +51,7 @@ _MADE_BY: Final = "pushkit secrets generate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretKey:
-    """One key, and the id that sealed values name it by, which tells nothing of it."""
+    """One key, and its id in sealed values, which reveals nothing of the key."""
 
     id: str
     material: bytes = field(repr=False)
@@ -68,15 +68,15 @@ class SecretKey:
         return cls(id=digest[: 2 * _ID_BYTES], material=material)
 
     def to_text(self) -> str:
-        """Return the key as it stands in a file: the secret itself."""
+        """Return the key as text for a key file: the secret itself."""
         return f"psk1_{self.material.hex()}"
 
 
 class SecretKeys:
-    """The keys that secrets are sealed with, at least one: the first one seals, all of them open.
+    """The keys of secrets, at least one: the first one seals, all of them open.
 
     Raises:
-        ConfigError: None, or the same one twice.
+        ConfigError: There is no key, or the same one twice.
     """
 
     def __init__(self, keys: Sequence[SecretKey]) -> None:
@@ -84,7 +84,7 @@ class SecretKeys:
             raise ConfigError(f"secret keys: found none, expected one; `{_MADE_BY}` makes one")
         self._by_id = {bytes.fromhex(key.id): key for key in keys}
         if len(self._by_id) != len(keys):
-            raise ConfigError("secret keys: the same key stands there twice")
+            raise ConfigError("secret keys: found the same key twice, expected each once")
         self._first = keys[0]
 
     @classmethod
@@ -94,10 +94,10 @@ class SecretKeys:
 
     @classmethod
     def parse(cls, text: str) -> SecretKeys:
-        """Read keys that stand one a line, or parted by commas; `#` begins a comment.
+        """Read keys, one per line or separated by commas; `#` begins a comment.
 
         Raises:
-            ConfigError: One of them is no key, or there is none.
+            ConfigError: An entry is no key, or there is none.
         """
         words = re.split(r"[\s,]+", re.sub(r"#.*", "", text))
         return cls([_key(number, word) for number, word in enumerate(filter(None, words), 1)])
@@ -107,7 +107,7 @@ class SecretKeys:
         """Read keys from a file of mode 0600.
 
         Raises:
-            KeyFileError: It cannot be read, may be read by others, or is no file of keys.
+            KeyFileError: It cannot be read, others may read it, or it holds no keys.
         """
         path = Path(path)
         return _keys_in(path, read_private(path, made_by=_MADE_BY))
@@ -116,10 +116,10 @@ class SecretKeys:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> SecretKeys | None:
         """Read keys from `PUSHKIT_SECRET_KEYS`, or the file that `PUSHKIT_SECRET_KEYS_FILE` names.
 
-        None if neither is set.
+        Returns None if neither is set.
 
         Raises:
-            ConfigError: Both are set, one is empty, or what they hold are no keys.
+            ConfigError: Both are set, one is empty, or an entry is no key.
         """
         text = secret_variable(_VARIABLE, environment)
         path = secret_variable(_FILE_VARIABLE, environment)
@@ -134,26 +134,26 @@ class SecretKeys:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the keys, the one that seals first."""
+        """The ids of the keys, in order: the first one seals."""
         return tuple(key.id for key in self._by_id.values())
 
     @property
     def head(self) -> bytes:
-        """How values begin that are sealed with the first key."""
+        """The first bytes of every value that is sealed with the first key."""
         return SEALED + bytes.fromhex(self._first.id)
 
     def seal(self, secret: bytes, context: bytes) -> bytes:
-        """Seal a value with the first key: it can be opened with the same context only."""
+        """Seal a value with the first key; only the same context opens it."""
         salt, nonce = secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_NONCE_BYTES)
         sealed = _cipher(self._first, salt).encrypt(nonce, secret, context)
         return self.head + salt + nonce + sealed
 
     def open(self, sealed: bytes, context: bytes) -> bytes:
-        """Return what was sealed.
+        """Open a sealed value.
 
         Raises:
-            SecretKeyMissingError: With none of these keys.
-            SealedSecretError: It was changed, or belongs to something else.
+            SecretKeyMissingError: It is sealed with none of these keys.
+            SealedSecretError: It was changed, or sealed with another context.
         """
         key_id, rest = sealed[len(SEALED) : SEALED_HEAD_BYTES], sealed[SEALED_HEAD_BYTES:]
         if not is_sealed(sealed) or len(sealed) < SEALING_OVERHEAD:
@@ -161,7 +161,7 @@ class SecretKeys:
         key = self._by_id.get(key_id)
         if key is None:
             raise SecretKeyMissingError(
-                f"sealed with the secret key {key_id.hex()}, expected one of those here:"
+                f"sealed with the secret key {key_id.hex()}, expected one of"
                 f" {', '.join(self.ids)}; add that key to {_VARIABLE}"
             )
         salt, nonce = rest[:_SALT_BYTES], rest[_SALT_BYTES : _SALT_BYTES + _NONCE_BYTES]
@@ -177,18 +177,18 @@ class SecretKeys:
 
 
 def is_sealed(value: bytes) -> bool:
-    """Say whether a value is sealed, with whatever key."""
+    """Return whether a value is sealed, with any key."""
     return value.startswith(SEALED)
 
 
 def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
-    """Write a new key to a file, which is made if there is none, and return it.
+    """Add a new key to a file, which is made if it is missing, and return the key.
 
-    What stands there stays as it is, comments too. On `standby` it goes last, where it opens but
-    does not seal yet; else first.
+    The rest of the file is kept, comments too. With `standby` the key is the last one, which opens
+    but does not seal yet; otherwise it is the first one.
 
     Raises:
-        KeyFileError: The file cannot be read or written, or is no file of keys.
+        KeyFileError: The file cannot be read or written, or holds no keys.
     """
     path, key = Path(path), SecretKey.generate()
     with locked(path):
@@ -212,7 +212,7 @@ def _keys_in(path: Path, contents: bytes) -> SecretKeys:
 
 def _key(number: int, text: str) -> SecretKey:
     found = _TEXT.fullmatch(text)
-    if found is None:  # never what was found: it may be a secret in the wrong place
+    if found is None:  # the message never holds the text: it may be another secret
         raise ConfigError(
             f"secret key {number}: expected psk1_ and 64 hexadecimal digits; `{_MADE_BY}` makes one"
         )

@@ -1,8 +1,7 @@
-"""Secrets as they lie in the database: sealed where there are keys, opened where they are needed.
+"""Secrets in the database: sealed if there are keys, and opened for use.
 
-What is sealed belongs to its row. A ciphertext that is moved to another row, or beside which
-somebody wrote another URL, cannot be opened. Size limits, idempotency and signatures are about the
-bytes inside.
+A sealed value is bound to its row: it cannot be opened in another row, or beside another URL. Size
+limits, idempotency and signatures apply to the opened bytes.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pushkit.errors import ConfigError, SealedSecretError, SecretKeyMissingError
 from pushkit.record import record
 from pushkit.secrets.sealing import SEALED, SEALED_HEAD_BYTES, SecretKeys, is_sealed
 
-# A blank begins no token and no credentials (`PushConfig` sees to that): nobody can register a text
-# that is taken for a sealed one.
+# No token or credentials begin with a blank (`PushConfig` checks that), so that a client cannot
+# register a text that looks sealed.
 _TEXT: Final = " sealed:"
 
 
@@ -28,20 +27,20 @@ class SecretColumn:
 
     table: str  # its table, whose rows have an `id`
     name: str
-    row: str  # what a row is, for messages
+    row: str  # what a row stands for, in messages
     belongs_to: tuple[str, ...]  # the columns that a secret is bound to
     is_text: bool  # whether it holds text, or bytes
-    besides: str = ""  # what else is set when it is written, in SQL
+    besides: str = ""  # the columns that are set with it, in SQL
 
     def pack(self, sealed: bytes) -> str | bytes:
-        """Return a sealed value, or the beginning of one, as the column holds it."""
+        """Return a sealed value, or its beginning, in the form that is stored."""
         return _TEXT + base64.b64encode(sealed).decode("ascii") if self.is_text else sealed
 
     def unpack(self, stored: str | bytes) -> bytes:
-        """Return what the column holds as it was sealed, or as it is if it was not.
+        """Return the bytes of a stored value, sealed or plain.
 
         Raises:
-            SealedSecretError: It looks like a sealed value, and is none.
+            SealedSecretError: It begins like a sealed value, and is none.
         """
         if not isinstance(stored, str):
             return bytes(stored)
@@ -50,24 +49,24 @@ class SecretColumn:
                 return base64.b64decode(stored.removeprefix(_TEXT), validate=True)
             return stored.encode("ascii")
         except (binascii.Error, ValueError) as exc:
-            raise SealedSecretError("not a sealed secret any more") from exc
+            raise SealedSecretError("damaged: it is not a sealed secret any more") from exc
 
     def is_sealed(self, stored: str | bytes) -> bool:
-        """Say whether a value is sealed."""
+        """Return whether a stored value is sealed."""
         return stored.startswith(_TEXT) if isinstance(stored, str) else is_sealed(stored)
 
     @property
     def mark(self) -> str | bytes:
-        """How each sealed value begins."""
+        """The prefix of every sealed value."""
         return _TEXT if self.is_text else SEALED
 
     @property
     def head_length(self) -> int:
-        """How far a sealed value goes that tells its key."""
-        return len(self.pack(bytes(SEALED_HEAD_BYTES)))  # whole characters: 12 bytes are 16 of them
+        """The length of the stored prefix and key id."""
+        return len(self.pack(bytes(SEALED_HEAD_BYTES)))  # 12 bytes are exactly 16 characters
 
     def context(self, belongs_to: Sequence[str]) -> bytes:
-        """Return what a secret belongs to, unambiguously."""
+        """Return an unambiguous encoding of the row that a secret is bound to."""
         if self.is_text:
             return json.dumps([f"pushkit {self.row}", self.name, *belongs_to]).encode("ascii")
         return f"pushkit {self.row}\0{''.join(belongs_to)}".encode()
@@ -80,7 +79,7 @@ TOKEN, CREDENTIALS = (
         row="subscription",
         belongs_to=("tenant", "task_id", "owner", "config_id", "url"),
         is_text=True,
-        besides=", revision = revision + 1",  # whoever remembers what it opened opens it anew
+        besides=", revision = revision + 1",  # workers that cached the opened secret open it anew
     )
     for name in ("token", "credentials")
 )
@@ -90,10 +89,10 @@ BODY: Final = SecretColumn(
 
 
 class Vault:
-    """Seals and opens.
+    """Seals and opens secrets.
 
     Args:
-        keys: Without any, secrets are stored as they are, and what is sealed stays closed.
+        keys: Without keys, secrets are stored plain, and sealed ones cannot be opened.
         seals_bodies: Whether bodies are sealed, too.
 
     Raises:
@@ -112,7 +111,7 @@ class Vault:
     def seal_text(
         self, column: SecretColumn, plain: str | None, belongs_to: Sequence[str]
     ) -> str | None:
-        """Return a token or credentials as their row holds them."""
+        """Return a token or credentials in the form that is stored."""
         if plain is None or self._keys is None:
             return plain
         sealed = self._keys.seal(plain.encode("ascii"), column.context(belongs_to))
@@ -121,36 +120,36 @@ class Vault:
     def open_text(
         self, column: SecretColumn, row_id: str, stored: str | None, belongs_to: Sequence[str]
     ) -> str | None:
-        """Return a token or credentials as they are sent.
+        """Return a stored token or credentials, opened.
 
         Raises:
-            SealedSecretError: They cannot be opened: the message says why, and whose they are.
+            SealedSecretError: They cannot be opened; the message names the row and the reason.
         """
         if stored is None or not column.is_sealed(stored):
             return stored
         return self.open(column, row_id, stored, belongs_to).decode("ascii")
 
     def seal_body(self, delivery_id: str, body: bytes) -> bytes:
-        """Return a body as its row holds it."""
+        """Return a body in the form that is stored."""
         if self._keys is None or not self._seals_bodies:
             return body
         return self._keys.seal(body, BODY.context([delivery_id]))
 
     def open_body(self, delivery_id: str, stored: bytes) -> bytes:
-        """Return the bytes that are sent.
+        """Return a stored body, opened.
 
         Raises:
-            SealedSecretError: They cannot be opened; the message says why.
+            SealedSecretError: It cannot be opened; the message names the row and the reason.
         """
         return self.open(BODY, delivery_id, stored, [delivery_id]) if is_sealed(stored) else stored
 
     def open(
         self, column: SecretColumn, row_id: str, stored: str | bytes, belongs_to: Sequence[str]
     ) -> bytes:
-        """Return what a row holds, opened if it is sealed.
+        """Return a stored value, opened if it is sealed.
 
         Raises:
-            SealedSecretError: It cannot be opened; the message says why.
+            SealedSecretError: It cannot be opened; the message names the row and the reason.
         """
         try:
             found = column.unpack(stored)
@@ -158,7 +157,7 @@ class Vault:
                 return found
             if self._keys is None:
                 raise SecretKeyMissingError(
-                    "it is sealed, and there are no secret keys here: set PUSHKIT_SECRET_KEYS"
+                    "it is sealed, and there are no secret keys: set PUSHKIT_SECRET_KEYS"
                 )
             return self._keys.open(found, column.context(belongs_to))
         except SealedSecretError as exc:

@@ -169,7 +169,7 @@ def test_a_missing_folder_is_a_key_file_error(path: Path, ring: KeyRing) -> None
 
 def test_an_existing_file_is_not_created_again(path: Path, ring: KeyRing) -> None:
     create_key_ring(path, ring)
-    with pytest.raises(KeyFileError, match="exists already"):
+    with pytest.raises(KeyFileError, match="the file exists"):
         create_key_ring(path, KeyRing.create(START))
     assert facts(load_key_ring(path)) == facts(ring)
 

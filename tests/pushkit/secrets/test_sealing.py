@@ -81,7 +81,7 @@ def test_keys_are_read_from_lines_with_comments() -> None:
         pytest.param("# nothing\n", "found none", id="a comment"),
         pytest.param(f"{NEW.to_text()} canary", "secret key 2: expected psk1_", id="no key"),
         pytest.param(NEW.to_text()[:-1], "secret key 1: expected psk1_", id="cut short"),
-        pytest.param(f"{NEW.to_text()} {NEW.to_text()}", "stands there twice", id="twice"),
+        pytest.param(f"{NEW.to_text()} {NEW.to_text()}", "the same key twice", id="twice"),
     ],
 )
 def test_what_are_no_keys_is_said_without_repeating_it(text: str, says: str) -> None:

@@ -203,13 +203,13 @@ def test_keys_here_and_elsewhere_succeed_each_other_in_one_ring() -> None:
     assert ring.active_key(NOW) is here
     assert ring.active_key(later) is elsewhere
     assert [entry.kid for entry in ring.published(later)] == [here.kid, elsewhere.kid]
-    with pytest.raises(NoSigningKeyError, match="in a service of its own"):
+    with pytest.raises(NoSigningKeyError, match="a remote signer keeps"):
         ring.signing_key(later)
 
 
 def test_a_key_elsewhere_cannot_be_written_to_a_file(tmp_path: object) -> None:
     ring = KeyRing.create(NOW, key=RemoteKey.of(service()))
-    with pytest.raises(KeyFileError, match="in a service of its own"):
+    with pytest.raises(KeyFileError, match="a remote signer keeps"):
         save_key_ring(f"{tmp_path}/keys.json", ring)
 
 

@@ -1,21 +1,40 @@
-"""Which keys are near their end, with none to follow: pure."""
+"""What a sender reports about its key ring: its changes, and keys near their end."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
+from pushkit.events.sender import KeyRingChange
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 
 _SOON: Final = timedelta(days=7)
 _OLD: Final = timedelta(days=90)
 
 
-def near_ends(ring: KeyRing, now: datetime) -> list[tuple[RingKey, str]]:
-    """Return the signing keys that are old or soon revoked while no next one is planned, and why.
+def ring_changes(before: KeyRing, now: KeyRing) -> Iterator[tuple[KeyRingChange, RingKey]]:
+    """Yield the changes from one ring to the next; a new key that is scheduled yields two."""
+    old = {key.kid: key for key in before.keys}
+    for key in now.keys:
+        known = old.pop(key.kid, None)
+        if known is None:
+            yield KeyRingChange.PUBLISHED, key
+        if key.activates_at is not None and (
+            known is None or known.activates_at != key.activates_at
+        ):
+            yield KeyRingChange.SCHEDULED, key
+        if key.revoked_at is not None and (known is None or known.revoked_at != key.revoked_at):
+            yield KeyRingChange.REVOKED, key
+    for key in old.values():
+        yield KeyRingChange.FORGOTTEN, key
 
-    One that is revoked within a week has no successor by then; one that is older than 90 days has
-    none at all.
+
+def near_ends(ring: KeyRing, now: datetime) -> list[tuple[RingKey, str]]:
+    """Return the active keys that are old or soon revoked without a successor, and why.
+
+    A key that is revoked within a week has no successor by then; a key that is older than 90 days
+    has none at all.
     """
     published = ring.published(now)
     found: list[tuple[RingKey, str]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from pushkit.keys.endings import near_ends
+from pushkit.keys.reporting import near_ends
 from pushkit.keys.ring import KeyRing
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
