@@ -94,7 +94,7 @@ def test_an_interruption_ends_in_a_line_and_the_status_of_a_shell(
         advance(200)
         raise KeyboardInterrupt
     assert ended.value.code == 130
-    said = "interrupted after 200: they stay done, and the same command goes on\n"
+    said = "interrupted after 200: these stay done; run the same command again to continue\n"
     assert capsys.readouterr().err == said
 
 
@@ -161,6 +161,6 @@ def test_a_migration_that_is_interrupted_leaves_everything_as_it_was(tmp_path: P
         finally:
             migrating.kill()
     assert migrating.returncode == 130
-    assert b"interrupted: all of it is done, or nothing" in left
+    assert b"interrupted: everything is done, or nothing" in left
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
