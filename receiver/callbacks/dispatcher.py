@@ -35,7 +35,7 @@ from receiver.callbacks.leases import Leases
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.settling import Ended, Settler
 from receiver.callbacks.slots import CrowdedError, SharedSlots
-from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, Notification
+from receiver.inbox.model import ClaimedNotification, Lease, Notification
 from receiver.inbox.store import Inbox, task_lock
 
 if TYPE_CHECKING:
@@ -538,11 +538,10 @@ class Dispatcher:
             retry_at = next_attempt(
                 self._retry, attempts=claimed.attempts, since=claimed.since, now=now
             )
-        status = InboxStatus.DEAD if retry_at is None else InboxStatus.RECEIVED
-        settled = yield from self._inbox.settle(
-            claimed, self.name, status, now=now, retry_at=retry_at, error=error
+        settled = yield from self._inbox.settle_failed(
+            claimed, self.name, now=now, retry_at=retry_at, error=error
         )
-        return settled and status is InboxStatus.DEAD
+        return settled and retry_at is None
 
     def _hold_task(self, claimed: ClaimedNotification) -> Script[datetime]:
         """Hold a notification's task, and return the current time."""

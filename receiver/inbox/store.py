@@ -6,8 +6,8 @@
 | `store` with a lease | nothing | in progress | the head; the lease begins |
 | `claim`, `follow` | received | in progress | the lease begins; one attempt more |
 | `settle_done`: all had it, or none wants it | in progress | done | the next is the head |
-| `settle`: a callback failed | in progress | received | waits as the schedule says |
-| `settle`: given up | in progress | dead | the next is the head |
+| `settle_failed`: retried | in progress | received | waits as the schedule says |
+| `settle_failed`: given up | in progress | dead | the next is the head |
 | `put_off`: share used up, or often broken off | in progress | received | no attempt; waits |
 | `give_back`: its worker ends | in progress | received | no attempt |
 | `take_over`, `claim`: worker dead, lease over | in progress | received | |
@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeAlias
@@ -54,7 +54,6 @@ from receiver.inbox.model import (
     InboxStatus,
     Lease,
     NewNotification,
-    Notification,
     StoredNotification,
 )
 from receiver.inbox.schema import UNFINISHED
@@ -164,9 +163,14 @@ class Inbox:
                     (moment,),
                 )
         rows = yield from self._claim(worker, limit, moment, to_micros(until), divide or _evenly)
-        callbacks = (yield from self._callbacks_of(worker)) if rows else {}
-        claimed = [_claimed(row, callbacks.get(row["id"], {}), leased_at) for row in rows]
-        return sorted(claimed, key=lambda each: each.stored.id)
+        if not rows:
+            return []
+        called = yield Statement(
+            "SELECT c.* FROM pushkit_inbox i JOIN pushkit_callbacks c ON c.notification_id = i.id"
+            " WHERE i.status = 'in_progress' AND i.lease_worker = $1",
+            (worker,),
+        )
+        return sorted(_claimed(rows, called, leased_at), key=lambda each: each.stored.id)
 
     def _claim(
         self, worker: str, limit: int, now: int, until: int, divide: Divide
@@ -267,18 +271,17 @@ class Inbox:
                 ),
             )
 
-    def settle(
+    def settle_failed(
         self,
         claimed: ClaimedNotification,
         worker: str,
-        status: InboxStatus,
         *,
         now: datetime,
-        retry_at: datetime | None = None,
-        error: str | None = None,
+        retry_at: datetime | None,  # None for a dead letter
+        error: str,
     ) -> Script[bool]:
-        """Settle a notification; return False if this attempt of this worker no longer holds it."""
-        finished = status in (InboxStatus.DONE, InboxStatus.DEAD)
+        """Settle a failed notification; return False if this attempt no longer holds it."""
+        status = InboxStatus.DEAD if retry_at is None else InboxStatus.RECEIVED
         rows = yield Statement(
             "UPDATE pushkit_inbox SET status = $3, not_before = COALESCE($4, not_before),"
             " finished_at = $5, last_error = $6, lease_worker = NULL, lease_until = NULL, head = 0,"
@@ -289,15 +292,23 @@ class Inbox:
                 claimed.stored.id,
                 worker,
                 status.value,
-                to_micros(retry_at) if retry_at else None,
-                to_micros(now) if finished else None,
+                None if retry_at is None else to_micros(retry_at),
+                to_micros(now) if retry_at is None else None,
                 error,
                 claimed.attempts,
             ),
         )
-        if rows:
-            yield from self._mark_head(claimed.stored, status)
-        return bool(rows)
+        if not rows:
+            return False
+        if claimed.stored.task_id is not None:
+            yield Statement(
+                "UPDATE pushkit_inbox SET head = 1 WHERE id = (SELECT id FROM pushkit_inbox"
+                f" WHERE sender = $1 AND task_id = $2 AND {UNFINISHED} ORDER BY id LIMIT 1)",
+                (claimed.stored.sender, claimed.stored.task_id),
+            )
+        elif retry_at is not None:
+            yield from self.make_heads([claimed.stored.id])
+        return True
 
     def settle_done(
         self,
@@ -366,17 +377,12 @@ class Inbox:
                 (lease.worker, to_micros(lease.until), to_micros(now), *values),
             )
         again = [row["id"] for row in rows if row["attempts"] > 1 or row["redriven_at"] is not None]
-        callbacks: dict[int, dict[str, CallbackState]] = {}
+        called: list[Row] = []
         for clause, values in among(again) if again else ():
-            for row in (
-                yield Statement(
-                    f"SELECT * FROM pushkit_callbacks WHERE notification_id {clause}", values
-                )
-            ):
-                callbacks.setdefault(row["notification_id"], {})[row["callback"]] = callback_state(
-                    row
-                )
-        return [_claimed(row, callbacks.get(row["id"], {}), lease.taken) for row in rows]
+            called += yield Statement(
+                f"SELECT * FROM pushkit_callbacks WHERE notification_id {clause}", values
+            )
+        return _claimed(rows, called, lease.taken)
 
     # --- workers that end ----------------------------------------------------------------------
 
@@ -449,30 +455,6 @@ class Inbox:
                 tuple(itertools.chain.from_iterable(padded(each))),
             )
             found += [(row["sender"], row["task_id"]) for row in rows]
-        return found
-
-    def _mark_head(
-        self, settled: StoredNotification | Notification, status: InboxStatus
-    ) -> Script[None]:
-        """Mark the head of a task after one of its notifications was settled or is retried."""
-        if settled.task_id is not None:
-            yield Statement(
-                "UPDATE pushkit_inbox SET head = 1 WHERE id = (SELECT id FROM pushkit_inbox"
-                f" WHERE sender = $1 AND task_id = $2 AND {UNFINISHED} ORDER BY id LIMIT 1)",
-                (settled.sender, settled.task_id),
-            )
-        elif status is InboxStatus.RECEIVED:
-            yield Statement("UPDATE pushkit_inbox SET head = 1 WHERE id = $1", (settled.id,))
-
-    def _callbacks_of(self, worker: str) -> Script[dict[int, dict[str, CallbackState]]]:
-        rows = yield Statement(
-            "SELECT c.* FROM pushkit_inbox i JOIN pushkit_callbacks c ON c.notification_id = i.id"
-            " WHERE i.status = 'in_progress' AND i.lease_worker = $1",
-            (worker,),
-        )
-        found: dict[int, dict[str, CallbackState]] = {}
-        for row in rows:
-            found.setdefault(row["notification_id"], {})[row["callback"]] = callback_state(row)
         return found
 
 
@@ -566,17 +548,23 @@ def callback_state(row: Row) -> CallbackState:
 
 
 def _claimed(
-    row: Row, callbacks: dict[str, CallbackState], leased_at: float
-) -> ClaimedNotification:
-    redriven_at = row["redriven_at"]
-    return ClaimedNotification(
-        stored=_stored(row),
-        attempts=row["attempts"],
-        since=from_micros(row["received_at"] if redriven_at is None else redriven_at),
-        broken_off=row["last_error"] in (_LEASE_EXPIRED, _WORKER_DIED),
-        callbacks=callbacks,
-        leased_at=leased_at,
-    )
+    rows: Iterable[Row], called: Iterable[Row], leased_at: float
+) -> list[ClaimedNotification]:
+    """Return rows of the inbox with their rows of `pushkit_callbacks`."""
+    callbacks: defaultdict[int, dict[str, CallbackState]] = defaultdict(dict)
+    for row in called:
+        callbacks[row["notification_id"]][row["callback"]] = callback_state(row)
+    return [
+        ClaimedNotification(
+            stored=_stored(row),
+            attempts=row["attempts"],
+            since=from_micros(row["redriven_at"] or row["received_at"]),
+            broken_off=row["last_error"] in (_LEASE_EXPIRED, _WORKER_DIED),
+            callbacks=callbacks[row["id"]],
+            leased_at=leased_at,
+        )
+        for row in rows
+    ]
 
 
 def _stored(row: Row) -> StoredNotification:

@@ -1,12 +1,12 @@
-"""One notification stored as the receiver stores it, without its verification."""
+"""One notification stored and settled as the receiver does, without its verification."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pushkit.errors import InboundError
 from pushkit.storage.script import Script
-from receiver.inbox.model import Lease, NewNotification
+from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, NewNotification
 from receiver.inbox.store import Inbox, TaskQueues
 from receiver.replay.memory import Replay, ReplayMemory, Seen
 
@@ -58,3 +58,26 @@ def remember(memory: ReplayMemory, reservation: Seen, now: datetime) -> Script[R
     if isinstance(found, InboundError):
         raise found
     return found
+
+
+def settle_one(
+    claimed: ClaimedNotification,
+    worker: str,
+    status: InboxStatus,
+    *,
+    now: datetime,
+    retry_in: float | None = None,
+    error: str = "",
+) -> Script[bool]:
+    """Settle one notification, as the dispatcher does; return whether its worker held it."""
+    inbox, stored = Inbox(), claimed.stored
+    if status is not InboxStatus.DONE:
+        retry_at = None if retry_in is None else now + timedelta(seconds=retry_in)
+        return (
+            yield from inbox.settle_failed(claimed, worker, now=now, retry_at=retry_at, error=error)
+        )
+    settled = yield from inbox.settle_done([claimed], worker, now=now)
+    if settled and stored.task_id is not None:
+        following = yield from inbox.oldest_unfinished([(stored.sender, stored.task_id)])
+        yield from inbox.make_heads(list(following))
+    return bool(settled)

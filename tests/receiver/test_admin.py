@@ -19,7 +19,7 @@ from receiver.inbox.store import Inbox
 from receiver.replay.database import DatabaseReplay
 from receiver.replay.memory import Replay, Seen
 from tests.eventually import DEADLINE
-from tests.receiver.storing import remember, store
+from tests.receiver.storing import remember, settle_one, store
 
 BODY = b'{"statusUpdate":{"taskId":"task-1","status":{"state":"TASK_STATE_WORKING"}}}'
 
@@ -70,7 +70,7 @@ class Desk:
             "worker", limit=count, now=moment, until=moment + timedelta(seconds=30)
         )
         for each in claimed:
-            yield from self.inbox.settle(each, "worker", status, now=moment)
+            yield from settle_one(each, "worker", status, now=moment)
         return [each.stored.id for each in claimed]
 
     async def left(self) -> list[int]:

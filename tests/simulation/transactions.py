@@ -28,7 +28,7 @@ from receiver.inbox.model import ClaimedNotification, InboxStatus
 from receiver.inbox.store import Inbox, task_lock
 from receiver.replay.database import DatabaseReplay
 from receiver.replay.memory import Replay, Seen
-from tests.receiver.storing import remember, store
+from tests.receiver.storing import remember, settle_one, store
 
 __all__ = ["Memory", "Stage", "Work", "prepare", "some_work", "tables"]
 
@@ -504,8 +504,8 @@ def _called(chance: random.Random, _number: int) -> Make:
             return _nothing
         yield from memory.stage.exclusively(task_lock("agent", claimed.stored.task_id or ""))
         yield from Inbox().record_calls([(claimed.stored.id, "client", None)], now=now)
-        retry_at = now + timedelta(seconds=5) if status is InboxStatus.RECEIVED else None
-        yield from Inbox().settle(claimed, worker, status, now=now, retry_at=retry_at)
+        retry_in = 5 if status is InboxStatus.RECEIVED else None
+        yield from settle_one(claimed, worker, status, now=now, retry_in=retry_in)
         return lambda: hand.remove(claimed)
 
     return script

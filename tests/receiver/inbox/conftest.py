@@ -16,7 +16,7 @@ from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import ClaimedNotification, InboxStatus
 from receiver.inbox.retention import Purge
 from receiver.inbox.store import Inbox
-from tests.receiver.storing import store
+from tests.receiver.storing import settle_one, store
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner
@@ -97,9 +97,9 @@ class Shelf:
         retry_in: float | None = None,
         error: str | None = None,
     ) -> bool:
-        retry_at = None if retry_in is None else self.now + timedelta(seconds=retry_in)
+        seconds = retry_in if status is InboxStatus.RECEIVED else None
         return self.run(
-            self.inbox.settle(claimed, worker, status, now=self.now, retry_at=retry_at, error=error)
+            settle_one(claimed, worker, status, now=self.now, retry_in=seconds, error=error or "")
         )
 
     def redrive(self, *ids: int) -> list[int]:
