@@ -247,12 +247,12 @@ class _UpdateMembers:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it is a chunk of an artifact, and not marked as the last."""
+        """Whether the update is a chunk of an artifact that is not marked as the last."""
         return False
 
     @property
     def is_bare(self) -> bool:
-        """Whether it says that the task is being worked on, and no more."""
+        """Whether the update says only that the task is working."""
         return False
 
 
@@ -306,7 +306,7 @@ class StatusUpdate(_UpdateMembers):
 
     @property
     def is_bare(self) -> bool:
-        """Whether it says that the task is being worked on, and no more."""
+        """Whether the update says only that the task is working."""
         status = self.status
         return status.state is TaskState.WORKING and not (status.message or self.metadata)
 
@@ -327,7 +327,7 @@ class ArtifactUpdate(_UpdateMembers):
 
     @property
     def is_partial(self) -> bool:
-        """Whether it is a chunk of an artifact, and not marked as the last."""
+        """Whether the update is a chunk of an artifact that is not marked as the last."""
         return not self.last_chunk
 
 

@@ -131,7 +131,7 @@ def _can_be_bound(family: socket.AddressFamily, address: str) -> bool:
 
 @cache
 def _any_can_be_bound(family: socket.AddressFamily) -> bool:
-    """Return whether this machine binds to foreign addresses, too: then the test says nothing."""
+    """Return whether this machine binds to foreign addresses, too: then binding proves nothing."""
     foreign = "203.0.113.1" if family is socket.AF_INET else "2001:db8::1"
     if not _can_be_bound(family, foreign):
         return False

@@ -89,7 +89,7 @@ class Dialler:
         Raises:
             OSError: No address could be reached, an address is refused, or TLS failed.
             ProxyRefusedError: The proxy reached none of the addresses.
-            ProxyFailedError: The proxy was not reached, wants credentials, or is none.
+            ProxyFailedError: The proxy is unreachable, wants credentials, or is no proxy.
         """
         is_name = parse_address(endpoint.host) is None
         addresses = await self._lookup.addresses(endpoint.host) if is_name else [endpoint.host]
@@ -98,8 +98,8 @@ class Dialler:
             await _attach(connection, sock, endpoint)
             return
         if is_name or self._proxy is not None:  # a literal address is judged at its socket
-            # All must pass: a name with a public and a private address is an attack in two
-            # attempts.
+            # All must pass: else a name with a public and a private address is an attack that takes
+            # two attempts.
             for address in addresses:
                 self._guard.check(address, endpoint.port, endpoint.host)
         if self._proxy is None:

@@ -51,7 +51,7 @@ _BY_ERRNO: Final[dict[int, type[TransportError]]] = {
 def transport_error(
     exc: Exception, destination: Destination, *, seconds: float, probe: Probe
 ) -> TransportError:
-    """Return the error for the caller of a request that was given so many seconds."""
+    """Return the error for the caller of a request, whose timeout was `seconds`."""
     timing = probe.timing()
     if isinstance(exc, TimeoutError):
         return AnswerTimeoutError(
