@@ -11,7 +11,7 @@ import click
 from pushkit.errors import ConfigError
 from pushkit.storage.database import opened
 from pushkit.storage.migrations import Access
-from pushkit.terminal.dashboard_options import DashboardOptions, dashboard_options
+from pushkit.terminal.options import DashboardOptions, dashboard_options
 from pushkit.terminal.output import example
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.options import InboxOptions, inbox_options

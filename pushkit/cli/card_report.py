@@ -10,7 +10,6 @@ from pushkit.cards.document import CardSignature, read_signatures
 from pushkit.cards.forms import Canonical, CardForm, canonicalize
 from pushkit.cards.registry import CardOutcome, CardSummary
 from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
-from pushkit.cards.walks import Uncovered
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
 from pushkit.terminal.command import painted
 from pushkit.terminal.output import document, in_a_line, table
@@ -44,7 +43,7 @@ def verdict_document(verdict: CardVerdict) -> JsonObject:
             {"path": each.path, "covered": each.coverage, "reason": each.reason}
             for each in verdict.fields
         ],
-        "uncovered": [_uncovered_document(entry) for entry in verdict.uncovered],
+        "uncovered": [document(each, "path gap reason") for each in verdict.uncovered],
         "warnings": list(verdict.warnings),
     }
 
@@ -145,7 +144,7 @@ def _form_document(entry: Canonical | CanonicalizationError) -> JsonObject:
         return {"error": str(entry)}
     return {
         "bytes": len(entry.payload),
-        "uncovered": [_uncovered_document(left) for left in entry.uncovered],
+        "uncovered": [document(each, "path gap reason") for each in entry.uncovered],
     }
 
 
@@ -174,10 +173,6 @@ def _signature_document(entry: SignatureVerdict) -> JsonObject:
         "jwks_url": entry.key.jwks_url if entry.key else None,
         **document(entry, "form forms stated notes"),
     }
-
-
-def _uncovered_document(entry: Uncovered) -> JsonObject:
-    return document(entry, "path gap reason")
 
 
 def _shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:

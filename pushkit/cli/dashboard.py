@@ -19,8 +19,7 @@ from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import opened
 from pushkit.storage.migrations import Access
-from pushkit.terminal.dashboard_options import DashboardOptions, dashboard_options
-from pushkit.terminal.options import variable_option
+from pushkit.terminal.options import DashboardOptions, dashboard_options, variable_option
 from pushkit.terminal.output import example
 
 if TYPE_CHECKING:

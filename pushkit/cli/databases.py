@@ -1,4 +1,4 @@
-"""The outbox that a command reads or changes."""
+"""The outbox that a command reads or changes, and `pushkit migrate`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+import click
+
 from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
 from pushkit.storage.database import Database
 from pushkit.storage.location import is_file
-from pushkit.terminal.databases import OperatedDatabase
+from pushkit.terminal.databases import OperatedDatabase, check_option, migrate_database
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import OptionDecorator, gathered, variable_option
+from pushkit.terminal.output import example
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -56,3 +59,20 @@ def outbox_option(admin: Callable[[Database], A]) -> OptionDecorator:
         return Outbox(lambda: open_outbox(checked_database(database)), admin)
 
     return gathered("outbox", make, database=database_option)
+
+
+@click.command(
+    epilog=example(
+        "pushkit migrate --check --database outbox.db",
+        "pushkit migrate --database postgresql://pushkit@db/agent",
+    )
+)
+@database_option
+@check_option
+def migrate(*, database: str, check: bool) -> None:
+    """Create the outbox, or migrate it to this version's schema.
+
+    A sender or worker does the same when it starts. See docs/migrations.md for what may run
+    meanwhile, and for downgrades.
+    """
+    migrate_database(open_outbox(database), check=check)

@@ -8,11 +8,12 @@ from importlib.metadata import entry_points
 import click
 
 from pushkit.terminal.command import LazyGroup, run_command
+from pushkit.terminal.output import example
 from pushkit.version import __version__
 
 _ENTRY_POINTS = "pushkit.commands"
 _OWN = (
-    *("card", "dashboard", "keys", "migrate", "outbox", "replay", "secrets", "send"),
+    *("card", "dashboard", "keys", "outbox", "replay", "secrets", "send"),
     *("subscriptions", "trigger", "verify", "worker"),
 )
 
@@ -52,11 +53,13 @@ def _import_error(module: str, exc: ImportError) -> str:
 @click.group(
     cls=_Commands,
     context_settings={"show_default": True},
-    modules={name: f"pushkit.cli.{name}" for name in _OWN},
-    epilog="\b\nExample:\n  pushkit keys new\n"
-    "  pushkit send update.json --to https://client.example.com/a2a/push \\\n"
-    "      --issuer https://agent.example.com\n"
-    "  pushkit verify captured.http --jwks https://agent.example.com/.well-known/jwks.json",
+    modules={"migrate": "pushkit.cli.databases"} | {name: f"pushkit.cli.{name}" for name in _OWN},
+    epilog=example(
+        "pushkit keys new",
+        "pushkit send update.json --to https://client.example.com/a2a/push \\",
+        "    --issuer https://agent.example.com",
+        "pushkit verify captured.http --jwks https://agent.example.com/.well-known/jwks.json",
+    ),
 )
 @click.version_option(__version__, prog_name="pushkit")
 def cli() -> None:

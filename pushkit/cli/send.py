@@ -32,6 +32,7 @@ from pushkit.secrets.vault import Vault
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.secrets import Secrets, StoredSubscription
 from pushkit.terminal.options import allow_option, choice_option, gathered, read_by, seconds_option
+from pushkit.terminal.output import example
 from pushkit.url import audience_of
 
 # Visible ASCII without `.`, which Standard Webhooks reserves, and receivers refuse.
@@ -65,10 +66,12 @@ class OneUpdate:
 
 
 @click.command(
-    epilog="\b\nExample:\n  pushkit send update.json --to https://client.example.com/a2a/push \\\n"
-    "      --issuer https://agent.example.com --token abc\n"
-    "  … | pushkit send - --to http://127.0.0.1:9000/a2a/push --allow '127.0.0.1:*' \\\n"
-    "      --issuer http://127.0.0.1:8001"
+    epilog=example(
+        "pushkit send update.json --to https://client.example.com/a2a/push \\",
+        "    --issuer https://agent.example.com --token abc",
+        "… | pushkit send - --to http://127.0.0.1:9000/a2a/push --allow '127.0.0.1:*' \\",
+        "    --issuer http://127.0.0.1:8001",
+    )
 )
 @gathered(
     "one",

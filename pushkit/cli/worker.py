@@ -14,7 +14,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import click
 
@@ -34,9 +33,6 @@ from pushkit.terminal.processes import (
     until_stopped,
 )
 from pushkit.terminal.systemd import reporting_to_systemd
-
-if TYPE_CHECKING:
-    from pushkit.telemetry.tracing import Tracing
 
 # The time after its drain in which a process closes its connections; then it is killed.
 _MARGIN = timedelta(seconds=10)
@@ -119,6 +115,11 @@ async def _serving(sender: PushSender, sockets: Sequence[socket.socket]) -> Asyn
 
 def _sender(settings: WorkerSettings) -> PushSender:
     """Return a sender, not yet open. Raises ConfigError: a setting is wrong."""
+    tracing = None
+    if settings.tracing:
+        from pushkit.telemetry.tracing import Tracing
+
+        tracing = Tracing()
     file = settings.destinations
     return PushSender(
         issuer=settings.issuer,
@@ -135,11 +136,5 @@ def _sender(settings: WorkerSettings) -> PushSender:
             **({} if file is None else load_destinations(file).options),
         ),
         passphrase=settings.key_file.passphrase,
-        tracing=_tracing() if settings.tracing else None,
+        tracing=tracing,
     )
-
-
-def _tracing() -> Tracing:
-    from pushkit.telemetry.tracing import Tracing
-
-    return Tracing()

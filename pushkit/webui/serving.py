@@ -15,9 +15,9 @@ from aiohttp import web
 
 from pushkit.errors import ConfigError
 from pushkit.keys.private_file import read_private
-from pushkit.terminal.dashboard_options import DashboardOptions
 from pushkit.terminal.listening import listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
+from pushkit.terminal.options import DashboardOptions
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
 from pushkit.variables import secret_variable

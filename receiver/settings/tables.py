@@ -10,7 +10,7 @@ from pydantic import BaseModel, model_validator
 
 from pushkit.alerts.alerts import AlertOptions
 from pushkit.programs import find_program
-from pushkit.terminal.dashboard_options import DashboardOptions
+from pushkit.terminal.options import DashboardOptions
 from receiver.inbox.retention import InboxRetention
 from receiver.settings.values import Days, File, HostAndPort, NotNegative, Positive, Url, read_text
 
