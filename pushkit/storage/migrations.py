@@ -103,21 +103,21 @@ class Schema:
             return self.done
         if not self.missing:
             known = f"the {self.tables} has schema version {self.found}"
-            return f"{known}, and functions of another version, to be made anew"
+            return f"{known}, but functions of another version, which would be replaced"
         if not self.found:
-            return f"there is no {self.tables} yet, to be made with schema version {self.newest}"
+            return f"there is no {self.tables} yet; schema version {self.newest} would be created"
         steps = ", ".join(map(str, self.missing))
-        return f"the {self.tables} has schema version {self.found}, to be applied: {steps}"
+        return f"the {self.tables} has schema version {self.found}; it needs migration {steps}"
 
     @property
     def done(self) -> str:
         """What a migration did, as a message."""
         if not self.missing:
-            did = "nothing to do" if self.has_functions else "its functions are made anew"
+            did = "nothing to do" if self.has_functions else "its functions were replaced"
             return f"the {self.tables} has schema version {self.found}: {did}"
         if not self.found:
-            return f"the {self.tables} is made, with schema version {self.newest}"
-        return f"the {self.tables} had schema version {self.found}, and has {self.newest}"
+            return f"the {self.tables} was created with schema version {self.newest}"
+        return f"the {self.tables} was migrated from schema version {self.found} to {self.newest}"
 
     def check_not_newer(self) -> None:
         """Refuse a schema that newer code wrote.

@@ -41,9 +41,9 @@ def access_of(options: DashboardOptions) -> DashboardAccess:
     host = options.listen.rpartition(":")[0].strip("[]")
     is_exposed = host != "localhost" and not is_loopback(host)
     if token is None and (options.allow_actions or is_exposed):
-        why = "to allow actions" if options.allow_actions else f"beyond loopback ({options.listen})"
+        why = "to allow actions" if options.allow_actions else f"to listen on {options.listen}"
         raise ConfigError(
-            f"{why} a token is needed: name a file of it, or"
+            f"{why}, a dashboard needs a token: name a token file, or"
             f" export {options.variable}=$(openssl rand -hex 20)"
         )
     return DashboardAccess(token=token, allow_actions=options.allow_actions, hosts=options.hosts)

@@ -75,7 +75,7 @@ def test_check_prints_the_configuration_without_secrets(
     ("listen", "found", "says"),
     [
         ("127.0.0.1:0", 0, "dashboard: ok, without a token"),
-        ("0.0.0.0:0", 1, "dashboard: error: beyond loopback (0.0.0.0:0) a token is needed"),
+        ("0.0.0.0:0", 1, "dashboard: error: to listen on 0.0.0.0:0, a dashboard needs a token"),
     ],
 )
 def test_check_tries_whether_the_dashboard_may_be_served(

@@ -308,7 +308,7 @@ def test_a_dashboard_beyond_loopback_needs_a_token(configured: Path) -> None:
     text = config.read_text().partition("[dashboard]")[0] + '[dashboard]\nlisten = "0.0.0.0:0"\n'
     config.write_text(text)
     line = told_of_a_start(configured)
-    assert "beyond loopback (0.0.0.0:0) a token is needed" in line
+    assert "to listen on 0.0.0.0:0, a dashboard needs a token" in line
     assert "RECEIVER_DASHBOARD_TOKEN" in line
 
 
