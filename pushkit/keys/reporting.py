@@ -1,4 +1,4 @@
-"""What a sender reports about its key ring: its changes, and keys near their end."""
+"""Reports about a sender's key ring: its changes, and keys near their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a sender's key ring comes from: a value, or a file that another process may change."""
+"""Sources of a sender's key ring: a value, or a file that another process may change."""
 
 from __future__ import annotations
 

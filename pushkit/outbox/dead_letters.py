@@ -1,4 +1,4 @@
-"""Sending again, and cancelling by hand, as scripts (see `pushkit.storage.script`).
+"""Redriving deliveries, and cancelling them, for operators; as scripts.
 
 The caller holds the subscription's row (`SubscriptionStore.lock`), like every script that adds or
 finishes a delivery: these scripts may move the head of its queue.

@@ -231,7 +231,7 @@ class Leases:
 
 
 class _Load(NamedTuple):
-    """What is in flight when a claim begins."""
+    """The attempts in flight when a claim begins."""
 
     in_flight: InFlight
     others: Counter[str]  # how much of it other workers have, by origin

@@ -18,7 +18,7 @@ _MOST_RANDOM: Final = 2**80
 
 
 class StatusMark(StrEnum):
-    """What a delivery says about its task's status."""
+    """How much a delivery says about its task's status."""
 
     BARE = "bare"
     """That the task is working, and no more: a newer status replaces it."""

@@ -43,7 +43,7 @@ _RETRIED = {outcome for outcome, state in SETTLED.items() if state is DeliverySt
 
 
 class SettleResult(NamedTuple):
-    """What settling returns."""
+    """The result of settling."""
 
     are_ours: Sequence[bool]  # for each settled delivery, whether this worker still had the lease
     claimed: Sequence[Delivery]  # the next deliveries, in flight already
@@ -192,7 +192,7 @@ class _Waiting(NamedTuple):
 
 @record(frozen=False, slots=True)
 class _Behind:
-    """What is behind the settled deliveries, by subscription."""
+    """The deliveries behind the settled ones, by subscription."""
 
     lost: set[str]  # those with a settled delivery that was not this worker's any more
     left: set[str]  # those whose oldest delivery is another one, or the settled one again
@@ -203,7 +203,7 @@ class _Behind:
 def _find_behind(
     settled: Sequence[tuple[Delivery, Result]], found: Mapping[tuple[str, int], Row]
 ) -> _Behind:
-    """Return what is behind; `found` has the rows that were settled, by id and claim."""
+    """Return what is behind; `found` has the rows of the settled ones, by id and claim."""
     held, lost, again = set[str](), set[str](), set[str]()
     for delivery, result in settled:
         is_ours = (delivery.id, delivery.claims) in found
@@ -300,7 +300,7 @@ def _claiming_behind(number: int) -> str:
         f" AND NOT EXISTS (SELECT 1 FROM pushkit_deliveries b WHERE b.subscription_id = ${n}"
         f" AND b.seq > ${n + 1} AND b.seq <= pushkit_deliveries.seq AND b.{UNFINISHED}"
         f" AND (b.attempts > 0 OR b.not_before > $3 OR b.origin <> ${n + 2}"
-        # What a dead worker's lease still holds is not overtaken.
+        # A delivery that a dead worker still leases is not overtaken.
         " OR b.state = 'in_flight')))"
         for n in range(4, 4 + 3 * number, 3)
     )

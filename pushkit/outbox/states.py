@@ -25,12 +25,12 @@ from typing import Final
 
 from pushkit.record import record
 
-# The condition of an index: SQLite uses that only where the condition reads the same.
+# The condition of partial indexes: SQLite uses them only for statements with the same text.
 UNFINISHED: Final = "state IN ('pending', 'in_flight')"
 
 
 class DeliveryState(StrEnum):
-    """Where a delivery stands."""
+    """The state of a delivery."""
 
     PENDING = "pending"
     IN_FLIGHT = "in_flight"
@@ -40,7 +40,7 @@ class DeliveryState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What one attempt means for its delivery."""
+    """The meaning of one attempt for its delivery."""
 
     DELIVERED = "delivered"
     RETRY = "retry"

@@ -21,7 +21,7 @@ _LEAST_PAUSE: Final = timedelta(seconds=30)
 class Held(Generic[T]):
     """A value, and how long it may be used."""
 
-    # Not in the repr: asyncio's debug log prints the result of a task.
+    # Left out of the repr, as asyncio's debug log prints the result of a task.
     value: T = field(repr=False)
     since: datetime  # when its fetch began
     fresh_until: datetime  # from then on it is renewed

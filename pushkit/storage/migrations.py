@@ -98,7 +98,7 @@ class Schema:
 
     @property
     def outlook(self) -> str:
-        """What a migration would do, as a message."""
+        """A message that says what a migration would do."""
         if self.is_current:
             return self.done
         if not self.missing:
@@ -111,7 +111,7 @@ class Schema:
 
     @property
     def done(self) -> str:
-        """What a migration did, as a message."""
+        """A message that says what a migration did."""
         if not self.missing:
             did = "nothing to do" if self.has_functions else "its functions were replaced"
             return f"the {self.tables} has schema version {self.found}: {did}"

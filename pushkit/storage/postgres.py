@@ -401,7 +401,7 @@ class PostgresDatabase:
         theirs = _Tables.of(found)
         if theirs == self._tables:
             return
-        # Not read before, or the outbox has moved: its server was restarted, its tables made anew.
+        # They were not read before, or changed: the server was restarted, or the tables made anew.
         self._tables = own = await self.read(_own_tables())
         if theirs != own:
             server = "" if theirs.server == own.server else " of another server"

@@ -51,7 +51,7 @@ class Ledger:
         self.run(migrate("sender", SENDER_MIGRATIONS))
 
     def fresh(self) -> Ledger:
-        """Return another one, empty."""
+        """Return another empty ledger."""
         return Ledger(self.scripts.fresh())
 
     def close(self) -> None:
@@ -143,17 +143,17 @@ class Ledger:
         return self.run(self._settle(delivery, worker, result))
 
     def came_to(self, outcome: Outcome) -> Result:
-        """Return what an attempt came to that took no time."""
+        """Return the result of an attempt that took no time."""
         is_unasked = outcome in {Outcome.LOCAL_FAULT, Outcome.NOT_BEGUN}
         return Result(outcome=outcome, status=200, started_at=None if is_unasked else self.now)
 
     def settle_together(
         self, *settled: tuple[Delivery, Outcome], worker: str = "worker-1", takes: bool = False
     ) -> SettleResult:
-        """Settle deliveries of a line in one transaction.
+        """Settle deliveries of a queue in one transaction.
 
         Args:
-            takes: Whether what follows is taken, where that may be.
+            takes: Whether to claim the next deliveries, if that is allowed.
         """
         results = [(delivery, self.came_to(outcome)) for delivery, outcome in settled]
         return self.run(
@@ -205,7 +205,7 @@ class Ledger:
         return self.run(self.leases.next_due(self.now))
 
     def heads(self) -> dict[str, list[int]]:
-        """Return the marked `seq` of each subscription."""
+        """Return the `seq` of each subscription's head."""
         found: dict[str, list[int]] = {}
         for row in self.query("SELECT subscription_id, seq FROM pushkit_deliveries WHERE head > 0"):
             found.setdefault(row["subscription_id"], []).append(row["seq"])

@@ -1,4 +1,4 @@
-"""`OutboxAdmin` on both databases: dead letters, retention, erasure, numbers."""
+"""`OutboxAdmin` on both databases: dead letters, retention, erasure, counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ORIGIN = "https://client.example.com:443"
 
 @dataclass
 class Desk:
-    """An outbox, what a worker would do to it, and its administrator."""
+    """An outbox, with the calls of a worker and of an administrator."""
 
     database: Database
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -83,7 +83,7 @@ class Desk:
         return ids
 
     async def claim(self) -> list[Delivery]:
-        """Claim as a worker does a minute later: a redrive takes the clock of the database."""
+        """Claim as a worker does a minute later: a redrive uses the database's clock."""
         later = self.now + timedelta(minutes=1)
         claim = Claim(worker="worker-1", until=later + timedelta(minutes=1))
         taken = await self.database.write(
@@ -127,7 +127,7 @@ class Desk:
         error: str | None = "status_500",
         ago: timedelta = timedelta(0),
     ) -> list[str]:
-        """Enqueue deliveries and bring them to an end, one after another."""
+        """Enqueue deliveries and finish them, one after another."""
         ids = await self.enqueue(subscription, count)
         for delivery_id in ids:
             [claimed] = await self.claim()
@@ -281,7 +281,7 @@ async def test_a_redriven_delivery_goes_ahead_of_what_is_pending(desk: Desk) -> 
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.RETRY, Outcome.DEAD])
-async def test_what_is_in_flight_passes_the_mark_to_the_redriven(
+async def test_a_delivery_in_flight_passes_the_head_to_a_redriven_one(
     desk: Desk, outcome: Outcome
 ) -> None:
     subscription = await desk.subscribe()
@@ -356,7 +356,7 @@ async def test_only_dead_letters_are_redriven(desk: Desk) -> None:
     assert (await desk.states())[delivered] is DeliveryState.DELIVERED
 
 
-async def test_nothing_is_redriven_for_who_wants_nothing_any_more(desk: Desk) -> None:
+async def test_nothing_is_redriven_to_a_removed_or_disabled_subscription(desk: Desk) -> None:
     removed, disabled = await desk.subscribe("task-1"), await desk.subscribe("task-2")
     await desk.finish(removed)
     await desk.finish(disabled)
@@ -366,7 +366,7 @@ async def test_nothing_is_redriven_for_who_wants_nothing_any_more(desk: Desk) ->
     assert (redriven.ids, redriven.skipped) == ((), 2)
 
 
-async def test_a_redrive_goes_to_where_the_subscription_points_now(desk: Desk) -> None:
+async def test_a_redrive_goes_to_the_current_url_of_the_subscription(desk: Desk) -> None:
     [dead] = await desk.finish(await desk.subscribe())
     await desk.subscribe(origin="https://new.example.com:443")
     await desk.admin.redrive([dead])
@@ -400,7 +400,7 @@ async def test_a_cancelled_head_passes_the_mark_on(desk: Desk) -> None:
     assert claimed.id == second
 
 
-async def test_what_is_in_flight_is_not_cancelled(desk: Desk) -> None:
+async def test_a_delivery_in_flight_is_not_cancelled(desk: Desk) -> None:
     first, second = await desk.enqueue(await desk.subscribe(), 2)
     [claimed] = await desk.claim()
     assert await desk.admin.cancel([first, second]) == [second]
@@ -411,7 +411,9 @@ async def test_what_is_in_flight_is_not_cancelled(desk: Desk) -> None:
 # --- cleaning up --------------------------------------------------------------------------------
 
 
-async def test_a_purge_takes_what_finished_long_ago_and_its_attempts(desk: Desk) -> None:
+async def test_a_purge_deletes_deliveries_that_finished_long_ago_and_their_attempts(
+    desk: Desk,
+) -> None:
     subscription = await desk.subscribe()
     old = await desk.finish(subscription, 3, Outcome.DELIVERED, ago=timedelta(days=8))
     dead = await desk.finish(subscription, ago=timedelta(days=8))
@@ -442,7 +444,7 @@ async def test_a_purge_ends_although_more_is_finished_all_the_time(desk: Desk) -
     assert await purging >= 3
 
 
-async def test_the_newest_is_what_finished_last_whenever_it_was_stored(desk: Desk) -> None:
+async def test_per_task_the_deliveries_that_finished_last_are_kept(desk: Desk) -> None:
     subscription = await desk.subscribe()
     ids = [
         (await desk.finish(subscription, outcome=Outcome.DELIVERED, ago=timedelta(days=days)))[0]
@@ -512,7 +514,7 @@ async def test_an_erasure_leaves_nothing_of_the_task(desk: Desk) -> None:
     assert len(await desk.query("SELECT * FROM pushkit_attempts")) == 2
 
 
-async def test_what_is_asked_for_in_general_is_a_mistake(desk: Desk) -> None:
+async def test_a_purge_or_resend_without_a_choice_is_refused(desk: Desk) -> None:
     await desk.finish(await desk.subscribe(), outcome=Outcome.DELIVERED)
     with pytest.raises(ConfigError, match=r"purge: expected .* found neither"):
         await desk.admin.purge()
@@ -537,7 +539,7 @@ def test_a_retention_that_keeps_less_than_nothing_is_refused(given: dict[str, An
         Retention(**given)
 
 
-async def test_purging_what_finishes_in_the_future_is_refused(desk: Desk) -> None:
+async def test_a_purge_until_a_time_in_the_future_is_refused(desk: Desk) -> None:
     with pytest.raises(ConfigError, match=r"^purge: older_than: found "):
         await desk.admin.purge(older_than=timedelta(days=-1))
     with pytest.raises(ConfigError, match=r"^purge: per_task: found -1"):

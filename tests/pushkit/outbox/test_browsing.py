@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.pushkit.outbox.conftest import Ledger
 
 
-def test_one_that_failed_is_found_by_its_error_however_many_were_stored_since(
+def test_a_failed_delivery_is_found_by_its_error_however_many_were_stored_since(
     ledger: Ledger,
 ) -> None:
     failed = ledger.enqueue(ledger.subscribe())
@@ -25,7 +25,7 @@ def test_one_that_failed_is_found_by_its_error_however_many_were_stored_since(
     assert (page.before, page.is_cut) == (None, False)
 
 
-def test_a_page_that_is_not_filled_says_from_where_to_look_on(ledger: Ledger) -> None:
+def test_a_page_that_is_not_full_says_where_the_next_one_begins(ledger: Ledger) -> None:
     first = ledger.enqueue(ledger.subscribe())
     store_many_more(ledger, owner="bob")
     wanted = DeliveryFilter(owner="alice")

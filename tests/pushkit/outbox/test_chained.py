@@ -27,7 +27,7 @@ def subscription(ledger: Ledger) -> Subscription:
 
 @pytest.fixture
 def chain(ledger: Ledger, subscription: Subscription) -> list[Delivery]:
-    """Return three that are in flight at `worker-1`; of the first the lease ends first."""
+    """Return three deliveries in flight at `worker-1`; the lease of the first ends first."""
     chain = []
     for _ in range(3):
         chain.append(ledger.enqueue_claimed(subscription))
@@ -44,7 +44,7 @@ def attempts(ledger: Ledger) -> list[int]:
 
 
 def deliver_by(ledger: Ledger, worker: str) -> list[int]:
-    """Let a worker deliver, one claim after another, until nothing is due; return the `seq`s."""
+    """Deliver as a worker, claim by claim, until nothing is due; return the `seq`s."""
     delivered = []
     while claimed := ledger.claim(worker):
         [delivery] = claimed
@@ -65,13 +65,13 @@ def pause(ledger: Ledger, subscription: Subscription, *, paused: bool) -> None:
 # --- settling ----------------------------------------------------------------------------------
 
 
-def test_of_a_chain_one_is_under_way(ledger: Ledger, chain: list[Delivery]) -> None:
+def test_a_chain_counts_as_one_attempt(ledger: Ledger, chain: list[Delivery]) -> None:
     assert states(ledger) == [DeliveryState.IN_FLIGHT] * 3
     assert ledger.heads() == {chain[0].subscription_id: [1]}
     assert ledger.claim("worker-2") == []
 
 
-def test_what_is_settled_together_passes_the_mark_to_what_is_in_flight_behind_it(
+def test_settling_passes_the_head_to_the_next_delivery_of_the_chain(
     ledger: Ledger, chain: list[Delivery]
 ) -> None:
     passed = ledger.settle_together((chain[0], DELIVERED), (chain[1], DELIVERED))
@@ -80,7 +80,7 @@ def test_what_is_settled_together_passes_the_mark_to_what_is_in_flight_behind_it
     assert attempts(ledger) == [1, 1, 0]
 
 
-def test_what_stood_behind_one_that_failed_goes_back_unharmed(
+def test_deliveries_behind_a_failed_one_return_without_an_attempt(
     ledger: Ledger, subscription: Subscription, chain: list[Delivery]
 ) -> None:
     behind = [(each, NOT_BEGUN) for each in chain[1:]]
@@ -95,7 +95,7 @@ def test_what_stood_behind_one_that_failed_goes_back_unharmed(
     assert attempts(ledger) == [2, 1, 1]
 
 
-def test_what_waits_behind_is_taken_along_up_to_eight(
+def test_up_to_eight_waiting_deliveries_are_claimed_with_the_next_one(
     ledger: Ledger, subscription: Subscription
 ) -> None:
     first = ledger.enqueue_claimed(subscription)
@@ -104,11 +104,11 @@ def test_what_waits_behind_is_taken_along_up_to_eight(
     passed = ledger.settle_together((first, DELIVERED), takes=True)
     assert [each.seq for each in passed.claimed] == list(range(2, 10))
     assert ledger.heads() == {subscription.id: [2]}
-    # Those behind the first may come to nothing by no fault of their own.
+    # Deliveries behind the first may never be attempted: their claims are not fruitless.
     assert [each.fruitless_claims for each in passed.claimed] == [1, *[0] * 7]
 
 
-def test_behind_what_is_taken_nothing_follows_that_was_tried_before(
+def test_a_chain_ends_before_a_delivery_that_was_tried_before(
     ledger: Ledger, subscription: Subscription
 ) -> None:
     first = ledger.enqueue_claimed(subscription)
@@ -120,7 +120,9 @@ def test_behind_what_is_taken_nothing_follows_that_was_tried_before(
     assert [each.seq for each in passed.claimed] == [2, 3, 4]
 
 
-def test_a_long_body_is_taken_alone(ledger: Ledger, subscription: Subscription) -> None:
+def test_a_delivery_with_a_long_body_is_claimed_alone(
+    ledger: Ledger, subscription: Subscription
+) -> None:
     first = ledger.enqueue_claimed(subscription)
     ledger.enqueue(subscription, b"x" * (CHAINED_BYTES + 1))
     ledger.enqueue(subscription)
@@ -132,7 +134,7 @@ def test_a_long_body_is_taken_alone(ledger: Ledger, subscription: Subscription) 
 
 
 @pytest.mark.parametrize("dies", [True, False], ids=["worker died", "leases ended"])
-def test_what_nobody_settled_comes_back_in_order_and_counts_as_no_attempt(
+def test_unsettled_deliveries_come_back_in_order_and_count_as_no_attempt(
     ledger: Ledger, chain: list[Delivery], *, dies: bool
 ) -> None:
     if dies:
@@ -146,7 +148,7 @@ def test_what_nobody_settled_comes_back_in_order_and_counts_as_no_attempt(
     assert not any(ledger.settle(each) for each in chain)
 
 
-def test_behind_the_one_whose_lease_ended_the_others_stay_where_they_are(
+def test_when_one_lease_of_a_chain_ends_the_others_stay_in_flight(
     ledger: Ledger, chain: list[Delivery]
 ) -> None:
     ledger.advance(27)  # the lease of the first has ended
@@ -154,19 +156,19 @@ def test_behind_the_one_whose_lease_ended_the_others_stay_where_they_are(
     assert (again.seq, again.claims) == (1, 2)
     assert states(ledger) == [DeliveryState.IN_FLIGHT] * 3
     assert ledger.heads() == {again.subscription_id: [1]}
-    # Whoever had it hears that the line is not his any more.
+    # The worker that had it is told that the chain must stop.
     passed = ledger.settle_together(*((each, DELIVERED) for each in chain[:2]))
     assert passed.are_ours == [False, True]
     assert passed.stopped == {again.subscription_id}
     assert ledger.heads() == {again.subscription_id: [1]}
     assert ledger.settle(again, worker="worker-2")
     assert ledger.claim("worker-2") == []
-    ledger.advance(3)  # now that of the third has
+    ledger.advance(3)  # and that of the third
     assert deliver_by(ledger, "worker-2") == [3]
     assert attempts(ledger) == [1, 1, 1]
 
 
-def test_of_a_line_whose_middle_was_lost_the_first_to_come_back_is_next(
+def test_after_the_middle_of_a_chain_was_lost_the_oldest_delivery_is_next(
     ledger: Ledger, chain: list[Delivery]
 ) -> None:
     ledger.run(change("UPDATE pushkit_deliveries SET lease_until = 1 WHERE id = $1", chain[1]))
@@ -183,7 +185,7 @@ def test_of_a_line_whose_middle_was_lost_the_first_to_come_back_is_next(
 # --- operators, while a chain is in flight ----------------------------------------------------
 
 
-def test_a_paused_line_stops_behind_what_is_settled(
+def test_the_chain_of_a_paused_subscription_stops(
     ledger: Ledger, subscription: Subscription, chain: list[Delivery]
 ) -> None:
     pause(ledger, subscription, paused=True)
@@ -195,7 +197,7 @@ def test_a_paused_line_stops_behind_what_is_settled(
     assert deliver_by(ledger, "worker-2") == [2, 3]
 
 
-def test_a_line_that_is_resumed_in_flight_has_its_mark_where_it_stands(
+def test_a_subscription_resumed_in_flight_has_its_head_in_flight(
     ledger: Ledger, subscription: Subscription, chain: list[Delivery]
 ) -> None:
     pause(ledger, subscription, paused=True)
@@ -207,7 +209,7 @@ def test_a_line_that_is_resumed_in_flight_has_its_mark_where_it_stands(
     assert ledger.heads() == {}
 
 
-def test_a_line_that_is_removed_is_settled_by_nobody(
+def test_the_chain_of_a_removed_subscription_is_settled_by_nobody(
     ledger: Ledger, subscription: Subscription, chain: list[Delivery]
 ) -> None:
     assert ledger.cancel(subscription) == 3
@@ -218,7 +220,7 @@ def test_a_line_that_is_removed_is_settled_by_nobody(
     assert (ledger.heads(), ledger.claim("worker-2")) == ({}, [])
 
 
-def test_a_line_that_moves_takes_nothing_along_to_the_old_place(
+def test_after_a_move_nothing_more_is_claimed_for_the_old_destination(
     ledger: Ledger, subscription: Subscription, chain: list[Delivery]
 ) -> None:
     ledger.enqueue(subscription)
@@ -230,7 +232,7 @@ def test_a_line_that_moves_takes_nothing_along_to_the_old_place(
     assert deliver_by(ledger, "worker-2") == [4]
 
 
-def test_a_purge_takes_nothing_that_is_in_a_chain(ledger: Ledger, chain: list[Delivery]) -> None:
+def test_a_purge_deletes_nothing_that_is_in_a_chain(ledger: Ledger, chain: list[Delivery]) -> None:
     ids = [each.id for each in chain]
     assert ledger.run(Purge().delete(ids)) == 0
     ledger.settle_together((chain[0], DELIVERED))
@@ -239,7 +241,7 @@ def test_a_purge_takes_nothing_that_is_in_a_chain(ledger: Ledger, chain: list[De
     assert states(ledger) == [DeliveryState.DELIVERED] * 2
 
 
-def test_what_is_redriven_waits_until_the_chain_has_ended(
+def test_a_redriven_delivery_waits_until_the_chain_has_ended(
     ledger: Ledger, subscription: Subscription
 ) -> None:
     dead = ledger.enqueue_claimed(subscription)
@@ -254,7 +256,7 @@ def test_what_is_redriven_waits_until_the_chain_has_ended(
     assert deliver_by(ledger, "worker-2") == [1]
 
 
-def test_what_is_redriven_behind_a_chain_that_failed_comes_first(
+def test_after_a_chain_failed_a_redriven_delivery_comes_first(
     ledger: Ledger, subscription: Subscription
 ) -> None:
     dead = ledger.enqueue_claimed(subscription)

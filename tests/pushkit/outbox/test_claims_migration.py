@@ -1,4 +1,4 @@
-"""A database from before claims were counted apart from attempts, on both databases."""
+"""An outbox of the time when claims were counted as attempts, on both databases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEFORE = tuple(each for each in SENDER_MIGRATIONS if each.version < 6)
 
 @pytest.fixture
 def postgres_dsn(postgres_server: str) -> str:
-    """Return the DSN of a schema without tables: they are made here as they once were."""
+    """Return the DSN of a schema without tables: the test makes them in their old version."""
     return fresh(postgres_server)
 
 
@@ -57,7 +57,7 @@ def rows(sql: str) -> Script[list[Row]]:
         pytest.param("cancelled", 1, 0, 1, id="cancelled"),
     ],
 )
-def test_attempts_become_what_was_requested_and_the_fence_goes_on(
+def test_the_migration_counts_requests_as_attempts_and_keeps_the_fence(
     scripts: ScriptRunner, state: str, claims: int, logged: int, attempts: int
 ) -> None:
     scripts.run(migrate("sender", BEFORE))

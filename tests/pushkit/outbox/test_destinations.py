@@ -67,7 +67,7 @@ def test_a_failure_while_it_waits_already_does_not_count(ledger: Ledger) -> None
     assert fail(ledger, delivery) == [2]
 
 
-def test_of_a_failing_destination_one_delivery_is_offered(ledger: Ledger) -> None:
+def test_a_failing_destination_gets_one_delivery(ledger: Ledger) -> None:
     failing(ledger)
     enqueue(ledger)
     [probe] = claim(ledger)
@@ -76,14 +76,14 @@ def test_of_a_failing_destination_one_delivery_is_offered(ledger: Ledger) -> Non
     assert len(claim(ledger)) == 1
 
 
-def test_after_an_answer_all_of_them_are_offered(ledger: Ledger) -> None:
+def test_after_an_answer_all_of_its_deliveries_are_claimed(ledger: Ledger) -> None:
     delivery = failing(ledger)
     enqueue(ledger)
     ledger.run(ledger.destinations.answered(delivery))
     assert len(claim(ledger)) == 3
 
 
-def test_a_probe_whose_worker_died_is_offered_again(ledger: Ledger) -> None:
+def test_a_probe_whose_worker_died_is_claimed_again(ledger: Ledger) -> None:
     failing(ledger)
     enqueue(ledger, tasks=1)
     [probe] = claim(ledger)
@@ -92,7 +92,7 @@ def test_a_probe_whose_worker_died_is_offered_again(ledger: Ledger) -> None:
     assert again.id == probe.id
 
 
-def test_a_failing_destination_takes_no_place_from_another_owner(ledger: Ledger) -> None:
+def test_a_failing_destination_takes_no_slot_from_another_owner(ledger: Ledger) -> None:
     failing(ledger)
     enqueue(ledger, tasks=5)
     enqueue(ledger, owner="bob", tasks=5)

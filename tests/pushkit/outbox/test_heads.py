@@ -1,4 +1,4 @@
-"""The mark of the oldest, where two transactions on PostgreSQL meet."""
+"""The head of a queue, when two transactions on PostgreSQL overlap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORIGIN = "https://client.example.com:443"
 
 
 def one_dead_and_one_in_flight() -> Script[tuple[str, str, str]]:
-    """Add a subscription whose worker died; return its id, and those of the two deliveries."""
+    """Add a subscription whose worker died; return its id, and the ids of two deliveries."""
     subscription = yield from SubscriptionStore().put(
         SubscriptionKey(tenant="", task_id="task-1", owner="alice", config_id="config-1"),
         PushConfig(url=f"{ORIGIN}/hook"),
@@ -52,7 +52,7 @@ def heads() -> Script[list[Row]]:
     return list((yield Statement("SELECT id FROM pushkit_deliveries WHERE head > 0")))
 
 
-async def test_a_lease_that_ends_while_an_older_one_is_brought_back_makes_no_second_head(
+async def test_a_lease_that_ends_during_a_redrive_makes_no_second_head(
     postgres_dsn: str,
 ) -> None:
     database = PostgresDatabase(postgres_dsn, component="sender", migrations=SENDER_MIGRATIONS)
@@ -69,7 +69,7 @@ async def test_a_lease_that_ends_while_an_older_one_is_brought_back_makes_no_sec
             while "ORDER BY CASE" not in statement.sql:
                 rows = await connection.fetch(statement.sql, *statement.parameters)
                 statement = bringing_back.send(rows)
-            # Now, before the head is chosen, another worker gives back what the lost one had.
+            # Before the head is chosen, another worker releases the deliveries of the dead one.
             await database.write(Leases().claim(claim, limit=0, per_origin=1, now=NOW))
             await connection.fetch(statement.sql, *statement.parameters)
         [head] = await run_script(connection, heads())

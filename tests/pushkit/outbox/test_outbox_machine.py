@@ -36,7 +36,7 @@ PER_ORIGIN = 3
 
 @dataclass
 class Expected:
-    """What the model knows of a delivery."""
+    """A delivery in the model."""
 
     id: str
     seq: int
@@ -65,7 +65,7 @@ class Outbox(RuleBasedStateMachine):
         self.subscriptions: dict[tuple[str, str], Subscription] = {}
         self.rows: dict[str, list[Expected]] = {}
         self.keys: dict[tuple[str, str], Expected] = {}
-        self.updates: dict[str, bytes] = {}  # by key: all is one task
+        self.updates: dict[str, bytes] = {}  # by key, of one task
         self.holds: dict[tuple[str, str], Any] = {}
         self.held_claims: list[tuple[Delivery, str]] = []
 
@@ -74,7 +74,7 @@ class Outbox(RuleBasedStateMachine):
 
     @initialize(window=st.sampled_from([0, 16]))
     def begin(self, window: int) -> None:
-        # Looking at few heads at a time, a claim parks those beyond them.
+        # A claim that reads few heads parks the others.
         self.ledger.leases = Leases(window=window, destinations=4 if window == 0 else 32)
         for owner in OWNERS:
             self.subscribe(owner, ORIGINS[0])
@@ -134,7 +134,7 @@ class Outbox(RuleBasedStateMachine):
         assert all(count <= PER_ORIGIN for count in busy.values())
         free = limit - len(claimed)
         held = Counter(row.owner for row in self.all_rows() if self.holds_a_slot(row, worker))
-        if free:  # what is left over waits for its destination, or its owner has a share
+        if free:  # the others wait for their destination, or their owner has its share
             assert all(
                 busy[row.origin] == PER_ORIGIN or held[row.owner] >= 3 * free
                 for row in due.values()

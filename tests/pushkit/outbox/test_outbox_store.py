@@ -1,4 +1,4 @@
-"""The state table of `pushkit.outbox.states`, line by line."""
+"""The table of transitions in `pushkit.outbox.states`, row by row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_delivery_begins_pending_and_due(ledger: Ledger) -> None:
     assert ledger.next_due() == ledger.now
 
 
-def test_a_claim_takes_it_in_flight_and_counts_no_attempt(ledger: Ledger) -> None:
+def test_a_claim_puts_a_delivery_in_flight_and_counts_no_attempt(ledger: Ledger) -> None:
     delivery_id = ledger.enqueue(ledger.subscribe())
     [claimed] = ledger.claim()
     assert (claimed.id, claimed.state) == (delivery_id, DeliveryState.IN_FLIGHT)
@@ -46,14 +46,16 @@ def test_a_claim_takes_it_in_flight_and_counts_no_attempt(ledger: Ledger) -> Non
         (Outcome.GONE, DeliveryState.DEAD),
     ],
 )
-def test_settling_takes_it_on(ledger: Ledger, outcome: Outcome, state: DeliveryState) -> None:
+def test_settling_moves_a_delivery_to_the_state_of_its_outcome(
+    ledger: Ledger, outcome: Outcome, state: DeliveryState
+) -> None:
     ledger.enqueue(ledger.subscribe())
     [claimed] = ledger.claim()
     assert ledger.settle(claimed, outcome)
     assert ledger.find(claimed.id).state is state
 
 
-def test_several_are_settled_together_as_each_came_out(ledger: Ledger) -> None:
+def test_several_deliveries_are_settled_together_with_their_own_results(ledger: Ledger) -> None:
     for n in range(6):
         ledger.enqueue(ledger.subscribe(f"config-{n}"))
     claimed = ledger.claim()
@@ -69,7 +71,7 @@ def test_several_are_settled_together_as_each_came_out(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD])
-def test_what_is_finished_stays_finished(ledger: Ledger, outcome: Outcome) -> None:
+def test_a_finished_delivery_stays_finished(ledger: Ledger, outcome: Outcome) -> None:
     ledger.enqueue(ledger.subscribe())
     [claimed] = ledger.claim()
     ledger.settle(claimed, outcome)
@@ -93,7 +95,7 @@ def test_a_retry_waits_until_its_time(ledger: Ledger) -> None:
     assert (second.id, second.body, second.attempts) == (first.id, first.body, 1)
 
 
-def test_after_the_clock_was_set_back_what_was_never_tried_is_due_and_a_retry_waits(
+def test_after_the_clock_was_set_back_new_deliveries_are_due_and_a_retry_waits(
     ledger: Ledger,
 ) -> None:
     ledger.enqueue(ledger.subscribe())
@@ -113,7 +115,7 @@ def test_after_the_clock_was_set_back_what_was_never_tried_is_due_and_a_retry_wa
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
-def test_a_cancellation_ends_what_is_unfinished(ledger: Ledger, *, in_flight: bool) -> None:
+def test_a_cancellation_ends_unfinished_deliveries(ledger: Ledger, *, in_flight: bool) -> None:
     subscription = ledger.subscribe()
     ids = [ledger.enqueue(subscription) for _ in range(3)]
     claimed = ledger.claim() if in_flight else []
@@ -125,7 +127,7 @@ def test_a_cancellation_ends_what_is_unfinished(ledger: Ledger, *, in_flight: bo
     assert ledger.next_due() is None
 
 
-def test_a_cancellation_leaves_what_is_finished(ledger: Ledger) -> None:
+def test_a_cancellation_leaves_finished_deliveries(ledger: Ledger) -> None:
     subscription = ledger.subscribe()
     ledger.enqueue(subscription)
     [claimed] = ledger.claim()
@@ -137,7 +139,7 @@ def test_a_cancellation_leaves_what_is_finished(ledger: Ledger) -> None:
 # --- order -------------------------------------------------------------------------------------
 
 
-def test_only_the_oldest_unfinished_of_a_subscription_is_offered(ledger: Ledger) -> None:
+def test_only_the_oldest_unfinished_delivery_of_a_subscription_is_claimed(ledger: Ledger) -> None:
     subscription = ledger.subscribe()
     ids = [ledger.enqueue(subscription) for _ in range(3)]
     for expected in ids:
@@ -147,7 +149,7 @@ def test_only_the_oldest_unfinished_of_a_subscription_is_offered(ledger: Ledger)
         ledger.settle(claimed)
 
 
-def test_a_retry_keeps_its_place(ledger: Ledger) -> None:
+def test_a_retry_stays_the_head_of_its_queue(ledger: Ledger) -> None:
     subscription = ledger.subscribe()
     first, _ = ledger.enqueue(subscription), ledger.enqueue(subscription)
     [claimed] = ledger.claim()
@@ -158,7 +160,7 @@ def test_a_retry_keeps_its_place(ledger: Ledger) -> None:
     assert [delivery.id for delivery in ledger.claim()] == [first]
 
 
-def test_a_dead_one_does_not_block(ledger: Ledger) -> None:
+def test_a_dead_letter_does_not_block_its_queue(ledger: Ledger) -> None:
     subscription = ledger.subscribe()
     _, second = ledger.enqueue(subscription), ledger.enqueue(subscription)
     [claimed] = ledger.claim()
@@ -210,10 +212,10 @@ def test_an_attempt_that_lost_its_lease_changes_nothing(
     assert ledger.find(lost.id) == found
     assert ledger.heads() == {subscription.id: [1]}
     assert ledger.settle(found, worker=other)
-    assert len(ledger.claim()) == 1  # nothing is held
+    assert len(ledger.claim()) == 1  # no destination is on hold
 
 
-def test_a_lease_that_is_over_but_not_taken_is_still_good_enough(ledger: Ledger) -> None:
+def test_a_result_counts_after_the_lease_ended_if_nobody_claimed_the_row(ledger: Ledger) -> None:
     ledger.enqueue(ledger.subscribe())
     [claimed] = ledger.claim()
     ledger.advance(31)
@@ -224,7 +226,9 @@ def test_a_lease_that_is_over_but_not_taken_is_still_good_enough(ledger: Ledger)
 # --- claims that come to nothing ---------------------------------------------------------------
 
 
-def test_a_late_answer_does_not_settle_what_was_redriven_and_claimed_again(ledger: Ledger) -> None:
+def test_a_late_answer_does_not_settle_a_delivery_that_was_redriven_and_claimed_again(
+    ledger: Ledger,
+) -> None:
     ledger.enqueue(ledger.subscribe())
     [late] = ledger.claim()
     ledger.advance(30)
@@ -246,7 +250,7 @@ def test_claims_without_a_request_use_up_no_attempt_and_wait_longer_each_time(
     for _ in range(12):
         assert len(ledger.claim()) == 1
         ledger.advance(30)
-        ledger.claim("another", limit=0)  # takes back what nobody settled
+        ledger.claim("another", limit=0)  # releases expired leases
         due = ledger.find(delivery_id).not_before
         waits.append(max((due - ledger.now).total_seconds(), 0))
         ledger.now = max(due, ledger.now)
@@ -289,7 +293,7 @@ def test_a_hold_stops_that_owners_destination_alone(ledger: Ledger) -> None:
     assert {d.subscription_id for d in ledger.claim()} >= {subscription.id for subscription in held}
 
 
-def test_what_is_held_is_due_when_the_hold_ends(ledger: Ledger) -> None:
+def test_a_delivery_on_hold_is_due_when_the_hold_ends(ledger: Ledger) -> None:
     ledger.enqueue(ledger.subscribe())
     [claimed] = ledger.claim()
     ledger.settle(claimed, Outcome.RETRY, retry_in=1, hold=60)
@@ -310,8 +314,8 @@ def test_of_two_holds_the_longer_counts(ledger: Ledger, holds: tuple[float, floa
 
 @pytest.mark.parametrize("tasks", [50, 500])
 @pytest.mark.slow
-def test_a_destination_takes_no_more_than_its_share(ledger: Ledger, tasks: int) -> None:
-    # It is what keeps slots for others while a dead webhook has thousands of tasks waiting.
+def test_a_destination_gets_no_more_than_its_share(ledger: Ledger, tasks: int) -> None:
+    # It keeps slots for others while a dead webhook has thousands of tasks waiting.
     for number in range(tasks):
         ledger.enqueue(ledger.subscribe("dead", task_id=f"task-{number}", owner=str(number % 3)))
     ledger.advance(1)
@@ -321,7 +325,7 @@ def test_a_destination_takes_no_more_than_its_share(ledger: Ledger, tasks: int) 
     assert alive in {delivery.id for delivery in claimed}
 
 
-def test_a_slot_that_becomes_free_is_given_out_again(ledger: Ledger) -> None:
+def test_a_slot_that_becomes_free_is_used_again(ledger: Ledger) -> None:
     for number in range(5):
         ledger.enqueue(ledger.subscribe(f"config-{number}"))
     first, *_ = ledger.claim(per_origin=2)
@@ -330,7 +334,7 @@ def test_a_slot_that_becomes_free_is_given_out_again(ledger: Ledger) -> None:
     assert len(ledger.claim(per_origin=2)) == 1
 
 
-def test_what_is_unfinished_moves_with_its_subscription(ledger: Ledger) -> None:
+def test_unfinished_deliveries_move_with_their_subscription(ledger: Ledger) -> None:
     ledger.enqueue(ledger.subscribe())
     [claimed] = ledger.claim()
     ledger.settle(claimed, Outcome.RETRY, retry_in=1, hold=3600)
@@ -368,7 +372,7 @@ def test_the_same_key_with_another_payload_is_a_conflict(ledger: Ledger) -> None
     assert [delivery.body for delivery in ledger.deliveries()] == [b"1"]
 
 
-def test_a_key_finds_what_it_made_alone(ledger: Ledger) -> None:
+def test_a_key_finds_only_the_deliveries_stored_with_it(ledger: Ledger) -> None:
     subscription = ledger.subscribe()
     made = ledger.enqueue(subscription, b"1", "key")
     ledger.enqueue(subscription, b"1", "another key")
@@ -402,7 +406,7 @@ def test_no_repr_shows_a_body(ledger: Ledger) -> None:
     assert "canary" not in repr(ledger.find(ledger.enqueue(ledger.subscribe(), b"canary")))
 
 
-def test_what_follows_does_not_overtake_what_a_lease_still_holds(ledger: Ledger) -> None:
+def test_a_following_delivery_does_not_overtake_a_leased_one(ledger: Ledger) -> None:
     subscription = ledger.subscribe()
     ids = [ledger.enqueue(subscription) for _ in range(6)]
     lease = timedelta(seconds=30)
@@ -419,7 +423,7 @@ def test_what_follows_does_not_overtake_what_a_lease_still_holds(ledger: Ledger)
         return [each.id for each in ledger.run(settling).claimed]
 
     assert taken_behind("worker-1") == ids[1:]
-    # As if it had been stored a moment later than the others.
+    # As if it had been stored later than the others.
     ledger.query(
         "UPDATE pushkit_deliveries SET lease_until = lease_until + 9 WHERE seq = 5 RETURNING id"
     )
@@ -427,7 +431,7 @@ def test_what_follows_does_not_overtake_what_a_lease_still_holds(ledger: Ledger)
     assert taken_behind("worker-2") == ids[2:4]
 
 
-def test_what_is_paused_under_way_keeps_its_place_at_its_origin(ledger: Ledger) -> None:
+def test_a_delivery_paused_in_flight_still_counts_at_its_origin(ledger: Ledger) -> None:
     first, second = ledger.subscribe("config-1"), ledger.subscribe("config-2")
     ledger.enqueue(first)
     [claimed] = ledger.claim("worker-1", per_origin=1)

@@ -1,4 +1,4 @@
-"""Heads that nobody may have now stand in nobody's way, and are not forgotten."""
+"""Heads that cannot be claimed now delay no others, and are not forgotten."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ELSEWHERE = "https://elsewhere.example.com:443"
 
 @pytest.fixture(autouse=True)
 def _narrow(ledger: Ledger) -> None:
-    """Let claims look at few heads: a dozen are a long backlog then."""
+    """Let claims read few heads, so that a dozen are a long backlog."""
     ledger.leases = Leases(window=2, destinations=8)
 
 
 @pytest.fixture
 def _one_destination(ledger: Ledger) -> None:
-    """Let claims look at the first head of one more destination: two are many then."""
+    """Let claims read the head of one more destination, so that two are many."""
     ledger.leases = Leases(window=2, destinations=1)
 
 
@@ -70,7 +70,7 @@ def parked(ledger: Ledger) -> int:
 
 
 @pytest.mark.usefixtures("_one_destination")
-def test_a_long_backlog_behind_a_wait_is_passed_by(ledger: Ledger) -> None:
+def test_a_long_backlog_of_a_waiting_destination_delays_nobody(ledger: Ledger) -> None:
     wait(ledger, 60)
     backlog(ledger, 40)
     other = ledger.enqueue(ledger.subscribe("other", owner="bob"))
@@ -81,11 +81,11 @@ def test_a_long_backlog_behind_a_wait_is_passed_by(ledger: Ledger) -> None:
 
 
 @pytest.mark.usefixtures("_one_destination")
-def test_what_was_passed_by_is_delivered_in_order_once_the_wait_is_over(ledger: Ledger) -> None:
+def test_parked_deliveries_are_delivered_in_order_after_the_wait(ledger: Ledger) -> None:
     wait(ledger, 60)
     ids = backlog(ledger, 30)
     assert drain(ledger) == []
-    ids += backlog(ledger, 35)[30:]  # the others have their turn behind what is there
+    ids += backlog(ledger, 35)[30:]  # the first 30 are the second ones of their queues
     ledger.now = ledger.next_due() or ledger.now
     ledger.advance(0.001)
     found = drain(ledger)
@@ -96,7 +96,7 @@ def test_what_was_passed_by_is_delivered_in_order_once_the_wait_is_over(ledger: 
 
 
 @pytest.mark.usefixtures("_one_destination")
-def test_after_its_wait_a_failing_destination_is_tried_by_one_of_them(ledger: Ledger) -> None:
+def test_after_its_wait_a_failing_destination_gets_one_delivery(ledger: Ledger) -> None:
     wait(ledger, 60)
     backlog(ledger, 30)
     assert drain(ledger) == []
@@ -121,7 +121,7 @@ def claim(ledger: Ledger, *, limit: int = 10) -> list[Delivery]:
 
 
 @pytest.mark.usefixtures("_one_destination")
-def test_an_operator_who_ends_a_wait_ends_it_for_what_was_passed_by_too(ledger: Ledger) -> None:
+def test_an_operator_ends_the_wait_of_parked_deliveries_too(ledger: Ledger) -> None:
     wait(ledger, 3600)
     ids = backlog(ledger, 20)
     assert drain(ledger) == []
@@ -140,7 +140,7 @@ def test_one_owner_with_most_of_the_backlog_does_not_keep_the_others_waiting(
     }
     first = {each.id for each in ledger.claim(limit=10)}
     assert others <= first
-    assert len(first & set(ids)) == 4  # one slot is left for whoever comes next
+    assert len(first & set(ids)) == 4  # one slot is left for another owner
 
 
 def test_at_one_origin_owners_take_turns(ledger: Ledger) -> None:
@@ -149,13 +149,13 @@ def test_at_one_origin_owners_take_turns(ledger: Ledger) -> None:
     taken = ledger.claim(limit=8, per_origin=6)
     assert len(taken) == 6
     assert len({each.id for each in taken} & bobs) == 1
-    # Whoever holds fewer gets the places that become free.
+    # The owner that holds fewer gets the slots that become free.
     for each in [each for each in taken if each.owner == "alice"][:2]:
         ledger.settle(each)
         assert {found.id for found in ledger.claim(limit=8, per_origin=6)} <= bobs
 
 
-def test_slow_webhooks_of_one_owner_leave_slots_to_whoever_comes_later(ledger: Ledger) -> None:
+def test_slow_webhooks_of_one_owner_leave_slots_to_later_owners(ledger: Ledger) -> None:
     for n in range(100):
         ledger.enqueue(ledger.subscribe("slow", task_id=f"t-{n}", origin=f"https://{n}.example"))
     held = ledger.claim(limit=32)
@@ -181,7 +181,7 @@ def test_each_worker_keeps_slots_for_the_others(ledger: Ledger) -> None:
 
 @pytest.mark.usefixtures("_one_destination")
 @pytest.mark.parametrize("fate", ["moved", "paused", "cancelled", "redriven"])
-def test_what_is_parked_can_be_dealt_with_as_ever(ledger: Ledger, fate: str) -> None:
+def test_parked_deliveries_can_be_moved_paused_and_cancelled(ledger: Ledger, fate: str) -> None:
     wait(ledger, 3600)
     ids = backlog(ledger, 20)
     assert drain(ledger) == []
@@ -214,13 +214,13 @@ def test_what_is_parked_can_be_dealt_with_as_ever(ledger: Ledger, fate: str) -> 
 
 
 @pytest.mark.usefixtures("_one_destination")
-def test_a_wait_that_ended_while_a_claim_was_parking_keeps_nothing_back(ledger: Ledger) -> None:
+def test_a_wait_that_ended_while_a_claim_was_parking_delays_nothing(ledger: Ledger) -> None:
     wait(ledger, 3600)
     ids = backlog(ledger, 20)
     key = destination_of(ledger.find(ids[0]))
 
     def end_the_wait(_: str) -> Script[None]:
-        # What another transaction does while this one waits for it.
+        # Another transaction ends it while this one waits for the lock.
         yield from ledger.destinations.half_open([key], failures=5, now=ledger.now)
 
     ledger.leases = Leases(end_the_wait, window=2, destinations=1)
@@ -229,7 +229,7 @@ def test_a_wait_that_ended_while_a_claim_was_parking_keeps_nothing_back(ledger: 
     assert sorted(drain(ledger)) == sorted(ids)
 
 
-def test_one_owner_with_many_destinations_stands_in_no_others_way(ledger: Ledger) -> None:
+def test_one_owner_with_many_destinations_does_not_delay_others(ledger: Ledger) -> None:
     for n in range(60):
         ledger.enqueue(
             ledger.subscribe(f"config-{n}", origin=f"https://hook{n:02}.example.com:443")

@@ -46,7 +46,7 @@ def test_owners_take_turns_and_each_ones_oldest_goes_first() -> None:
     ]
 
 
-def test_whoever_holds_the_fewest_is_served_first() -> None:
+def test_the_owner_that_holds_the_fewest_slots_comes_first() -> None:
     in_flight = InFlight()
     in_flight.add(("", "alice", "slow"), 5)
     heads = [head(n, "alice") for n in range(5)] + [head(n, "bob") for n in range(10, 15)]
@@ -54,7 +54,7 @@ def test_whoever_holds_the_fewest_is_served_first() -> None:
 
 
 def turns(use: RecentUse, *held_by: str) -> str:
-    """Return in which order owners get a slot, of whom some hold one."""
+    """Return the order in which owners get a slot; `held_by` hold one already."""
     in_flight = InFlight()
     for owner in held_by:
         in_flight.add(("", owner, "one"))
@@ -62,7 +62,7 @@ def turns(use: RecentUse, *held_by: str) -> str:
     return "".join(owners(share_out(heads, in_flight, limits(16), NOW, used=use.of)))
 
 
-def test_of_owners_who_hold_as_many_the_one_who_used_slots_least_of_late_comes_first() -> None:
+def test_of_equal_owners_the_one_that_used_slots_least_recently_comes_first() -> None:
     use = RecentUse()
     for owner, seconds in (("a", 1.0), ("b", 0.005), ("c", 0.4), ("c", 0.4)):
         use.note(("", owner), seconds, now=100.0)
@@ -73,18 +73,18 @@ def test_of_owners_who_hold_as_many_the_one_who_used_slots_least_of_late_comes_f
     assert turns(use) == "dcab"
 
 
-def test_what_an_owner_used_counts_less_and_less() -> None:
+def test_recent_use_decays() -> None:
     use = RecentUse()
     for owner, seconds in (("a", 1.0), ("b", 0.1), ("c", 3600.0), ("d", 2.0)):
         use.note(("", owner), seconds, now=100.0)
-    assert turns(use) == "bacd"  # an hour is no more than what counts after it
+    assert turns(use) == "bacd"  # an hour counts no more than the half-life
     use.note(("", "b"), 0.3, now=104.0)
     assert turns(use) == "abcd"
     use.note(("", "a"), 0.3, now=106.0)
     assert turns(use) == "bcda"
 
 
-def test_who_had_no_slot_for_longest_is_forgotten_first() -> None:
+def test_the_owner_without_a_slot_for_longest_is_forgotten_first() -> None:
     use = RecentUse(most=2)
     for owner in "adab":
         use.note(("", owner), 1.0, now=100.0)
@@ -120,13 +120,13 @@ def test_the_reserved_slots_go_to_owners_that_hold_none_one_each() -> None:
     assert owners(share_out(late, in_flight, limits(2, reserved=2), NOW)) == ["dave"]
 
 
-def test_what_other_workers_hold_is_not_counted_against_an_owner_here() -> None:
+def test_slots_of_other_workers_do_not_count_against_an_owner() -> None:
     in_flight = InFlight()
     in_flight.add(("", "alice", "slow"), 1000, is_mine=False)
     assert len(share_out([head(n) for n in range(10)], in_flight, limits(4), NOW)) == 3
 
 
-def test_an_origin_has_its_places_over_all_owners_and_workers() -> None:
+def test_the_limit_of_an_origin_counts_all_owners_and_workers() -> None:
     in_flight = InFlight()
     in_flight.add(("", "carol", "one"), 2, is_mine=False)
     heads = [head(n, owner) for owner in ("alice", "bob") for n in range(5)]
@@ -161,7 +161,7 @@ def test_a_destination_that_failed_too_often_gets_one(failures: int, chosen: int
     slots=st.integers(1, 20),
     per_origin=st.integers(1, 5),
 )
-def test_no_slot_that_somebody_may_have_stays_empty(
+def test_no_slot_stays_empty_that_an_owner_may_have(
     heads: list[tuple[int, str, str]], slots: int, per_origin: int
 ) -> None:
     due = [head(*each) for each in dict.fromkeys(heads)]

@@ -1,4 +1,4 @@
-"""The table of states: one place, and nothing beside it."""
+"""The table of transitions: nothing else writes the state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_nothing_but_the_table_writes_the_state_of_a_delivery() -> None:
     assert [each for each in modules if _WRITES.search(each.read_text())] == [_TABLE]
 
 
-def test_the_simulation_knows_the_same_moves() -> None:
+def test_the_simulation_knows_the_same_transitions() -> None:
     moves = {
         (before.value, move.after.value)
         for move in (CLAIMED, LOST, WITHDRAWN, CANCELLED, SUPERSEDED, REVIVED)
@@ -43,5 +43,5 @@ def test_the_simulation_knows_the_same_moves() -> None:
     assert moves == seen
 
 
-def test_every_outcome_leads_somewhere() -> None:
+def test_every_outcome_has_a_state() -> None:
     assert set(SETTLED) == set(Outcome)

@@ -1,4 +1,4 @@
-"""What both databases promise, whatever runs on them."""
+"""The contract of both databases."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def versions() -> Script[dict[str, int]]:
 # --- one script --------------------------------------------------------------------------------
 
 
-async def test_what_was_written_is_read(database: Database) -> None:
+async def test_written_rows_are_read(database: Database) -> None:
     assert await database.write(insert("a")) == "a"
     assert await database.read(names()) == ["a"]
 
@@ -128,7 +128,7 @@ async def test_no_error_quotes_a_value_that_cannot_be_stored(
     assert str(2**80) not in told
 
 
-async def test_what_was_written_is_there_after_a_restart(location: str) -> None:
+async def test_written_rows_are_there_after_a_restart(location: str) -> None:
     for expected in ([], ["a"]):
         database = things(location)
         await database.open()
@@ -138,7 +138,7 @@ async def test_what_was_written_is_there_after_a_restart(location: str) -> None:
         await database.close()
 
 
-async def test_every_kind_of_value_comes_back(database: Database) -> None:
+async def test_every_type_of_value_is_read_as_it_was_written(database: Database) -> None:
     name = "\U0001f680 'quoted' $1 % \\ é"
 
     def insert_and_select() -> Script[tuple[str, int]]:
@@ -152,7 +152,7 @@ async def test_every_kind_of_value_comes_back(database: Database) -> None:
 @pytest.mark.parametrize(
     "error", [RefusedError("no"), ZeroDivisionError("a bug")], ids=["on purpose", "a bug"]
 )
-async def test_what_a_script_raises_reaches_its_caller_and_nothing_is_stored(
+async def test_an_error_of_a_script_reaches_its_caller_and_nothing_is_stored(
     database: Database, error: Exception
 ) -> None:
     with pytest.raises(type(error)) as caught:
@@ -161,7 +161,7 @@ async def test_what_a_script_raises_reaches_its_caller_and_nothing_is_stored(
     assert await database.read(names()) == []
 
 
-async def test_what_the_database_refuses_is_a_storage_error_and_nothing_is_stored(
+async def test_a_refused_statement_is_a_storage_error_and_nothing_is_stored(
     database: Database,
 ) -> None:
     with pytest.raises(StorageError):
@@ -169,7 +169,7 @@ async def test_what_the_database_refuses_is_a_storage_error_and_nothing_is_store
     assert await database.read(names()) == []
 
 
-async def test_of_rows_that_are_refused_together_none_is_stored(database: Database) -> None:
+async def test_an_insert_that_is_refused_stores_none_of_its_rows(database: Database) -> None:
     inserter = Inserter()
     refused, stored = await asyncio.gather(
         database.write(insert_at_once("b", "c", "c")),
@@ -182,7 +182,7 @@ async def test_of_rows_that_are_refused_together_none_is_stored(database: Databa
 
 @dataclass
 class Inserter:
-    """A group, and the items of each script that was made of it."""
+    """A group that records the items of each of its scripts."""
 
     made: list[list[str]] = field(default_factory=list)
 
@@ -205,7 +205,7 @@ async def test_items_of_a_group_each_get_their_own_result(database: Database) ->
     assert len(inserter.made) < 100  # some shared a script
 
 
-async def test_groups_that_go_together_keep_their_errors_to_themselves(
+async def test_an_error_of_one_group_does_not_reach_another(
     database: Database,
 ) -> None:
     first, good, bad = Inserter(), Inserter(), Inserter()
@@ -234,7 +234,7 @@ def test_a_database_may_be_opened_again_in_another_event_loop(location: str) -> 
     asyncio.run(use("b"))
 
 
-async def test_who_is_cancelled_may_keep_hold_of_what_he_submitted(database: Database) -> None:
+async def test_items_of_cancelled_callers_are_stored(database: Database) -> None:
     inserter = Inserter()
     submitted: list[asyncio.Future[str]] = []
 
@@ -252,14 +252,14 @@ async def test_who_is_cancelled_may_keep_hold_of_what_he_submitted(database: Dat
     assert await database.read(names()) == ["a", "b", "c"]
 
 
-async def test_of_a_group_only_those_fail_that_fail_alone(database: Database) -> None:
+async def test_only_the_items_of_a_group_fail_that_fail_alone(database: Database) -> None:
     inserter = Inserter()
     wanted = ["a", "refused", "b", "a", "c"]
     found = await asyncio.gather(
         *(database.write_together(inserter.insert, name) for name in wanted),
         return_exceptions=True,
     )
-    # Which of two equal names comes first is nobody's business here.
+    # Either of two equal names may come first.
     assert sorted(type(each).__name__ for each in found) == [
         "RefusedError",
         "StorageError",
@@ -278,7 +278,7 @@ async def test_of_a_group_only_those_fail_that_fail_alone(database: Database) ->
         pytest.param("a", 2**63, id="65 bits"),
     ],
 )
-async def test_a_value_that_no_column_holds_is_a_storage_error(
+async def test_a_value_that_cannot_be_stored_is_a_storage_error(
     database: Database, name: str, size: int
 ) -> None:
     with pytest.raises(StorageError):
@@ -287,7 +287,7 @@ async def test_a_value_that_no_column_holds_is_a_storage_error(
     assert await database.read(names()) == ["b"]
 
 
-async def test_a_statement_that_is_none_is_a_storage_error(database: Database) -> None:
+async def test_invalid_sql_is_a_storage_error(database: Database) -> None:
     def nonsense() -> Script[None]:
         yield Statement("SELECT nonsense")
 
@@ -303,7 +303,7 @@ async def test_a_reader_cannot_write(database: Database) -> None:
     assert await database.read(names()) == []
 
 
-async def test_a_reader_sees_one_moment(database: Database) -> None:
+async def test_a_reader_sees_a_consistent_snapshot(database: Database) -> None:
     begun, written = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -328,7 +328,7 @@ async def test_a_reader_sees_one_moment(database: Database) -> None:
 
 
 def _pause_until(event: asyncio.Event) -> Script[None]:
-    # A script cannot wait; it asks the database something until the other one is done.
+    # A script cannot wait: it runs queries until the other one is done.
     for _ in range(1_000_000):
         if event.is_set():
             return
@@ -344,7 +344,7 @@ async def test_200_writers_at_once_are_all_stored(database: Database) -> None:
     assert await database.read(names()) == sorted(written)
 
 
-async def test_a_script_that_fails_takes_nobody_with_it(database: Database) -> None:
+async def test_a_script_that_fails_does_not_affect_others(database: Database) -> None:
     def script(n: int) -> Script[str | None]:
         if n % 3 == 0:
             return (yield from insert(f"{n:03}"))
@@ -361,7 +361,7 @@ async def test_a_script_that_fails_takes_nobody_with_it(database: Database) -> N
     assert await database.read(names()) == [f"{n:03}" for n in range(0, 60, 3)]
 
 
-async def test_a_row_that_is_locked_is_counted_up_by_200_writers_without_a_loss(
+async def test_200_writers_increment_a_locked_row_without_a_loss(
     location: str,
 ) -> None:
     database = things(location, COUNTER)
@@ -401,7 +401,7 @@ async def test_open_and_close_may_be_called_twice(location: str) -> None:
     await database.close()
 
 
-async def test_close_finishes_what_was_submitted(location: str) -> None:
+async def test_close_finishes_submitted_scripts(location: str) -> None:
     database = things(location)
     await database.open()
     waiting = [asyncio.create_task(database.write(insert(f"{n:03}"))) for n in range(200)]
@@ -441,7 +441,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(location: str) -> None:
     await newer.close()
 
 
-async def test_a_process_that_an_upgrade_left_behind_writes_no_more(location: str) -> None:
+async def test_a_process_that_is_too_old_after_an_upgrade_is_refused(location: str) -> None:
     older, newer = things(location, THINGS), things(location, THINGS, COLOURS)
     inserter = Inserter()
     await older.open()
@@ -460,7 +460,7 @@ async def test_a_process_that_an_upgrade_left_behind_writes_no_more(location: st
     await newer.close()
 
 
-async def test_a_process_that_an_upgrade_left_behind_tells_all_who_wait(location: str) -> None:
+async def test_all_waiting_items_are_refused_after_an_upgrade(location: str) -> None:
     older, newer = things(location, THINGS), things(location, THINGS, COLOURS)
     inserter = Inserter()
     await older.open()
@@ -474,7 +474,7 @@ async def test_a_process_that_an_upgrade_left_behind_tells_all_who_wait(location
     await newer.close()
 
 
-async def test_a_process_goes_on_writing_beside_a_step_that_may_roll(location: str) -> None:
+async def test_a_process_may_still_write_after_a_step_that_may_roll(location: str) -> None:
     rolling = replace(COLOURS, may_roll=True)
     older, newer = things(location, THINGS), things(location, THINGS, rolling)
     await older.open()
@@ -485,7 +485,7 @@ async def test_a_process_goes_on_writing_beside_a_step_that_may_roll(location: s
     await newer.close()
 
 
-async def test_an_upgrade_of_other_tables_leaves_nobody_behind(location: str) -> None:
+async def test_an_upgrade_of_other_tables_refuses_nobody(location: str) -> None:
     others = Migration(1, ("CREATE TABLE others (id TEXT)",))
     more = Migration(2, ("CREATE TABLE more (id TEXT)",))
     database = things(location)
@@ -498,7 +498,7 @@ async def test_an_upgrade_of_other_tables_leaves_nobody_behind(location: str) ->
     await database.close()
 
 
-async def test_an_upgrade_waits_for_those_who_write_already(postgres_dsn: str) -> None:
+async def test_an_upgrade_waits_for_transactions_that_write_already(postgres_dsn: str) -> None:
     older, newer = things(postgres_dsn, THINGS), things(postgres_dsn, THINGS, COLOURS)
     await older.open()
     own = await asyncpg.connect(postgres_dsn)
@@ -546,7 +546,7 @@ async def test_two_components_share_a_database(location: str) -> None:
 # --- clock and wake-up -------------------------------------------------------------------------
 
 
-async def test_now_is_the_present_and_goes_on_within_a_transaction(database: Database) -> None:
+async def test_now_is_the_current_time_and_advances_in_a_transaction(database: Database) -> None:
     def twice() -> Script[tuple[datetime, datetime]]:
         first = yield from database.now()
         yield from insert("a")
@@ -580,7 +580,7 @@ async def test_listening_ends_when_it_is_cancelled(database: Database) -> None:
         await asyncio.wait_for(listening, DEADLINE)
 
 
-async def test_another_process_hears_of_work_once_it_is_committed(postgres_dsn: str) -> None:
+async def test_another_process_is_woken_after_the_commit(postgres_dsn: str) -> None:
     one, other = things(postgres_dsn), things(postgres_dsn)
     await one.open()
     await other.open()
@@ -607,7 +607,7 @@ async def test_another_process_hears_of_work_once_it_is_committed(postgres_dsn: 
     await other.close()
 
 
-async def test_another_process_hears_of_news_apart_from_work(postgres_dsn: str) -> None:
+async def test_another_process_gets_news_apart_from_work(postgres_dsn: str) -> None:
     one, other = things(postgres_dsn), things(postgres_dsn)
     await one.open()
     await other.open()
@@ -630,7 +630,7 @@ async def test_another_process_hears_of_news_apart_from_work(postgres_dsn: str) 
     await other.close()
 
 
-async def test_nobody_hears_of_work_of_his_own(postgres_dsn: str) -> None:
+async def test_a_process_is_not_woken_by_itself(postgres_dsn: str) -> None:
     one, other = things(postgres_dsn), things(postgres_dsn)
     await one.open()
     await other.open()
@@ -656,7 +656,7 @@ def test_several_names_are_held_in_one_statement() -> None:
         script.send([{"name": name, "now": now} for now, name in enumerate("abcc")])
     held, now = ended.value.value
     assert held == {"a", "b", "c"}
-    assert now == from_micros(3)  # by the last of them, however long it took
+    assert now == from_micros(3)  # of the last row, however long it took
 
 
 # --- rows that somebody holds -------------------------------------------------------------------
@@ -676,7 +676,7 @@ def insert_and_refuse() -> Script[None]:
 
 @pytest.fixture
 async def held(postgres_dsn: str) -> AsyncIterator[asyncio.Event]:
-    """Return what lets go of the row `a`, which somebody holds until then."""
+    """Hold the row `a` in another transaction until the event is set."""
     database = things(postgres_dsn)
     await database.open()
     await database.write(insert("a", 0))
@@ -699,7 +699,7 @@ async def held(postgres_dsn: str) -> AsyncIterator[asyncio.Event]:
 
 
 class Growing:
-    """Makes scripts that add to the row `a`, and counts them."""
+    """Makes scripts that add to the row `a`, and counts the scripts."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -709,7 +709,7 @@ class Growing:
         yield Statement("UPDATE things SET size = size + 1 WHERE name = 'a'")
 
 
-async def test_what_waits_for_a_row_leaves_connections_to_others_and_is_done_once(
+async def test_a_script_that_waits_for_a_row_leaves_connections_to_others_and_runs_once(
     postgres_dsn: str, held: asyncio.Event
 ) -> None:
     database = PostgresDatabase(
@@ -733,7 +733,7 @@ async def test_what_waits_for_a_row_leaves_connections_to_others_and_is_done_onc
     await database.close()
 
 
-async def test_what_a_migration_beside_it_breaks_off_is_done_again(postgres_dsn: str) -> None:
+async def test_a_script_that_a_migration_interrupts_is_run_again(postgres_dsn: str) -> None:
     database = PostgresDatabase(
         postgres_dsn, component="things", migrations=(THINGS,), connections=1
     )
@@ -749,7 +749,7 @@ async def test_what_a_migration_beside_it_breaks_off_is_done_again(postgres_dsn:
     await database.close()
 
 
-async def test_who_has_waited_for_a_row_as_long_as_a_statement_may_take_is_told(
+async def test_a_script_that_waits_too_long_for_a_row_fails(
     postgres_dsn: str,
     held: asyncio.Event,  # noqa: ARG001  # holds
 ) -> None:
@@ -765,7 +765,7 @@ async def test_who_has_waited_for_a_row_as_long_as_a_statement_may_take_is_told(
     await database.close()
 
 
-async def test_who_stands_still_in_a_transaction_holds_no_row_for_long(postgres_dsn: str) -> None:
+async def test_an_idle_transaction_does_not_hold_a_row_for_long(postgres_dsn: str) -> None:
     ours = PostgresDatabase(
         postgres_dsn,
         component="things",
@@ -788,7 +788,7 @@ async def test_who_stands_still_in_a_transaction_holds_no_row_for_long(postgres_
 
 
 def _grown_but_frozen(dsn: str) -> Script[None]:
-    """Change the row `a`, and let the whole process stand still until somebody else has it."""
+    """Change the row `a`, and block the process until another connection has it."""
     yield from Growing()()
     subprocess.run(  # noqa: S603  # our own interpreter
         [sys.executable, "-c", _TAKE_ROW, dsn], check=True, timeout=DEADLINE
@@ -805,7 +805,9 @@ asyncio.run(main())
 """
 
 
-async def test_a_close_ends_who_waits_for_a_row(postgres_dsn: str, held: asyncio.Event) -> None:
+async def test_a_close_ends_scripts_that_wait_for_a_row(
+    postgres_dsn: str, held: asyncio.Event
+) -> None:
     database = things(postgres_dsn)
     await database.open()
     growing = asyncio.create_task(database.write_patiently(make := Growing()))
@@ -864,7 +866,7 @@ async def test_a_server_that_is_gone_is_a_storage_error_until_it_is_back(
     await asyncio.to_thread(own_server.start)
     assert await database.write(insert("c")) == "c"
     assert await database.read(names()) == ["a", "c"]
-    await eventually(heard_more_than(heard))  # listens again, and looks what it missed
+    await eventually(heard_more_than(heard))  # it listens again, and is woken for what it missed
     listening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await listening
@@ -886,7 +888,7 @@ async def test_a_connection_that_breaks_within_a_script_stores_nothing(postgres_
     await database.close()
 
 
-async def test_a_connection_that_is_breaking_off_is_called_so(postgres_dsn: str) -> None:
+async def test_the_error_of_a_closing_connection_says_so(postgres_dsn: str) -> None:
     database = things(postgres_dsn)
     await database.open()
 
@@ -900,10 +902,10 @@ async def test_a_connection_that_is_breaking_off_is_called_so(postgres_dsn: str)
     await database.close()
 
 
-async def test_a_commit_that_may_have_happened_is_not_tried_again(postgres_dsn: str) -> None:
+async def test_an_uncertain_commit_is_not_tried_again(postgres_dsn: str) -> None:
     database = things(postgres_dsn)
     await database.open()
-    # The server ends the connection in the very commit.
+    # The server ends the connection during the commit.
     await database.write(
         statements(
             "CREATE FUNCTION break_off() RETURNS trigger LANGUAGE plpgsql AS"
@@ -922,7 +924,9 @@ async def test_a_commit_that_may_have_happened_is_not_tried_again(postgres_dsn: 
     await database.close()
 
 
-async def test_what_was_gathered_is_stored_though_its_caller_went_away(postgres_dsn: str) -> None:
+async def test_a_submitted_item_is_stored_though_its_caller_was_cancelled(
+    postgres_dsn: str,
+) -> None:
     database = things(postgres_dsn)
     await database.open()
     inserter = Inserter()
@@ -935,7 +939,7 @@ async def test_what_was_gathered_is_stored_though_its_caller_went_away(postgres_
     await database.close()
 
 
-async def test_close_finishes_what_was_gathered(postgres_dsn: str) -> None:
+async def test_close_finishes_submitted_items(postgres_dsn: str) -> None:
     database = things(postgres_dsn)
     await database.open()
     inserter = Inserter()
@@ -947,7 +951,7 @@ async def test_close_finishes_what_was_gathered(postgres_dsn: str) -> None:
         await database.write_together(inserter.insert, "e")
 
 
-async def test_a_close_that_is_broken_off_leaves_no_connection(postgres_dsn: str) -> None:
+async def test_a_cancelled_close_leaves_no_connection(postgres_dsn: str) -> None:
     database, other = things(postgres_dsn), things(postgres_dsn)
     await database.open()
     await other.open()
@@ -971,7 +975,7 @@ async def test_a_close_that_is_broken_off_leaves_no_connection(postgres_dsn: str
     await other.close()
 
 
-async def test_a_server_that_is_gone_tells_everybody_who_was_gathered(postgres_dsn: str) -> None:
+async def test_all_submitted_items_fail_when_the_server_is_gone(postgres_dsn: str) -> None:
     database = things(postgres_dsn)
     await database.open()
 
@@ -987,7 +991,7 @@ async def test_a_server_that_is_gone_tells_everybody_who_was_gathered(postgres_d
     await database.close()
 
 
-async def test_a_script_that_is_broken_off_leaves_nothing_to_the_next_on_its_connection(
+async def test_a_cancelled_script_leaves_nothing_to_the_next_one_on_its_connection(
     postgres_dsn: str,
 ) -> None:
     database = PostgresDatabase(
@@ -998,7 +1002,7 @@ async def test_a_script_that_is_broken_off_leaves_nothing_to_the_next_on_its_con
     def insert_and_sleep(at: asyncio.Event) -> Script[None]:
         yield from insert("a")
         at.set()
-        # A server that has not begun it yet misses that it was broken off, and ends it.
+        # A server that has not begun the statement ignores the cancellation, and runs it.
         yield Statement("SELECT pg_sleep(1)")
 
     def transaction() -> Script[str]:
@@ -1050,11 +1054,11 @@ async def test_a_statement_that_takes_too_long_is_a_storage_error(postgres_dsn: 
 
 
 @pytest.mark.parametrize("where", ["{tmp}/missing/things.db", "postgresql://127.0.0.1:1/nobody"])
-async def test_a_location_where_nothing_is_is_a_storage_error(tmp_path: Path, where: str) -> None:
+async def test_a_missing_database_is_a_storage_error(tmp_path: Path, where: str) -> None:
     with pytest.raises(StorageError):
         await things(where.format(tmp=tmp_path)).open()
 
 
-def test_the_two_databases_are_what_the_locations_say(tmp_path: Path) -> None:
+def test_the_location_selects_the_database(tmp_path: Path) -> None:
     assert isinstance(things(f"{tmp_path}/things.db"), SqliteDatabase)
     assert isinstance(things("postgresql://localhost/x"), PostgresDatabase)

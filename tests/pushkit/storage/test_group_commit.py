@@ -1,4 +1,4 @@
-"""What is gathered, without a database: who shares a script, who waits, how it ends."""
+"""Group commit without a database: which items share a script, which wait, how they end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.eventually import DEADLINE
 
 @dataclass
 class Store:
-    """Runs scripts that have no statement; holds names, and notes what shared a script."""
+    """Runs scripts without statements; holds names, and records which items shared a script."""
 
     held: set[str] = field(default_factory=set)
     made: list[list[str]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Store:
 
 
 class Asking:
-    """Asks for names, all of one group."""
+    """Submits names, all of one group."""
 
     def __init__(self, store: Store, patience: timedelta = timedelta(seconds=60)) -> None:
         self.store = store
@@ -95,7 +95,7 @@ async def all_of(asking: Asking, names: Sequence[str]) -> list[object]:
     return list(await asyncio.gather(*(asking.run(name) for name in names), return_exceptions=True))
 
 
-async def test_who_comes_first_goes_alone_and_the_others_together(
+async def test_the_first_item_goes_alone_and_the_others_together(
     store: Store, asking: Asking
 ) -> None:
     assert await all_of(asking, "abcd") == list("abcd")
@@ -103,7 +103,7 @@ async def test_who_comes_first_goes_alone_and_the_others_together(
     assert await all_of(asking, "e") == ["e"]
 
 
-async def test_what_comes_behind_the_first_waits_for_it(
+async def test_items_after_the_first_wait_for_it(
     store: Store, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "_FIRST_PAUSE", DEADLINE)
@@ -119,26 +119,28 @@ async def test_what_comes_behind_the_first_waits_for_it(
     assert store.made == [["a"], ["b", "c"]]
 
 
-async def test_an_error_reaches_only_whose_it_is(store: Store, asking: Asking) -> None:
+async def test_an_error_reaches_its_item_alone(store: Store, asking: Asking) -> None:
     found = await all_of(asking, ["a", "b", "raises", "c"])
     assert [str(each) for each in found] == ["a", "b", "raises", "c"]
     assert [type(each) for each in found] == [str, str, PushkitError, str]
     assert store.made[1:] == [["b", "raises", "c"], ["b"], ["raises"], ["c"]]
 
 
-async def test_who_is_refused_makes_nobody_run_again(store: Store, asking: Asking) -> None:
+async def test_a_refused_item_makes_no_other_run_again(store: Store, asking: Asking) -> None:
     found = await all_of(asking, ["refused", "b", "refused", "c"])
     assert [type(each) for each in found] == [PushkitError, str, PushkitError, str]
     assert store.made == [["refused"], ["b", "refused", "c"]]
 
 
-async def test_what_may_have_happened_is_not_done_again(store: Store, asking: Asking) -> None:
+async def test_items_of_an_uncertain_commit_are_not_run_again(store: Store, asking: Asking) -> None:
     found = await all_of(asking, ["a", "b", "uncertain", "c"])
     assert [type(each) for each in found] == [str, *[CommitUncertainError] * 3]
     assert store.made == [["a"], ["b", "uncertain", "c"]]
 
 
-async def test_what_is_held_keeps_nobody_else_waiting(store: Store, asking: Asking) -> None:
+async def test_an_item_that_needs_a_held_row_does_not_delay_others(
+    store: Store, asking: Asking
+) -> None:
     store.held = {"held"}
     waiting = [asking.run(name) for name in ("lead", *["held"] * 10)]
     for n in range(20):
@@ -152,7 +154,7 @@ async def test_what_is_held_keeps_nobody_else_waiting(store: Store, asking: Aski
     assert await asyncio.gather(*waiting) == ["lead", *["held"] * 10]
 
 
-async def test_patience_ends(store: Store) -> None:
+async def test_an_item_is_deferred_no_longer_than_its_patience(store: Store) -> None:
     asking = Asking(store, patience=timedelta(milliseconds=30))
     store.held = {"held"}
     found = await all_of(asking, ["a", "held", "b"])
@@ -160,7 +162,7 @@ async def test_patience_ends(store: Store) -> None:
     await asking.commit.drain()
 
 
-async def test_a_caller_that_goes_away_stops_nothing(store: Store, asking: Asking) -> None:
+async def test_a_cancelled_caller_stops_nothing(store: Store, asking: Asking) -> None:
     callers = [asking.run(name) for name in "abc"]
     await asyncio.sleep(0)
     callers[1].cancel()
@@ -170,7 +172,7 @@ async def test_a_caller_that_goes_away_stops_nothing(store: Store, asking: Askin
 
 
 @pytest.mark.parametrize("steps", range(8))
-async def test_what_is_cancelled_at_the_end_of_a_loop_leaves_nobody_waiting(
+async def test_items_cancelled_at_the_end_of_a_loop_leave_nobody_waiting(
     store: Store, asking: Asking, steps: int
 ) -> None:
     store.held = {"held"}
@@ -187,7 +189,7 @@ async def test_what_is_cancelled_at_the_end_of_a_loop_leaves_nobody_waiting(
     assert not store.tasks
 
 
-def test_what_was_under_way_when_its_loop_ended_is_waited_for_by_nobody(store: Store) -> None:
+def test_drain_does_not_wait_for_items_of_a_closed_loop(store: Store) -> None:
     async def submit() -> GroupCommit:
         commit = GroupCommit(lambda *_: None, most=1, patience=timedelta(1), wait=True)
         commit.submit(store.group, "a")

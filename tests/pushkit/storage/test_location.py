@@ -1,4 +1,4 @@
-"""What a database argument is taken for, and what of it may be shown."""
+"""How the location of a database is read, and which part of it may be shown."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_path_is_a_sqlite_file(path: str) -> None:
         pytest.param("host=db PassWord = '{0}'", "a password", id="words of libpq, spaced"),
     ],
 )
-def test_what_is_neither_is_refused_by_its_scheme_alone(
+def test_another_location_is_refused_by_its_scheme_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -155,7 +155,7 @@ async def test_a_dsn_that_cannot_be_read_is_not_repeated(dsn: str) -> None:
     assert canaries.found_in(written) == set()
 
 
-async def test_a_server_that_has_no_name_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_host_name_is_reported_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 

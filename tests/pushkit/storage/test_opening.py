@@ -1,4 +1,4 @@
-"""How a SQLite file is opened: for what is meant, in time or not at all."""
+"""Opening a SQLite file: for each kind of access, in time or not at all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def names() -> Script[list[str]]:
 
 @contextlib.contextmanager
 def held(path: Path, *, wal: bool) -> Iterator[None]:
-    """Hold the write lock of a file, as another program may."""
+    """Hold the write lock of a file, as another program does."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA journal_mode = {'WAL' if wal else 'DELETE'}")
         connection.execute("CREATE TABLE IF NOT EXISTS others (id INTEGER)")
@@ -83,7 +83,7 @@ async def test_a_busy_file_is_given_up_in_time_and_opened_once_it_is_free(
 
 
 @pytest.mark.parametrize("wal", [False, True], ids=["in any mode", "in ours"])
-async def test_what_starts_waits_for_who_writes_for_long_and_says_so(
+async def test_a_start_waits_for_a_long_writer_and_logs_it(
     path: Path, wal: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = things(path, start_timeout=timedelta(seconds=DEADLINE))
@@ -101,7 +101,7 @@ async def test_what_starts_waits_for_who_writes_for_long_and_says_so(
     await database.close()
 
 
-async def test_a_write_that_waited_in_vain_says_for_whom(path: Path) -> None:
+async def test_a_write_that_waited_in_vain_names_the_cause(path: Path) -> None:
     database = things(path)
     await database.open()
     said = "locked, by another process that writes to it"
@@ -167,7 +167,7 @@ async def test_an_open_that_is_cancelled_leaves_no_thread(path: Path) -> None:
 # --- for what is meant --------------------------------------------------------------------------
 
 
-async def test_what_is_open_for_reading_writes_nothing(path: Path) -> None:
+async def test_a_database_open_for_reading_writes_nothing(path: Path) -> None:
     owner = things(path)
     await owner.open()
     await owner.write(insert("a"))
@@ -183,7 +183,7 @@ async def test_what_is_open_for_reading_writes_nothing(path: Path) -> None:
     await owner.close()
 
 
-async def test_what_is_open_for_writing_reads_and_writes_what_is_there(path: Path) -> None:
+async def test_a_database_open_for_writing_reads_and_writes(path: Path) -> None:
     with pytest.raises(SchemaError, match="no such file"):
         await things(path).open(Access.WRITE)
     assert not (await things(path).schema()).exists

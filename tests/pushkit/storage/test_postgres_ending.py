@@ -1,4 +1,4 @@
-"""What callers hear of a transaction on PostgreSQL that the end of the event loop breaks off."""
+"""Transactions on PostgreSQL that the end of the event loop cancels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.eventually import eventually
 THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY)",))
 
 
-async def test_who_waits_for_a_commit_that_is_broken_off_is_told_of_no_success(
+async def test_a_cancelled_commit_reports_no_success(
     postgres_dsn: str,
 ) -> None:
     written = asyncio.Event()
@@ -42,7 +42,7 @@ async def test_who_waits_for_a_commit_that_is_broken_off_is_told_of_no_success(
     await database.close()
 
 
-async def test_an_open_that_is_broken_off_leaves_no_connection(postgres_dsn: str) -> None:
+async def test_a_cancelled_open_leaves_no_connection(postgres_dsn: str) -> None:
     dsn = f"{postgres_dsn}&application_name=broken_off"
     database = PostgresDatabase(dsn, component="things", migrations=(THINGS,))
     other = await asyncpg.connect(postgres_dsn)
@@ -52,7 +52,7 @@ async def test_an_open_that_is_broken_off_leaves_no_connection(postgres_dsn: str
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'broken_off'"
         )
 
-    gc.disable()  # it closes what nobody knows any more
+    gc.disable()  # it would close lost connections
     try:
         for half_milliseconds in range(60):
             opening = asyncio.create_task(database.open())
@@ -69,10 +69,10 @@ async def test_an_open_that_is_broken_off_leaves_no_connection(postgres_dsn: str
 
 @pytest.mark.parametrize("method", ["read", "write"])
 @pytest.mark.parametrize("broken_off", [["COMMIT"], ["COMMIT", "ROLLBACK"]], ids=["once", "twice"])
-async def test_what_is_cancelled_in_its_commit_leaves_no_transaction(
+async def test_a_script_cancelled_in_its_commit_leaves_no_transaction(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, method: str, broken_off: list[str]
 ) -> None:
-    said: list[dict[str, Any]] = []  # by asyncpg, of a connection that comes back in a transaction
+    said: list[dict[str, Any]] = []  # asyncpg reports connections that come back in a transaction
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
     database = PostgresDatabase(postgres_dsn, component="things", migrations=(THINGS,))
     await database.open()

@@ -95,14 +95,14 @@ Write: TypeAlias = Callable[[SqliteDatabase, Script[Any]], Awaitable[Any]]
     ]
 )
 def write(request: pytest.FixtureRequest) -> Write:
-    """Write by itself, in the writer's thread; or in a group, of a few in the event loop."""
+    """Write a script of its own, in the thread; or an item of a group, in the event loop."""
     way: Write = request.param
     return way
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the write lock, as another process does that is in a transaction."""
+    """Hold the write lock, as another process does during a transaction."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -126,12 +126,12 @@ class Gate:
 # --- one script --------------------------------------------------------------------------------
 
 
-async def test_what_was_written_is_read(database: SqliteDatabase) -> None:
+async def test_written_rows_are_read(database: SqliteDatabase) -> None:
     assert await database.write(insert("a")) == "a"
     assert await database.read(names()) == ["a"]
 
 
-async def test_a_process_that_goes_elsewhere_keeps_its_file(
+async def test_a_process_that_changes_its_directory_keeps_its_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (path.parent / "elsewhere").mkdir()
@@ -180,7 +180,7 @@ async def test_nothing_is_stored_in_a_log_that_was_removed(
     await database.close()
 
 
-async def test_the_log_that_grew_beside_a_reader_shrinks_once_that_has_ended(
+async def test_the_log_shrinks_after_a_long_reader_has_ended(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
@@ -197,14 +197,14 @@ async def test_the_log_that_grew_beside_a_reader_shrinks_once_that_has_ended(
         await database.write(grow())
         grown = log.stat().st_size
         reader.execute("ROLLBACK")
-    await database.write(insert("a"))  # its end takes the log into the file
-    await database.write(insert("b"))  # and this begins it anew
+    await database.write(insert("a"))  # its checkpoint moves the log into the file
+    await database.write(insert("b"))  # and this restarts the log
 
     assert (grown > 8 * 1024 * 1024, log.stat().st_size) == (True, 64 * 1024)
     await database.close()
 
 
-async def test_readers_of_which_always_one_reads_do_not_let_the_log_grow(
+async def test_overlapping_readers_do_not_let_the_log_grow(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
@@ -240,7 +240,7 @@ async def test_readers_of_which_always_one_reads_do_not_let_the_log_grow(
     await database.close()
 
 
-async def test_a_log_that_grows_beside_a_long_reader_is_told_of(
+async def test_a_log_that_grows_beside_a_long_reader_is_logged(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
@@ -260,7 +260,7 @@ async def test_a_log_that_grows_beside_a_long_reader_is_told_of(
     assert "things.db: its -wal has" in record.message
 
 
-async def test_what_was_written_is_there_after_a_restart(path: Path) -> None:
+async def test_written_rows_are_there_after_a_restart(path: Path) -> None:
     first, second = things(path), things(path)
     await first.open()
     await first.write(insert("a"))
@@ -273,7 +273,7 @@ async def test_what_was_written_is_there_after_a_restart(path: Path) -> None:
 @pytest.mark.parametrize(
     "error", [RefusedError("no"), ZeroDivisionError("a bug")], ids=["on purpose", "a bug"]
 )
-async def test_what_a_script_raises_reaches_its_caller_and_nothing_is_stored(
+async def test_an_error_of_a_script_reaches_its_caller_and_nothing_is_stored(
     database: SqliteDatabase, error: Exception, write: Write
 ) -> None:
     with pytest.raises(type(error)) as caught:
@@ -282,7 +282,7 @@ async def test_what_a_script_raises_reaches_its_caller_and_nothing_is_stored(
     assert await database.read(names()) == []
 
 
-async def test_what_the_database_refuses_is_a_storage_error_and_nothing_is_stored(
+async def test_a_refused_statement_is_a_storage_error_and_nothing_is_stored(
     database: SqliteDatabase, write: Write
 ) -> None:
     def twice() -> Script[None]:
@@ -297,7 +297,7 @@ async def test_what_the_database_refuses_is_a_storage_error_and_nothing_is_store
 @pytest.mark.parametrize(
     ("name", "size"), [("\ud800", 1), ("a", 2**63)], ids=["half a surrogate pair", "65 bits"]
 )
-async def test_a_value_that_no_column_holds_is_a_storage_error(
+async def test_a_value_that_cannot_be_stored_is_a_storage_error(
     database: SqliteDatabase, name: str, size: int, write: Write
 ) -> None:
     with pytest.raises(StorageError, match="cannot be stored"):
@@ -312,7 +312,7 @@ async def test_a_reader_cannot_write(database: SqliteDatabase) -> None:
     assert await database.read(names()) == []
 
 
-async def test_a_reader_goes_on_after_a_script_that_fails(database: SqliteDatabase) -> None:
+async def test_a_reader_works_after_a_script_that_fails(database: SqliteDatabase) -> None:
     def fails() -> Script[None]:
         yield Statement("SELECT 1")
         raise RefusedError
@@ -328,7 +328,7 @@ def iter_nonsense() -> Script[None]:
     yield Statement("SELECT nonsense")
 
 
-async def test_what_a_caller_asked_for_is_stored_though_it_went_away(
+async def test_a_script_is_stored_though_its_caller_was_cancelled(
     database: SqliteDatabase,
 ) -> None:
     gate = Gate()
@@ -363,7 +363,7 @@ async def test_writes_that_wait_share_the_next_transaction(
     assert len(await database.read(names())) == 100
 
 
-async def test_a_script_that_fails_takes_nobody_with_it(
+async def test_a_script_that_fails_does_not_affect_others(
     traced: list[str], database: SqliteDatabase
 ) -> None:
     gate = Gate()
@@ -416,7 +416,7 @@ async def test_items_that_wait_side_by_side_share_a_script_and_keep_their_place(
     await gate.reached.wait()
     waiting = [database.write_together(group, item) for item in "abc"]
     between = asyncio.create_task(database.write(alone()))
-    await asyncio.sleep(0)  # it has asked
+    await asyncio.sleep(0)  # it has been submitted
     waiting += [database.write_together(group, item) for item in "de"]
     traced.clear()
     gate.opened.set()
@@ -487,7 +487,9 @@ async def test_a_group_that_fails_is_run_again_item_by_item(database: SqliteData
     assert await database.read(names()) == ["a", "b", "c"]
 
 
-async def test_who_is_refused_in_a_group_makes_nobody_run_again(database: SqliteDatabase) -> None:
+async def test_an_item_refused_in_a_group_makes_no_other_run_again(
+    database: SqliteDatabase,
+) -> None:
     gate = Gate()
     made: list[list[str]] = []
 
@@ -515,7 +517,7 @@ async def test_who_is_refused_in_a_group_makes_nobody_run_again(database: Sqlite
     assert await database.read(names()) == ["a", "b"]
 
 
-async def test_a_group_whose_script_cannot_be_made_fails_for_whoever_asked(
+async def test_a_group_whose_script_cannot_be_made_fails_for_its_items(
     database: SqliteDatabase,
 ) -> None:
     def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
@@ -572,7 +574,7 @@ async def test_a_reader_sees_only_what_is_committed(database: SqliteDatabase) ->
     assert await database.read(names()) == ["a"]
 
 
-async def test_nobody_is_told_done_before_the_commit(
+async def test_no_result_is_set_before_the_commit(
     traced: list[str], database: SqliteDatabase, write: Write
 ) -> None:
     await write(database, insert("a"))
@@ -624,7 +626,7 @@ async def test_a_full_disk_is_a_storage_error_and_nothing_is_stored(
     assert await database.read(names()) == ["c"]
 
 
-async def test_with_a_full_disk_nobody_in_the_batch_is_told_done_for_nothing(
+async def test_with_a_full_disk_no_item_of_the_batch_gets_a_result(
     database: SqliteDatabase,
 ) -> None:
     def fill_up() -> Script[None]:
@@ -642,7 +644,7 @@ async def test_with_a_full_disk_nobody_in_the_batch_is_told_done_for_nothing(
     assert all(isinstance(result, str | StorageError) for result in results)
 
 
-async def test_a_commit_in_which_the_disk_fails_may_have_happened(
+async def test_a_commit_in_which_the_disk_fails_is_uncertain(
     path: Path, database: SqliteDatabase, write: Write
 ) -> None:
     await write(database, insert("a"))
@@ -659,7 +661,7 @@ async def test_a_commit_in_which_the_disk_fails_may_have_happened(
 
 
 @pytest.mark.parametrize("number", [1, 3], ids=["alone", "beside others"])
-async def test_a_commit_that_is_refused_stores_nothing_and_stands_in_nobody_s_way(
+async def test_a_refused_commit_stores_nothing_and_delays_nobody(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     connect = sqlite3.connect
@@ -712,7 +714,7 @@ async def test_a_path_that_cannot_be_opened_is_a_storage_error(tmp_path: Path, n
         await things(tmp_path / name).open()
 
 
-async def test_the_writer_outlives_a_fault_that_nobody_thought_of(
+async def test_the_writer_survives_an_unexpected_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = things(path)
@@ -758,7 +760,7 @@ async def test_open_and_close_may_be_called_twice(path: Path) -> None:
     await database.close()
 
 
-async def test_close_finishes_what_was_submitted(path: Path) -> None:
+async def test_close_finishes_submitted_scripts(path: Path) -> None:
     database = things(path)
     await database.open()
     waiting = [asyncio.create_task(database.write(insert(f"{n:03}"))) for n in range(600)]
@@ -790,7 +792,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     await newer.close()
 
 
-async def test_who_was_left_behind_is_refused_in_a_transaction_of_his_own_too(path: Path) -> None:
+async def test_a_process_that_is_too_old_is_refused_in_its_own_transaction_too(path: Path) -> None:
     older, newer = things(path), things(path, SIZES)
     await older.open()
     await newer.open()

@@ -1,4 +1,4 @@
-"""The locks that say which workers are alive."""
+"""The locks that show which workers are alive."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_lock_that_was_swept_away_before_it_was_held_is_taken_again(
     worker.release("worker")
 
 
-def test_a_worker_is_alive_to_one_who_comes_by_a_symbolic_link(database: Path) -> None:
+def test_a_worker_is_alive_when_seen_through_a_symbolic_link(database: Path) -> None:
     database.touch()
     link = database.parent / "app" / "link.db"
     link.parent.mkdir()
@@ -121,7 +121,7 @@ def test_another_users_worker_is_left_to_its_leases(
     assert locks.dead(["roots", "gone"]) == ["gone"]
 
 
-def test_what_is_no_lock_of_this_database_stays(database: Path) -> None:
+def test_other_files_than_locks_of_this_database_stay(database: Path) -> None:
     other = database.with_name("other.db-worker.lock")
     other.touch()
     WorkerLocks(database).sweep()
