@@ -8,8 +8,10 @@ progress if this process has a slot for it (`CallbackSlots`): no claim is needed
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
@@ -32,7 +34,7 @@ from receiver.limits import Limits
 from receiver.registrations import RegistrationStore, Standings, TaskNotExpectedError
 from receiver.replay.memory import ConflictError, Replay, ReplayMemory, Seen
 from receiver.senders import TaskPolicy
-from receiver.verification import Verified
+from receiver.verification import HandedOut, HandedOutTo, Verified
 
 _KEY: Final = attrgetter("key")
 
@@ -109,31 +111,108 @@ class Acceptance:
         self,
         database: Database,
         replay: ReplayMemory,
-        registrations: RegistrationStore,
         limits: Limits,
         slots: CallbackSlots,
+        # Called with the sender and the task of each stored notification that has a task.
+        announce: Callable[[str, str], None],
     ) -> None:
         self._database = database
         self._replay = replay
-        self._registrations = registrations
+        self._registrations = RegistrationStore()
         self._slots = slots
         self._inbox = Inbox()
         self._capacity = Capacity(
             per_sender=limits.max_backlog_per_sender, in_all=limits.max_backlog
         )
+        self._announce = announce
+        # Whether the memory of ids is outside of the database: `begin` cannot be used then.
+        self.has_to_wait: bool = replay.is_elsewhere
 
-    def submit(self, candidate: Candidate, ended: OnDone[int | None]) -> asyncio.Future[int | None]:
+    async def handed_out(self, asked: HandedOutTo) -> list[HandedOut]:
+        """Return the registrations that step 5 asks for."""
+        script = self._registrations.handed_out(asked.sender.name, asked.secret)
+        return await self._database.read(script)
+
+    def begin(self, verified: Verified, traceparent: str | None, ended: OnDone[int | None]) -> None:
+        """Store a notification; call `ended` with its id, None for a duplicate, or the error.
+
+        Raises:
+            StorageError: The inbox is not open.
+        """
+        candidate = Candidate(verified, _seen(verified), traceparent)
+
+        def done(result: int | BaseException | None) -> None:
+            try:
+                self._dispatch(candidate, result)
+            except Exception as exc:  # noqa: BLE001  # `ended` replies to it
+                result = exc
+            ended(result)
+
+        self._submit(candidate, done)
+
+    async def accept(self, verified: Verified, traceparent: str | None) -> int | None:
+        """Store a notification, awaiting the memory of ids; return its id, None for a duplicate.
+
+        Raises:
+            InboundError: It is refused.
+            StorageError: It could not be stored.
+        """
+        reserved = await self._replay.reserve(_seen(verified))
+        if reserved is None:
+            return None
+        candidate = Candidate(verified, reserved, traceparent)
+        try:
+            # `_dispatch` is called even if the request is cancelled: its callbacks must begin.
+            stored = await self._submit(candidate, functools.partial(self._dispatch, candidate))
+        except Exception:
+            await self._replay.release(reserved)
+            raise
+        await self._replay.commit(reserved)
+        return stored
+
+    def _dispatch(self, candidate: Candidate, result: int | BaseException | None) -> None:
+        """Dispatch a notification that was stored in a slot; give the slot back if it was not."""
+        if isinstance(result, BaseException):
+            self._cancel([candidate])
+            return
+        if result is None or candidate.stored is None:
+            return  # it was stored before
+        notification = candidate.accepted(result)
+        if candidate.lease is not None:
+            self._slots.begin(
+                ClaimedNotification(
+                    stored=notification,
+                    attempts=1,
+                    since=notification.received_at,
+                    broken_off=False,
+                    callbacks={},
+                    leased_at=candidate.lease.taken,
+                )
+            )
+        else:
+            self._slots.keep(notification)
+            if candidate.waits:
+                self._slots.wake()  # one that is not the head of its task waits for the head
+        if notification.task_id is not None:
+            self._announce(notification.sender, notification.task_id)
+
+    # --- in groups -----------------------------------------------------------------------------
+
+    def _submit(
+        self, candidate: Candidate, ended: OnDone[int | None]
+    ) -> asyncio.Future[int | None]:
         """Store one, in a group with other writes; `ended` is called with the result."""
         self._slots.settle()
-        return self._database.write_together(together, GroupItem(self.accept, candidate), ended)
+        item = GroupItem(self._write_group, candidate)
+        return self._database.write_together(together, item, ended)
 
-    def cancel(self, candidates: Sequence[Candidate]) -> None:
+    def _cancel(self, candidates: Sequence[Candidate]) -> None:
         """Give back the slots that were reserved for notifications."""
         self._slots.cancel(each.sender for each in candidates if each.lease is not None)
         for each in candidates:
             each.lease = each.stored = None
 
-    def accept(
+    def _write_group(
         self, candidates: Sequence[Candidate], /, *, wait: bool = True
     ) -> Script[list[int | Deferred | Refused | None]]:
         """Store notifications; return the id of each, None for one that was accepted before.
@@ -142,11 +221,11 @@ class Acceptance:
             wait: Whether to wait for locks on tasks and tokens that other transactions hold; if
                 not, their notifications are deferred.
         """
-        self.cancel(candidates)  # the commit of an earlier run may have failed
+        self._cancel(candidates)  # the commit of an earlier run may have failed
         try:
             return (yield from self._accept(candidates, wait=wait))
         except BaseException:
-            self.cancel(candidates)
+            self._cancel(candidates)
             raise
 
     def _accept(
@@ -301,7 +380,7 @@ class Acceptance:
         if ids:
             yield from queues.write(now)
         else:
-            self.cancel(candidates)
+            self._cancel(candidates)
         return ids
 
 
@@ -316,6 +395,16 @@ def _of_copy(copy: Candidate, first: Candidate) -> int | Deferred | Refused | No
     if copy.seen.body_sha256 != first.seen.body_sha256:
         return Refused(ConflictError("this id was accepted before with another body"))
     return None
+
+
+def _seen(verified: Verified) -> Seen:
+    said = verified.notification
+    return Seen(
+        sender=said.sender,
+        # A sender without ids: repetitions cannot be recognised, so each one is stored.
+        delivery_id=said.delivery_id or f"none_{uuid.uuid4().hex}",
+        body_sha256=said.body_sha256,
+    )
 
 
 def _names(each: Candidate) -> list[str]:

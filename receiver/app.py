@@ -10,8 +10,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pushkit.webhook import Headers
-from receiver.edge import Answer, Edge, read_bounded
-from receiver.intake import BrokenBodyError
+from receiver.answers import Answer
+from receiver.edge import BrokenBodyError, Edge, read_bounded
 from receiver.verification import Head
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pushkit.webhook import Headers
 from pushkit.webui.asgi import mounted_at, refuse_websocket
-from receiver.edge import Answer, Edge, read_bounded
-from receiver.intake import BrokenBodyError
+from receiver.answers import Answer
+from receiver.edge import BrokenBodyError, Edge, read_bounded
 from receiver.verification import Head
 
 if TYPE_CHECKING:

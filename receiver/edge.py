@@ -1,113 +1,116 @@
 """`Edge`: answers every request, without a web framework, given its head and a reader of its body.
 
-aiohttp and ASGI are thin adapters over it, so that both answer alike. Refusals are problem details
-(RFC 9457) with a stable `code`; no request is answered 500.
+aiohttp and ASGI are thin adapters over it, so that both answer alike. For a notification it runs
+`verification.verify` (steps 1 to 6) with keys, database and socket, and submits the result to
+`accepting` (steps 7 to 9). Every request gets an answer, and none is a 500: refusals are problem
+details (RFC 9457) with a stable `code`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
-import json
 import logging
-import math
-import re
-from collections.abc import AsyncGenerator, Callable
-from datetime import timedelta
-from http import HTTPStatus
-from typing import Protocol, TypeAlias
-from urllib.parse import parse_qsl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from pushkit.clock import utc_now
-from pushkit.logs import RepeatedLog
-from pushkit.record import field, record
-from pushkit.scheduling.renewing import Held, Renewing
-from receiver.intake import Intake, ReadBody, Rest, replied
+from pushkit.errors import InboundError, StorageError
+from pushkit.events.listeners import Listeners
+from pushkit.events.receiver import NotificationAccepted, NotificationRepeated
+from pushkit.logs import printable
+from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
+from receiver.accepting import Acceptance
+from receiver.answers import PROBES, Answer, Health, Probes, echo, problem
+from receiver.limits import Limits
 from receiver.peers import Peers, shown
-from receiver.refusals import Verdict, refusal_of
-from receiver.selection import Place
-from receiver.verification import Head
+from receiver.refusals import Refusals, Verdict
+from receiver.selection import KeysOf, Place
+from receiver.service_state import (
+    BodyTimeoutError,
+    IncompleteBodyError,
+    ServiceState,
+    body_too_large,
+)
+from receiver.trust import Trust, keys_of
+from receiver.verification import Facts, Head, Question, Repetition, Verified, WholeBody, verify
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.tracing import TracedSpan, Tracing
 
 _log = logging.getLogger("receiver")
 
-# The first A2A samples send a random name. Anything a browser could read as markup is refused.
-_VALIDATION_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
-_TEXT = (
-    ("Content-Type", "text/plain; charset=utf-8"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Cache-Control", "no-store"),
-)
+_DUPLICATE = Verdict(status=200, code="duplicate")
+_THANKS = {status: Answer(status=status) for status in (200, 202)}
 _HOW_TO_START = (
     "the receiver is not started: lifespan=receiver.lifespan, or `async with receiver`,"
     " in the application that it is mounted in"
 )
 _READS = ("GET", "HEAD")
-_LIVENESS, _READINESS = "/healthz", "/readyz"
-_READINESS_HOLDS = timedelta(seconds=1)
 _SHOWN_PATHS = 5
 
-
-@record(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The response to one request.
-
-    Attributes:
-        status: The HTTP status.
-        headers: The header fields, without `Content-Length` and those of the connection.
-        body: The body.
-        close: Whether the connection ends after it: the rest of the request was not read.
-    """
-
-    status: int
-    headers: tuple[tuple[str, str], ...] = ()
-    body: bytes = field(default=b"", repr=False)
-    close: bool = False
-
-
+T = TypeVar("T")
+ReadBody: TypeAlias = Callable[[int], Awaitable[bytes | None]]
+"""Reads a body of at most so many bytes; None if it is longer. May raise `BrokenBodyError`."""
 Reply: TypeAlias = Callable[[Answer], None]
+Rest: TypeAlias = Coroutine[Any, Any, None]
 Begin: TypeAlias = Callable[[Head, ReadBody, Reply], Rest | None]
 """`Edge.begin`, or a substitute."""
+Steps: TypeAlias = Generator[Question, Any, Verified | Repetition]
 
-_THANKS = {status: Answer(status=status) for status in (200, 202)}
+
+class BrokenBodyError(Exception):
+    """The peer disconnected within the body, or its framing is broken. Raised by an adapter."""
 
 
-class Health(Protocol):
-    """The health of a receiver, for its probes."""
+class _Asked(NamedTuple):
+    """A notification that is being verified."""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether notifications can be accepted."""
-        ...
-
-    async def unready(self) -> dict[str, str]:
-        """Return the failing parts without which nothing can be served, each with its reason."""
-        ...
-
-    def degraded(self) -> dict[str, str]:
-        """Return the parts that fail for some senders or callbacks, each with its reason."""
-        ...
+    head: Head
+    peer: str
+    reply: Callable[[Verdict], None]
+    now: datetime
+    facts: Facts  # what is proven so far
 
 
 class Edge:
-    """Answers requests: notifications, probes, and all others.
-
-    Args:
-        validation_echo: Whether `GET ?validationToken=` is answered with the token.
-    """
+    """Answers requests: notifications, probes, and all others."""
 
     def __init__(
-        self, intake: Intake, health: Health, *, peers: Peers, validation_echo: bool
+        self,
+        # The trusted senders and their keys. May be replaced at any time: each request is verified
+        # against the trust that was in force when it arrived.
+        trust: Trust,
+        acceptance: Acceptance,
+        *,
+        peers: Peers,
+        health: Health,
+        validation_echo: bool,  # whether `GET ?validationToken=` is answered with the token
+        limits: Limits,
+        clock: Callable[[], datetime],
+        events: Listeners,
+        ids_kept: timedelta,  # how long ids are remembered in the database
+        tracing: Tracing | None = None,
     ) -> None:
+        self.trust = trust
         self.peers = peers
-        self._intake = intake
+        self.limits = limits
+        self.refusals: Refusals = Refusals(events, clock)
+        self._acceptance = acceptance
         self._health = health
+        self._probes = Probes(health)
         self._validation_echo = validation_echo
-        self._log = RepeatedLog(_log)
-        self._readiness = Renewing(self._look, clock=utc_now)
+        self._clock = clock
+        self._events = events
+        self._service = ServiceState(limits, clock, ids_kept=ids_kept)
+        self._tracing = tracing
+
+    # --- any request ---------------------------------------------------------------------------
 
     def knows(self, path: str) -> bool:
         """Return whether a sender posts to this path."""
-        return path in self._intake.trust.places
+        return path in self.trust.places
 
     async def answer(self, head: Head, read: ReadBody) -> Answer:
         """Answer one request.
@@ -129,19 +132,18 @@ class Edge:
                 peer = shown(head.socket_peer)
             else:
                 peer = self.peers.of(head.socket_peer, head.headers)
-            place = self._intake.trust.places.get(head.path)
+            place = self.trust.places.get(head.path)
             # Probes are never rate-limited: a flood must not make an orchestrator restart us.
-            if head.method in _READS and head.path in (_LIVENESS, _READINESS):
+            if head.method in _READS and head.path in PROBES:
                 rest = self._probe(head.path, reply)
             elif place is None or head.method != "POST":
                 reply(self._neither(head, place, peer))
                 return None
             elif not self._health.is_open:
-                fault = self._intake.refusals.fault
-                reply(problem(fault("not_started", _HOW_TO_START, peer=peer)))
+                reply(problem(self.refusals.fault("not_started", _HOW_TO_START, peer=peer)))
                 return None
             else:
-                rest = self._intake.begin(
+                rest = self._begin(
                     head,
                     place,
                     read,
@@ -160,75 +162,223 @@ class Edge:
             reply(self._fault(head, exc))
 
     def _fault(self, head: Head, error: Exception) -> Answer:
-        return problem(self._intake.refusals.fault("internal", peer=head.socket_peer, error=error))
+        return problem(self.refusals.fault("internal", peer=head.socket_peer, error=error))
 
     async def _probe(self, path: str, reply: Reply) -> None:
-        alive = _state(200, "alive") if path == _LIVENESS else await self._readiness.get()
-        reply(alive or _state(503, "not ready"))
-
-    async def _look(self, _held: Held[Answer] | None) -> Held[Answer]:
-        """Return the answer to a readiness probe, to be used for a second."""
-        since = utc_now()
-        unready, degraded = await self._health.unready(), self._health.degraded()
-        for parts, says in ((unready, "not ready: %s"), (degraded, "degraded: %s")):
-            if parts:
-                reasons = "; ".join(parts.values())
-                self._log.say((says, *parts), logging.WARNING, says, reasons)
-        # The answer names the parts alone; the log also says whose keys are missing.
-        more = {"degraded": sorted(degraded)} if degraded else {}
-        if unready:
-            answer = _state(503, "not ready", failed=sorted(unready), **more)
-        else:
-            answer = _state(200, "ready", **more)
-        until = utc_now() + _READINESS_HOLDS
-        return Held(value=answer, since=since, fresh_until=until, good_until=until)
+        reply(await self._probes.answer(path))
 
     def _neither(self, head: Head, place: Place | None, peer: str) -> Answer:
         """Answer a request that is neither a notification nor a probe."""
-        limited = self._intake.count_peer(peer)
-        if limited is not None:
-            return problem(limited)
+        try:
+            self._service.count_peer(peer, self._clock())
+        except InboundError as exc:
+            return problem(self.refusals.verdict(exc, peer=peer))
         if head.method in _READS and place is not None and self._validation_echo:
-            return _echo(head.target)
+            return echo(head.target)
         verdict = Verdict.of("not_found" if place is None else "method_not_allowed")
         reason = "expected POST"
         if place is None:
-            paths = [each.path for each in self._intake.trust.places.values()]
+            paths = [each.path for each in self.trust.places.values()]
             expected = " or ".join(paths[:_SHOWN_PATHS]) + (" …" if paths[_SHOWN_PATHS:] else "")
             reason = f"no sender posts to {head.path[:200]!a}, expected {expected}"
-        self._intake.refusals.note(verdict, peer=peer, reason=reason)
+        self.refusals.note(verdict, peer=peer, reason=reason)
         return problem(verdict, allow=None if place is None else "POST")
 
+    # --- notifications -------------------------------------------------------------------------
 
-@functools.lru_cache(maxsize=256)
-def problem(verdict: Verdict, *, allow: str | None = None) -> Answer:
-    """Return the problem details of a refusal; they tell an outsider no more than its code."""
-    status, code, retry_after, _ = verdict
-    headers = [("Content-Type", "application/problem+json")]
-    if retry_after is not None:
-        headers.append(("Retry-After", str(math.ceil(retry_after.total_seconds()))))
-    if allow is not None:
-        headers.append(("Allow", allow))
-    title = HTTPStatus(status).phrase
-    document = {"type": "about:blank", "title": title, "status": status, "code": code}
-    body = json.dumps(document).encode()
-    closes = refusal_of(code).closes
-    return Answer(status=status, headers=tuple(headers), body=body, close=closes)
+    async def receive(self, head: Head, place: Place, read: ReadBody, *, peer: str) -> Verdict:
+        """Verify and store one notification.
+
+        Args:
+            place: Its path, as the trust in force when it arrived has it.
+            read: Reads its body; called only once the head is proven.
+            peer: The address that it came from.
+        """
+        return await replied(functools.partial(self._begin, head, place, read, peer=peer))
+
+    def _begin(
+        self,
+        head: Head,
+        place: Place,
+        read: ReadBody,
+        reply: Callable[[Verdict], None],
+        *,
+        peer: str,
+    ) -> Rest | None:
+        """Verify and store one notification; call `reply` with the verdict, now or later.
+
+        Returns:
+            A coroutine to run in a task, where a step has to wait for keys, for tokens in the
+            database, for the body, or for a memory of ids outside of it; None if there is none.
+        """
+        service, now = self._service, self._clock()
+        facts: Facts = {}
+        asked = _Asked(head, peer, reply, now, facts)
+        try:
+            service.count_peer(peer, now)  # 1
+            steps = verify(head, place, now=now, service=service, facts=facts)
+            question = next(steps)
+        except StopIteration as done:
+            found: Verified | Repetition = done.value
+        except InboundError as exc:
+            self._refuse(asked, exc)
+            return None
+        else:
+            return self._go_on(asked, steps, question, read)
+        # Outside of the try: the traceback of a fault would show what was found, with its body.
+        return self._proven(asked, found)
+
+    async def _go_on(self, asked: _Asked, steps: Steps, question: Question, read: ReadBody) -> None:
+        """Do the remaining steps, and wait where one has to."""
+        try:
+            while True:
+                question = steps.send(await self._find(question, read))
+        except StopIteration as done:
+            found: Verified | Repetition = done.value
+        except StorageError as exc:
+            self._fail(asked, exc)
+            return
+        except InboundError as exc:
+            self._refuse(asked, exc)
+            return
+        rest = self._proven(asked, found)  # outside of the try, as above
+        if rest is not None:
+            await rest
+
+    async def _find(self, question: Question, read: ReadBody) -> object:
+        """Fetch or read what `verify` asks for: it asks only for what is not in memory."""
+        if isinstance(question, KeysOf):
+            return await keys_of(question)
+        if isinstance(question, WholeBody):
+            return await self._body(question, read)
+        found = await self._acceptance.handed_out(question)
+        if found:
+            self._service.remember_handed_out(question, found)
+        return found
+
+    async def _body(self, asked: WholeBody, read: ReadBody) -> bytes:
+        seconds = self.limits.request_timeout.total_seconds()
+        try:
+            async with asyncio.timeout(seconds):
+                body = await read(asked.limit)
+        except TimeoutError as exc:
+            raise BodyTimeoutError(f"not whole within {seconds:g} s") from exc
+        except BrokenBodyError as exc:
+            raise IncompleteBodyError("the peer disconnected, or its framing is broken") from exc
+        if body is None:
+            raise body_too_large("more", asked.limit, asked.sender)
+        return body
+
+    def _proven(self, asked: _Asked, found: Verified | Repetition) -> Rest | None:
+        """Do steps 7 to 9, and reply."""
+        if isinstance(found, Repetition):
+            self._end(asked, _DUPLICATE, found)
+            return None
+        if self._tracing is not None:
+            return self._traced(asked, found)
+        traceparent = _traceparent_of(asked.head)
+        if self._acceptance.has_to_wait:
+            return self._accept(asked, found, traceparent)
+        try:
+            self._acceptance.begin(
+                found, traceparent, functools.partial(self._accepted, asked, found)
+            )
+        except StorageError as exc:
+            self._fail(asked, exc)
+        return None
+
+    async def _traced(self, asked: _Asked, verified: Verified) -> None:
+        """Store a notification within a span of the trace that its sender states."""
+        said = verified.notification
+        assert self._tracing is not None  # noqa: S101  # else `_proven` does not call this
+        with self._tracing.accepting(
+            _traceparent_of(asked.head),
+            sender=said.sender,
+            task=said.task_id,
+            delivery_id=said.delivery_id,
+        ) as span:
+            asked = asked._replace(reply=_noting(span, asked.reply))
+            await self._accept(asked, verified, span.traceparent)
+
+    async def _accept(self, asked: _Asked, verified: Verified, traceparent: str | None) -> None:
+        """Store a notification and reply, awaiting the memory of ids."""
+        result: int | BaseException | None
+        try:
+            result = await self._acceptance.accept(verified, traceparent)
+        except Exception as exc:  # noqa: BLE001  # `_accepted` replies to it
+            result = exc
+        self._accepted(asked, verified, result)
+
+    def _accepted(
+        self, asked: _Asked, verified: Verified, result: int | BaseException | None
+    ) -> None:
+        """Reply to a notification: with its id, None for a duplicate, or the error."""
+        try:
+            if isinstance(result, InboundError):
+                self._refuse(asked, result)
+            elif isinstance(result, BaseException):
+                self._fail(asked, result)
+            elif result is None:
+                self._end(asked, _DUPLICATE, verified)
+            else:
+                self._service.remember_accepted(verified, asked.now)
+                verdict = Verdict(status=202, code="accepted", notification_id=result)
+                self._end(asked, verdict, verified)
+        except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
+            self._fail(asked, exc)
+
+    # --- replies -------------------------------------------------------------------------------
+
+    def _refuse(self, asked: _Asked, error: InboundError) -> None:
+        proven = _within_trace(asked.facts, asked.head)
+        asked.reply(self.refusals.verdict(error, peer=asked.peer, proven=proven))
+
+    def _fail(self, asked: _Asked, error: BaseException) -> None:
+        """Answer a fault of our own."""
+        code = "storage" if isinstance(error, StorageError) else "internal"
+        proven = _within_trace(asked.facts, asked.head)
+        asked.reply(self.refusals.fault(code, peer=asked.peer, error=error, proven=proven))
+
+    def _end(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> None:
+        """Report a notification that was accepted, now or before, and reply."""
+        self._report(asked, verdict, found)
+        asked.reply(verdict)
+
+    def _report(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> None:
+        is_new = verdict.notification_id is not None
+        kind = NotificationAccepted if is_new else NotificationRepeated
+        emits, logs = self._events.wants(kind.usual_level), _log.isEnabledFor(logging.INFO)
+        if not (emits or logs):
+            return
+        trace_id = trace_id_of(_traceparent_of(asked.head))
+        if isinstance(found, Verified):
+            found = found.repeated()
+        if emits:
+            self._events.emit(
+                kind(
+                    at=self._clock(),
+                    sender=found.sender.name,
+                    task_id=found.task_id,
+                    delivery_id=found.delivery_id,
+                    trace_id=trace_id,
+                )
+            )
+        if logs:
+            _log_accepted(verdict, found, trace_id)
 
 
-def _state(status: int, state: str, **more: list[str]) -> Answer:
-    headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
-    document = {"status": state, **more}
-    return Answer(status=status, headers=headers, body=json.dumps(document).encode())
+async def replied(begin: Callable[[Callable[[T], None]], Rest | None]) -> T:
+    """Call `begin` with a callback, run the rest that it returns, and return the reply."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
+    def reply(found: T) -> None:
+        if not answer.done():  # the caller may have been cancelled
+            answer.set_result(found)
 
-def _echo(target: str) -> Answer:
-    """Answer the ownership check of the first A2A samples (wire profile §5)."""
-    query = parse_qsl(target.partition("?")[2], keep_blank_values=True)
-    tokens = [value for name, value in query if name == "validationToken"]
-    if len(tokens) != 1 or not _VALIDATION_TOKEN.fullmatch(tokens[0]):
-        return problem(Verdict.of("invalid_validation_token"))
-    return Answer(status=200, headers=_TEXT, body=tokens[0].encode("ascii"))
+    rest = begin(reply)
+    if rest is not None:
+        await rest
+    return await answer
 
 
 async def read_bounded(chunks: AsyncGenerator[bytes, None], limit: int) -> bytes | None:
@@ -240,3 +390,50 @@ async def read_bounded(chunks: AsyncGenerator[bytes, None], limit: int) -> bytes
             if len(body) > limit:
                 return None
     return bytes(body)
+
+
+def _noting(span: TracedSpan, reply: Callable[[Verdict], None]) -> Callable[[Verdict], None]:
+    """Return a callback that notes the verdict in a span, and replies."""
+
+    def note(verdict: Verdict) -> None:
+        span.note(code=verdict.code)
+        reply(verdict)
+
+    return note
+
+
+def _traceparent_of(head: Head) -> str | None:
+    values = head.headers.values().get(TRACEPARENT)
+    return read_traceparent(values) if values else None
+
+
+def _within_trace(facts: Facts, head: Head) -> Facts:
+    """Return the facts with the trace id; a stranger's trace is not believed."""
+    trace_id = trace_id_of(_traceparent_of(head)) if facts else None
+    return facts | {"trace_id": trace_id} if trace_id else facts
+
+
+def _log_accepted(verdict: Verdict, found: Repetition, trace_id: str | None) -> None:
+    profile = found.sender.profile.value
+    _log.info(
+        "%s sender=%s profile=%s task=%s id=%s seq=%s kind=%s%s",
+        verdict.code,
+        found.sender.name,
+        profile,
+        printable(found.task_id),
+        printable(found.delivery_id),
+        found.seq,
+        found.kind.value,
+        f" trace_id={trace_id}" if trace_id else "",
+        extra={
+            "status": verdict.status,
+            "code": verdict.code,
+            "sender": found.sender.name,
+            "profile": profile,
+            "task": found.task_id,
+            "delivery_id": found.delivery_id,
+            "seq": found.seq,
+            "kind": found.kind.value,
+            **({"trace_id": trace_id} if trace_id else {}),
+        },
+    )

@@ -24,6 +24,7 @@ from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.migrations import Access
 from pushkit.version import __version__
 from pushkit.webhook import WebhookRequest
+from receiver.accepting import Acceptance
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher, callback_retry
 from receiver.callbacks.registry import CallbackDecorators, CallbackRegistry, Wanted
@@ -32,7 +33,6 @@ from receiver.edge import Edge
 from receiver.expectation import Expectation, hand_out
 from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
-from receiver.intake import Intake
 from receiver.limits import Limits
 from receiver.peers import ForwardedHeader, Peers
 from receiver.refusals import Verdict
@@ -157,18 +157,6 @@ class Receiver(CallbackDecorators):
             clock=clock,
         )
         self._arrivals = Arrivals(self._database)
-        self.intake: Intake = Intake(
-            trust,
-            self._database,
-            memory,
-            limits=limits or Limits(),
-            clock=clock,
-            slots=self.dispatcher,
-            accepted=self._arrivals.announce,
-            events=self.events,
-            ids_kept=retention.ids,
-            tracing=tracing,
-        )
         self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.let_wait)
         self._registrations = RegistrationStore(retention.ids)
         self._expected_for = retention.expected
@@ -178,17 +166,27 @@ class Receiver(CallbackDecorators):
             database=self._database,
             replay=memory,
             transport=self._transport,
-            intake=self.intake,
+            trust=lambda: self.trust,
             dispatcher=self.dispatcher,
             arrivals=self._arrivals,
             housekeeper=Housekeeper("inbox", lambda: self.inbox.retain(retention), log=_log),
             drain=drain,
         )
+        limits = limits or Limits()
+        acceptance = Acceptance(
+            self._database, memory, limits, self.dispatcher, self._arrivals.announce
+        )
         self.edge: Edge = Edge(
-            self.intake,
-            self._runtime,
+            trust,
+            acceptance,
             peers=Peers(trusted_proxies, forwarded_header),
+            health=self._runtime,
             validation_echo=validation_echo,
+            limits=limits,
+            clock=clock,
+            events=self.events,
+            ids_kept=retention.ids,
+            tracing=tracing,
         )
         self._is_ending = False
         self._closing: asyncio.Task[None] | None = None
@@ -199,7 +197,7 @@ class Receiver(CallbackDecorators):
     @property
     def trust(self) -> Trust:
         """The trusted senders that are currently in force."""
-        return self.intake.trust
+        return self.edge.trust
 
     @property
     def senders(self) -> dict[str, TrustedSender]:
@@ -338,7 +336,7 @@ class Receiver(CallbackDecorators):
         async def read(_limit: int) -> bytes:
             return request.body
 
-        return await self.intake.take(head, self.trust.at(path), read, peer=peer)
+        return await self.edge.receive(head, self.trust.at(path), read, peer=peer)
 
     @property
     def metrics(self) -> ReceiverMetrics:
@@ -410,7 +408,7 @@ class Receiver(CallbackDecorators):
         before = self.trust
         trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
         warn_of_weak_trust(senders)
-        self.intake.trust = trust
+        self.edge.trust = trust
         trust.load()
         await before.close(but=trust)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -18,9 +19,8 @@ from pushkit.storage.migrations import Access
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
 from receiver.inbox.store import Inbox
-from receiver.intake import Intake
 from receiver.replay.memory import ReplayMemory
-from receiver.trust import warn_of_weak_trust
+from receiver.trust import Trust, warn_of_weak_trust
 
 if TYPE_CHECKING:
     from receiver.forwards import Forward
@@ -50,7 +50,7 @@ class Runtime:
     database: Database  # the inbox and the expected tasks
     replay: ReplayMemory  # the memory of ids
     transport: Transport  # fetches JWK Sets
-    intake: Intake  # has the trust, which may be replaced at any time
+    trust: Callable[[], Trust]  # returns the current one: it may be replaced at any time
     dispatcher: Dispatcher  # calls back
     arrivals: Arrivals  # wakes the callers of `wait` and `updates`
     housekeeper: Housekeeper  # deletes rows whose retention is over
@@ -107,8 +107,8 @@ class Runtime:
         except StorageError as exc:  # callbacks do not need it
             _log.error("%s: notifications are answered 503 until it is back", exc)
         self.dispatcher.registry.freeze()
-        warn_of_weak_trust(self.intake.trust.senders())
-        self.intake.trust.load()
+        warn_of_weak_trust(self.trust().senders())
+        self.trust().load()
         if allowed := self.transport.policy.allow:
             _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
         self._background = [
@@ -138,7 +138,7 @@ class Runtime:
         await self.dispatcher.retire()
         self.dispatcher.registry.thaw()
         await self.replay.close()
-        await self.intake.trust.close()
+        await self.trust().close()
         await self.transport.close()
         async with self._opening.here:
             self.is_open, self._is_closed = False, True  # another task may have opened it meanwhile
@@ -182,7 +182,7 @@ class Runtime:
 
     def faults_of_some(self) -> dict[tuple[str, str], str]:
         """Return the same one by one, by the part and the name of its sender or callback."""
-        missing = sorted(self.intake.trust.missing().items())
+        missing = sorted(self.trust().missing().items())
         hanging = sorted(self.dispatcher.hanging.items())
         return {
             **{("keys", name): f"keys of sender {name}: {reason}" for name, reason in missing},

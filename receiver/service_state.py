@@ -159,9 +159,11 @@ class ServiceState:
         at, repetition = found
         return repetition if timedelta(0) <= now - at < self._recent_for else None
 
-    def remember_accepted(self, key: tuple[str, str], verified: Verified, now: datetime) -> None:
-        """Cache a notification that was stored, by its sender and id."""
-        _put(self._recent, key, (now, verified.repeated()))
+    def remember_accepted(self, verified: Verified, now: datetime) -> None:
+        """Cache a notification that was stored, by its sender and id, if it has one."""
+        said = verified.notification
+        if said.delivery_id is not None:
+            _put(self._recent, (said.sender, said.delivery_id), (now, verified.repeated()))
 
 
 class RateLimiter:

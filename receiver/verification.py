@@ -17,7 +17,7 @@
 
 The body of an unproven request is never read. `verify` below does steps 1 to 6 without I/O: it is a
 generator that yields a question for each input it lacks (keys, registered tokens, the body), so
-that the service (`receiver.intake`) and `verify_notification`, for applications with a store of
+that the service (`receiver.edge`) and `verify_notification`, for applications with a store of
 their own, run the same code. Steps 7 to 9 are `receiver.accepting`, step 10 is
 `receiver.callbacks`. Every refusal has its row in `receiver.refusals`.
 """

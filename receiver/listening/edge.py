@@ -13,8 +13,8 @@ from datetime import datetime
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.webhook import WebhookRequest
-from receiver.edge import Answer, Edge, Reply
-from receiver.intake import BrokenBodyError, ReadBody, Rest, replied
+from receiver.answers import Answer
+from receiver.edge import BrokenBodyError, ReadBody, Reply, Rest, replied
 from receiver.listening.steps import Step, steps_of
 from receiver.listening.trusting import Trusting
 from receiver.receiver import Receiver
@@ -44,7 +44,7 @@ class Arrival:
         return self.code == "accepted"
 
 
-class ListeningEdge(Edge):
+class ListeningEdge:
     """Answers as the receiver does, and shows each request."""
 
     def __init__(
@@ -56,8 +56,6 @@ class ListeningEdge(Edge):
         # Called with each arrival, before it is answered.
         show: Callable[[Arrival], Awaitable[None]],
     ) -> None:
-        peers = receiver.edge.peers
-        super().__init__(receiver.intake, receiver, peers=peers, validation_echo=True)
         self._listened_to = receiver
         self._trusting = trusting
         self._token = token
@@ -67,7 +65,7 @@ class ListeningEdge(Edge):
     def begin(self, head: Head, read: ReadBody, reply: Reply) -> Rest | None:
         """Answer one request as the receiver does, and show it."""
         if head.method != "POST":
-            return super().begin(head, read, reply)
+            return self._listened_to.edge.begin(head, read, reply)
         return self._listen(head, read, reply)
 
     async def _listen(self, head: Head, read: ReadBody, reply: Reply) -> None:
@@ -85,7 +83,7 @@ class ListeningEdge(Edge):
                 raise broken
             return whole
 
-        answer = await replied(functools.partial(super().begin, seen, again))
+        answer = await replied(functools.partial(self._listened_to.edge.begin, seen, again))
         code = _code_of(answer)
         await self._show(
             Arrival(
@@ -120,7 +118,7 @@ class ListeningEdge(Edge):
 
     async def _whole(self, read: ReadBody) -> tuple[bytes | None, Exception | None]:
         """Return the body, or None and an error if it is incomplete; None if it is too long."""
-        limits = self._listened_to.intake.limits
+        limits = self._listened_to.edge.limits
         try:
             async with asyncio.timeout(limits.request_timeout.total_seconds()):
                 return await read(_MAX_BODY_BYTES), None

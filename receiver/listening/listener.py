@@ -58,7 +58,11 @@ async def listening(
     jwks = options.source.jwks
     allow = DestinationPolicy.naming(jwks).allow if jwks and options.source.is_url else ()
     receiver = Receiver(
-        url=options.url, senders=trusting.senders(), database=state / "inbox.db", allow=allow
+        url=options.url,
+        senders=trusting.senders(),
+        database=state / "inbox.db",
+        allow=allow,
+        validation_echo=True,
     )
     trusting.watch(receiver)
     output = _Output(options, receiver)
@@ -66,8 +70,8 @@ async def listening(
     server = HttpServer(
         edge.begin,
         limits=ConnectionLimits(),
-        is_proxy=edge.peers.is_proxy,
-        max_head_bytes=receiver.intake.limits.max_header_bytes,
+        is_proxy=receiver.edge.peers.is_proxy,
+        max_head_bytes=receiver.edge.limits.max_header_bytes,
     )
     async with _quiet(), receiver, output:
         accepting = await asyncio.get_running_loop().create_server(server, sock=listener)

@@ -1,4 +1,4 @@
-"""One connection of the service: one request at a time, and a deadline for each step of the peer.
+"""A connection of the service: one request at a time, with a deadline for each step of the peer.
 
 A head has a deadline and a largest size; the wait for the next request and the reading of an answer
 have deadlines, too. The socket is not read while enough bytes wait to be processed.
@@ -11,7 +11,8 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from email.utils import formatdate
 from http import HTTPStatus
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 from pushkit.errors import InboundError
-from receiver.edge import Answer, problem
-from receiver.intake import BrokenBodyError
+from receiver.answers import Answer, problem
+from receiver.edge import BrokenBodyError
+from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
 from receiver.refusals import Verdict
 from receiver.serving.http1 import Messages, RequestHead
@@ -314,6 +316,66 @@ class HttpConnection(asyncio.Protocol):
         self._is_last = True
         if self._wire is not None:
             self._wire.close()
+
+
+class Connections:
+    """The open connections. At the limit, the one idle for longest is closed for a new one.
+
+    Args:
+        limits: How many there may be.
+        is_proxy: Returns whether an address is a trusted proxy's.
+    """
+
+    def __init__(self, limits: ConnectionLimits, is_proxy: Callable[[str], bool]) -> None:
+        self._limits = limits
+        self._is_proxy = is_proxy
+        # Ordered by when they were opened, or last answered.
+        self._open: OrderedDict[HttpConnection, str] = OrderedDict()
+        self._per_peer: Counter[str] = Counter()
+        self._ended = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[HttpConnection]:
+        return iter(list(self._open))
+
+    async def until_none(self) -> None:
+        """Wait until none is open."""
+        while self._open:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def add(self, connection: HttpConnection, peer: str) -> str | None:
+        """Count a new connection; return the reason if it is refused."""
+        key = rate_key(peer)
+        limit = self._limits.max_connections_per_peer
+        if self._per_peer[key] >= limit and not self._is_proxy(peer):
+            return f"more than {limit} connections of one address"
+        if len(self._open) >= self._limits.max_connections:
+            oldest = next((other for other in self._open if not other.busy), None)
+            if oldest is None:
+                return f"{len(self._open)} connections, each with a request in progress"
+            self.forget(oldest)
+            oldest.evict()
+        self._open[connection] = key
+        self._per_peer[key] += 1
+        return None
+
+    def used(self, connection: HttpConnection) -> None:
+        """Note that a connection was answered: it is now the last to be closed for a new one."""
+        if connection in self._open:
+            self._open.move_to_end(connection)
+
+    def forget(self, connection: HttpConnection) -> None:
+        """Stop counting a connection."""
+        key = self._open.pop(connection, None)
+        if key is None:
+            return
+        self._ended.set()
+        self._per_peer[key] -= 1
+        if not self._per_peer[key]:
+            del self._per_peer[key]
 
 
 def _head_of(head: RequestHead, messages: Messages, peer: str) -> Head:

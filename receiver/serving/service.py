@@ -70,8 +70,8 @@ class _Sockets:
     webhook: Sequence[socket.socket]
     ops: Sequence[socket.socket] = ()  # metrics and probes
     pages: Sequence[socket.socket] = ()  # the dashboard
-    heard: socket.socket | None = None  # where the process with the dashboard receives events
-    told: socket.socket | None = None  # where all others send them
+    events_in: socket.socket | None = None  # where the process with the dashboard receives events
+    events_out: socket.socket | None = None  # where all others send them
 
 
 def run_service(options: ServiceOptions) -> int:
@@ -97,10 +97,10 @@ def run_service(options: ServiceOptions) -> int:
         _run(receiver, settings, sockets, tls)
         return 0
     if pages_at:
-        from receiver.serving.heard_together import one_line
+        from receiver.serving.shared_events import event_sockets
 
-        heard, told = one_line()
-        sockets = replace(sockets, heard=heard, told=told)
+        events_in, events_out = event_sockets()
+        sockets = replace(sockets, events_in=events_in, events_out=events_out)
     # Faults of the inbox are reported once, before there are processes.
     asyncio.run(_try(receiver))
     service = Supervisor(
@@ -241,16 +241,20 @@ async def _looked_at(
     from pushkit.webui.serving import audit_to, serving
     from receiver.dashboard.app import dashboard_of
     from receiver.dashboard.memory import Memory
-    from receiver.serving.heard_together import hearing, telling
+    from receiver.serving.shared_events import receiving, sending
 
-    if sockets.told is not None and not is_first_process():
-        receiver.events.add(telling(sockets.told))
+    if sockets.events_out is not None and not is_first_process():
+        receiver.events.add(sending(sockets.events_out))
         yield
         return
     audit_to(settings.dashboard.build(settings.folder).audit_log)
     memory = Memory(utc_now)
     site = dashboard_of(receiver, access=access, memory=memory)
-    others = hearing(sockets.heard, memory.record) if sockets.heard else contextlib.nullcontext()
+    others = (
+        receiving(sockets.events_in, memory.record)
+        if sockets.events_in
+        else contextlib.nullcontext()
+    )
     with others:
         async with serving(site, sockets.pages):
             yield
@@ -268,9 +272,9 @@ async def _server(
         receiver.edge.begin,
         limits=settings.connection_limits,
         is_proxy=receiver.edge.peers.is_proxy,
-        max_head_bytes=receiver.intake.limits.max_header_bytes,
+        max_head_bytes=receiver.edge.limits.max_header_bytes,
         tls=tls.context if tls else None,
-        refusals=receiver.intake.refusals,
+        refusals=receiver.edge.refusals,
     )
     loop = asyncio.get_running_loop()
     accepting = [

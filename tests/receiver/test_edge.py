@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from receiver import Limits, RateLimit
-from receiver.edge import _READINESS_HOLDS
+from receiver.answers import _READINESS_HOLDS
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import WorldFactory
@@ -52,7 +52,7 @@ async def test_what_readiness_found_holds_for_a_while(
     holds: float,
     status: int,
 ) -> None:
-    monkeypatch.setattr("receiver.edge._READINESS_HOLDS", timedelta(seconds=holds))
+    monkeypatch.setattr("receiver.answers._READINESS_HOLDS", timedelta(seconds=holds))
     world = make_world()
     world.edge = edge
     assert (await world.get("/readyz")).status == 200

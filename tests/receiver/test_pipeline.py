@@ -950,7 +950,7 @@ async def test_the_traceback_of_a_fault_shows_nothing_of_a_notification(
         return body
 
     place = world.receiver.trust.at(target)
-    verdict = await world.receiver.intake.take(head, place, read, peer="")
+    verdict = await world.receiver.edge.receive(head, place, read, peer="")
 
     assert (verdict.status, verdict.code) == (503, "storage")
     assert "Traceback" in caplog.text

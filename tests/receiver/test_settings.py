@@ -282,7 +282,7 @@ def test_what_the_file_leaves_out_means_the_defaults_of_the_code(tmp_path: Path)
         database=tmp_path / "inbox.db",
     )
 
-    assert receiver.intake.limits == own.intake.limits == Limits()
+    assert receiver.edge.limits == own.edge.limits == Limits()
     for each in (receiver, own):
         assert each.dispatcher._caller._timeout == CALLBACK_TIMEOUT
         assert each._runtime.drain == DRAIN
@@ -337,7 +337,7 @@ def test_the_defaults_are_those_that_the_page_of_the_service_states() -> None:
 def test_the_defaults_are_those_that_the_page_of_senders_states(
     setting: str, attribute: str
 ) -> None:
-    stated = re.search(r"; (\d+)(\.|$)", rows("receiver-trust.md")[f"`{setting}`"][0])
+    stated = re.search(r"; default (\d+)(\.|$)", rows("receiver-trust.md")[f"`{setting}`"][0])
     assert stated is not None
     assert SenderSettings.model_fields[setting].default == int(stated[1])
     [field] = [each for each in dataclasses.fields(TrustedSender) if each.name == attribute]

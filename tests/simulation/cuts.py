@@ -495,17 +495,18 @@ CUTS = (
         "An id is remembered with its notification, or not at all.",
         (
             Edit(
-                "receiver.intake",
-                "        candidate = Candidate(verified",
-                "        remember = self._replay.remember([reserved], self._clock())\n"
+                "receiver.accepting",
+                "        candidate = Candidate(verified, reserved, traceparent)",
+                "        now = await self._database.read(self._database.now())\n"
+                "        remember = self._replay.remember([reserved], now)\n"
                 "        [replay] = await self._database.write(remember)\n"
                 "        if isinstance(replay, InboundError):\n"
                 "            raise replay\n"
                 '        if replay.value == "duplicate":\n'
-                "            return _DUPLICATE\n"
-                "        candidate = Candidate(verified",
+                "            return None\n"
+                "        candidate = Candidate(verified, reserved, traceparent)",
             ),
-            Edit("receiver.intake", "        if self._replay.is_elsewhere:", "        if True:"),
+            Edit("receiver.edge", "        if self._acceptance.has_to_wait:", "        if True:"),
             Edit(
                 "receiver.accepting",
                 "            if replay is Replay.FRESH:\n",

@@ -127,7 +127,7 @@ ROOMS: Mapping[str, Room] = {
     "verification": Room(
         modules=(
             *("receiver/verification.py", "receiver/selection.py", "receiver/service_state.py"),
-            *("receiver/intake.py", "receiver/accepting.py", "receiver/refusals.py"),
+            *("receiver/edge.py", "receiver/accepting.py", "receiver/refusals.py"),
         ),
         tests=("tests/receiver", "tests/soak/test_fuzz_receiver.py"),
     ),

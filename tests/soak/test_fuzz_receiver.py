@@ -21,7 +21,7 @@ from pushkit.keys.jwk import Algorithm
 from pushkit.keys.primitives import signature_holds
 from pushkit.signing import notification_jwt
 from pushkit.signing.token import TOKEN_HEADERS
-from receiver.edge import Answer, problem
+from receiver.answers import Answer, problem
 from receiver.refusals import Verdict
 from receiver.replay.memory import Seen
 from receiver.selection import HeldKeys, KeysOf
@@ -245,12 +245,12 @@ WEAKENED = [
         ["credentials", "minted"],
     ),
     row(
-        *("once", "receiver.intake.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
+        *("once", "receiver.accepting.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
         and_={
             "receiver.service_state.ServiceState.accepted_before": passes
         },  # each alone is enough
     ),
-    row("conflict", "receiver.intake.Seen", seen_with_any_body, [*JWT, *UNSIGNED]),
+    row("conflict", "receiver.accepting.Seen", seen_with_any_body, [*JWT, *UNSIGNED]),
     row("task", "receiver.registrations.RegistrationStore.check", admits, MINTED),
     row("stored", "receiver.inbox.store.Inbox.store", stores_nothing, HOOKS),
 ]

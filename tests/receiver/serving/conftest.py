@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from receiver.edge import Answer, Begin, Reply
-from receiver.intake import ReadBody, Rest
+from receiver.answers import Answer
+from receiver.edge import Begin, ReadBody, Reply, Rest
 from receiver.serving.server import HttpServer
 from receiver.verification import Head
 from tests.receiver.serving.sockets import Serve, Site, limits

@@ -13,7 +13,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from receiver.limits import ConnectionLimits
-from receiver.serving.server import Connections, HttpServer
+from receiver.serving.connection import Connections
+from receiver.serving.server import HttpServer
 from tests.eventually import DEADLINE, eventually
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import trustme
 import uvloop
 
 from receiver import Limits
-from receiver.edge import Answer, Begin, Reply
-from receiver.intake import BrokenBodyError, ReadBody, Rest
-from receiver.serving.connection import HttpConnection
-from receiver.serving.server import Connections, HttpServer
+from receiver.answers import Answer
+from receiver.edge import Begin, BrokenBodyError, ReadBody, Reply, Rest
+from receiver.serving.connection import Connections, HttpConnection
+from receiver.serving.server import HttpServer
 from receiver.verification import Head
 from tests.eventually import DEADLINE, eventually
 from tests.receiver.serving.sockets import SOON, Client, Serve, limits, raw

@@ -20,39 +20,39 @@ _LARGEST: Final = 65_536  # bytes
 _AT_ONCE: Final = 100
 
 
-def one_line() -> tuple[socket.socket, socket.socket]:
+def event_sockets() -> tuple[socket.socket, socket.socket]:
     """Return the receiving end, and the sending end for all other processes."""
-    heard, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    heard.setblocking(False)
-    told.setblocking(False)
-    return heard, told
+    incoming, outgoing = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    incoming.setblocking(False)
+    outgoing.setblocking(False)
+    return incoming, outgoing
 
 
-def telling(told: socket.socket) -> Listener:
+def sending(outgoing: socket.socket) -> Listener:
     """Return a listener that sends what a dashboard shows; events that do not fit are lost."""
 
-    def tell(event: Event) -> None:
+    def send(event: Event) -> None:
         if isinstance(event, SHOWN):
             message = pickle.dumps(event)
             with contextlib.suppress(OSError):  # full: nobody waits for a dashboard
                 if len(message) <= _LARGEST:
-                    told.send(message)
+                    outgoing.send(message)
 
-    return tell
+    return send
 
 
 @contextlib.contextmanager
-def hearing(heard: socket.socket, listener: Listener) -> Iterator[None]:
+def receiving(incoming: socket.socket, listener: Listener) -> Iterator[None]:
     """Call a listener with the events that arrive; inside an event loop."""
 
     def read() -> None:
         with contextlib.suppress(BlockingIOError):
             for _ in range(_AT_ONCE):
-                listener(pickle.loads(heard.recv(_LARGEST)))  # noqa: S301  # from our own processes
+                listener(pickle.loads(incoming.recv(_LARGEST)))  # noqa: S301  # from our own processes
 
     loop = asyncio.get_running_loop()
-    loop.add_reader(heard, read)
+    loop.add_reader(incoming, read)
     try:
         yield
     finally:
-        loop.remove_reader(heard)
+        loop.remove_reader(incoming)
