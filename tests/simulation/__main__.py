@@ -1,13 +1,13 @@
 """`python -m tests.simulation`: play many seeds, or one with its trace.
 
     python -m tests.simulation --count 1000                      seeds 0 to 999, on all cores
-    python -m tests.simulation --count 1000 --append FILE        those that are not in it yet
-    python -m tests.simulation --total FILE                      what was played until now
-    python -m tests.simulation --seed 4711 --trace --shrink      one again, with all that happened
-    python -m tests.simulation --story FILE --trace              a story that somebody wrote
+    python -m tests.simulation --count 1000 --append FILE        only seeds without a result in FILE
+    python -m tests.simulation --total FILE                      add up the results of FILE
+    python -m tests.simulation --seed 4711 --trace --shrink      one seed, with its trace
+    python -m tests.simulation --scenario FILE --trace           a handwritten scenario
 
-The process begins again with `PYTHONHASHSEED=0`, and takes chance, time and sockets from the seed:
-what is imported before `take_over` must not come from pushkit.
+The process restarts itself with `PYTHONHASHSEED=0`, and replaces random numbers, time and sockets.
+Nothing of pushkit may be imported before `take_over` has done so.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pathlib import Path  # noqa: E402
 
 from pushkit.keys.jwk import Algorithm, generate_key  # noqa: E402
 from tests.simulation import coverage  # noqa: E402
-from tests.simulation.kept import KEPT  # noqa: E402
 from tests.simulation.play import Outcome, play  # noqa: E402
 from tests.simulation.promises import TRANSITIONS  # noqa: E402
+from tests.simulation.regressions import REGRESSIONS  # noqa: E402
 from tests.simulation.results import Results, commit_here  # noqa: E402
-from tests.simulation.running import Part, Played, asked_in_a_fork, parts_of, play_parts  # noqa: E402
+from tests.simulation.running import Part, Played, parts_of, play_parts, run_in_fork  # noqa: E402
 from tests.simulation.scenario import Scenario, as_python, from_python, make_scenario  # noqa: E402
 from tests.simulation.shrink import kind_of, shrink  # noqa: E402
 
@@ -47,15 +47,15 @@ _KEY = generate_key(Algorithm.ES256)
 
 
 def main() -> int:
-    """Play, and return the exit code."""
+    """Play what the arguments ask for, and return the exit code."""
     args = _arguments()
-    if args.kept:
-        return _play_kept()
+    if args.regressions:
+        return _play_regressions()
     if args.total:
         print(Results(args.total, "").total())
         return 0
-    if args.story:
-        return _play_one(from_python(args.story.read_text()), args)
+    if args.scenario:
+        return _play_one(from_python(args.scenario.read_text()), args)
     if args.seed is not None:
         return _play_one(make_scenario(args.seed), args)
     return _play_many(args)
@@ -67,7 +67,7 @@ def _play_one(scenario: Scenario, args: argparse.Namespace) -> int:
         print("\n".join(outcome.trace))
     if args.digest:
         print(scenario.seed, _digest(outcome))
-    again = f"--story {args.story}" if args.story else f"--seed {scenario.seed}"
+    again = f"--scenario {args.scenario}" if args.scenario else f"--seed {scenario.seed}"
     report = _report(scenario, outcome, again, shrinks=args.shrink)
     print(report or f"{again.removeprefix('--')} keeps every promise")
     return 1 if outcome.violations else 0
@@ -126,9 +126,9 @@ def _digest(outcome: Outcome) -> str:
     return hashlib.sha256("\n".join(outcome.trace).encode()).hexdigest()
 
 
-def _play_kept() -> int:
+def _play_regressions() -> int:
     failed = 0
-    for name, scenario in KEPT.items():
+    for name, scenario in REGRESSIONS.items():
         violations = _play(scenario).violations
         failed += bool(violations)
         print(f"{name}:", *(violations or ("ok",)), sep="\n    ")
@@ -140,11 +140,13 @@ def _play(scenario: Scenario) -> Outcome:
 
 
 def _report(scenario: Scenario, outcome: Outcome, again: str, *, shrinks: bool) -> str:
-    """Tell what to know of a story that failed; nothing of another.
+    """Return a report of a scenario that failed; an empty string if it did not.
 
     Args:
-        again: What plays it again.
-        shrinks: Whether to look for the smallest that fails.
+        scenario: The scenario.
+        outcome: Its outcome.
+        again: The arguments that play it again.
+        shrinks: Whether to search for the smallest scenario that fails in the same way.
     """
     if not outcome.violations:
         return ""
@@ -154,7 +156,7 @@ def _report(scenario: Scenario, outcome: Outcome, again: str, *, shrinks: bool) 
         kind = kind_of(outcome.violations[0])
 
         def fails(scenario: Scenario) -> bool:
-            return asked_in_a_fork(lambda: kind in map(kind_of, _play(scenario).violations))
+            return run_in_fork(lambda: kind in map(kind_of, _play(scenario).violations))
 
         smallest = shrink(scenario, fails)
         lines += [
@@ -169,22 +171,24 @@ def _report(scenario: Scenario, outcome: Outcome, again: str, *, shrinks: bool) 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
-    parser.add_argument("--seed", type=int, help="play this one alone")
-    parser.add_argument("--story", type=Path, metavar="FILE", help="play the story of a file")
+    parser.add_argument("--seed", type=int, help="play this seed only")
+    parser.add_argument("--scenario", type=Path, metavar="FILE", help="play the scenario in a file")
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="N")
     parser.add_argument("--count", type=int, default=100, metavar="M")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
-    parser.add_argument("--trace", action="store_true", help="print all that happened in a --seed")
+    parser.add_argument("--trace", action="store_true", help="print the trace of a --seed")
     parser.add_argument("--digest", action="store_true", help="print a hash of each trace")
-    parser.add_argument("--without", metavar="NAME", help="take out a promise of `cuts.py` first")
-    parser.add_argument("--kept", action="store_true", help="play the stories of former defects")
-    parser.add_argument("--shrink", action="store_true", help="look for the smallest story")
-    parser.add_argument("--stop", action="store_true", help="end after a part with one that fails")
-    parser.add_argument("--coverage", action="store_true", help="print which moves were made")
+    parser.add_argument("--without", metavar="NAME", help="take a promise of `cuts.py` out first")
     parser.add_argument(
-        "--append", metavar="FILE", type=Path, help="add results there; leave out what it has"
+        "--regressions", action="store_true", help="play the scenarios of former defects"
     )
-    parser.add_argument("--total", metavar="FILE", type=Path, help="add up such a file")
+    parser.add_argument("--shrink", action="store_true", help="search for the smallest scenario")
+    parser.add_argument("--stop", action="store_true", help="end after a part with a failure")
+    parser.add_argument("--coverage", action="store_true", help="print the changes of state")
+    parser.add_argument(
+        "--append", metavar="FILE", type=Path, help="add results to FILE; skip seeds that it has"
+    )
+    parser.add_argument("--total", metavar="FILE", type=Path, help="add up the results of FILE")
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
-"""Somebody on the network who means harm: overhears what receivers get, and sends what he likes.
+"""An attacker on the network, who reads all requests to receivers and sends forgeries and replays.
 
-What he sends is judged here by its answer, and by `Promises` where it is called back.
+Here the answers are checked; `Promises` checks that no forgery is called back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from receiver.testing.agent import Draft
 from tests.simulation.cast import ISSUER, OTHER_ISSUER, other_key
 from tests.simulation.disk import Disk
-from tests.simulation.ledger import Wishes
+from tests.simulation.ledger import Instructions
 from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.secrecy import CANARY
@@ -29,8 +29,8 @@ from tests.simulation.world import EPOCH, World
 
 __all__ = ["FORGERIES", "Attacker"]
 
-_GIVEN_UP = 20.0  # seconds after which he does not wait for an answer any more
-_LOOKS_AGAIN = 30.0  # seconds after which a receiver looks again for a key that it did not find
+_GIVEN_UP = 20.0  # seconds that the attacker waits for an answer
+_REFETCH = 30.0  # seconds after which a receiver fetches keys again for an unknown `kid`
 _ADDRESS = "203.0.113.66"
 _HOUR = timedelta(hours=1)
 
@@ -44,7 +44,7 @@ def _with_wrong_key(draft: Draft) -> Draft:
     return replace(draft, key=_own_key(), header={"alg": "ES256", "kid": draft.key.kid})
 
 
-# What is wrong with a forgery: a genuine notification, but for one thing.
+# The forgeries: each changes one thing in a genuine notification.
 FORGERIES: Mapping[str, Callable[[Draft], Draft]] = {
     "his key": lambda draft: replace(draft, key=_own_key()),
     "his key by their name": _with_wrong_key,
@@ -69,14 +69,14 @@ class _Overheard:
 
 
 class Attacker:
-    """He knows every public thing, and what goes over the network; a step is a method `do_x`.
+    """The attacker, who knows all public data and all traffic; a step is a method `do_x`.
 
     Args:
-        world: Where he lives.
-        key: Returns the key that signs now: of what was signed with it for somebody else.
-        inboxes: Where receivers store, by host.
-        wishes: Knows what the other sender sent, who is trusted.
-        room: How much of one sender may be unfinished at a receiver.
+        world: The world.
+        key: Returns the key that signs now, for notifications signed for somebody else.
+        inboxes: The receivers' databases, by host.
+        instructions: Records what the other trusted sender sends.
+        quota: The most unfinished notifications of one sender at a receiver.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class Attacker:
         world: World,
         key: Callable[[], SigningKey],
         inboxes: Mapping[str, Disk | PostgresServer],
-        wishes: Wishes,
+        instructions: Instructions,
         *,
-        room: int,
+        quota: int,
     ) -> None:
         self._world = world
-        self._room = room
+        self._quota = quota
         self._key = key
         self._inboxes = inboxes
-        self._wishes = wishes
+        self._wishes = instructions
         self._process = Process("attacker", _ADDRESS)
         self._heard: dict[str, list[_Overheard]] = defaultdict(list)
         self._streams: dict[int, bytes] = defaultdict(bytes)
@@ -103,7 +103,7 @@ class Attacker:
     # --- listening ------------------------------------------------------------------------------
 
     def overhear(self, host: str, connection: int, data: bytes) -> None:
-        """Hear what goes over a connection to a receiver, unless it is his own."""
+        """Keep the requests of a connection to a receiver, unless it is the attacker's own."""
         if connection in self._own_ports:
             return
         stream = self._streams[connection] + data
@@ -116,7 +116,7 @@ class Attacker:
     # --- sending --------------------------------------------------------------------------------
 
     def do_replay(self, host: str, number: int) -> None:
-        """Send again what was heard, as it was: who has it already calls nobody."""
+        """Send an overheard request again: a receiver that has it must not call back again."""
         heard = self._heard[host]
         if not heard:
             return
@@ -127,8 +127,8 @@ class Attacker:
         self._send(host, f"a replay of {one.delivery_id}", raw, allowed)
 
     def do_alter(self, host: str, number: int) -> None:
-        """Send what was heard, with another body."""
-        # Of who does not sign, nobody can see that a body was changed on its way.
+        """Send an overheard request with another body."""
+        # Without a signature, a changed body cannot be detected.
         heard = [one for one in self._heard[host] if b" /unsigned " not in one.head]
         if not heard:
             return
@@ -137,35 +137,35 @@ class Attacker:
         self._send(host, f"altered {one.delivery_id}", raw, {401})
 
     def do_forge(self, host: str, what: str) -> None:
-        """Send what nobody has signed, or signed for that."""
+        """Send a forgery."""
         try:
             draft = self._draft(host)
         except NoSigningKeyError:
             return
-        # Two senders share the path: what is signed by nobody is from neither.
+        # Two senders share the path: without a signature it is from neither.
         allowed = {403} if what == "no signature" else {401}
         self._send(host, f"a forgery: {what}", _raw(FORGERIES[what](draft)), allowed)
 
     def do_reuse(self, host: str, number: int) -> None:
-        """Send something else, well signed, by an id that was heard and is known there."""
+        """Send another body, correctly signed, with an id that the receiver has accepted."""
         heard = [one.delivery_id for one in self._heard[host]]
         known = [each for each in heard if self._inboxes[host].select(_BY_JWT, each)]
         if not known:
             return
         with contextlib.suppress(NoSigningKeyError):
             draft = replace(self._draft(host), delivery_id=known[number % len(known)])
-            # A key that was never announced, or that a step of the clock made active before its
-            # time, is not found before receivers may look again, and who publishes keys answers.
+            # A receiver does not find a key that was not announced, or that a clock made active
+            # early, until it may fetch again and the agent answers.
             now = self._world.loop.time()
             is_new = any(
-                self._world.had_trouble(kind, now - _LOOKS_AGAIN, now)
+                self._world.had_trouble(kind, now - _REFETCH, now)
                 for kind in ("hasty key", "clock", "freeze", "network")
             )
             allowed = {409, 401} if is_new else {409}
             self._send(host, f"another {draft.delivery_id}", _raw(draft), allowed)
 
     def do_flood(self, host: str, count: int) -> None:
-        """Be a trusted sender, and send all that one likes."""
+        """Flood a receiver as another trusted sender."""
         for _ in range(count):
             draft = replace(
                 self._draft(host, other_key()), issuer=OTHER_ISSUER, token=f"{CANARY}-other"
@@ -212,19 +212,19 @@ class Attacker:
         self.judge(host, what, answer, allowed)
 
     def judge(self, host: str, what: str, answer: bytes, allowed: set[int]) -> None:
-        """Hold an answer against those that are right."""
+        """Check that an answer is one of the right ones."""
         text = answer.decode("latin-1")
         status = int(text.split(" ", 2)[1])
         self._world.note(f"{what}: answered {status}")
         self.answers.append((what, status))
-        self._world.secrets.look_at(f"an answer of {host}", text)
-        # Too much at once, or something of its own is out of reach: then it may ask to come again.
+        self._world.secrets.check(f"an answer of {host}", text)
+        # 429 for a flood, and 503 during a fault, are right for any request.
         is_busy = status in (429, 503) and (self._world.troubles or status == 429)
         if self._world.had_trouble("trust", 0, self._world.loop.time(), whom=host):
-            allowed = allowed | {401, 403, 404}  # of who is trusted no more, not even the path
+            allowed = allowed | {401, 403, 404}  # a sender that is no longer trusted has no path
         if what.startswith("a flood") and status == 202:
             [row] = self._inboxes[host].select(_OF_OTHER)
-            if row["found"] > self._room:
+            if row["found"] > self._quota:
                 self._world.violated(f"{host} keeps {row['found']} notifications of one sender")
         if status not in allowed and not is_busy:
             self._world.violated(f"{what} was answered {status} by {host}")
@@ -239,7 +239,7 @@ _HAS = "SELECT 1 FROM pushkit_inbox WHERE delivery_id = ?"
 
 
 class _Client(asyncio.Protocol):
-    """Asks once, and takes the head of an answer with what came with it."""
+    """Sends one request, and keeps the head of the answer with what came with it."""
 
     def __init__(self) -> None:
         self.transport: Any = None
@@ -257,7 +257,7 @@ class _Client(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         if not self.answered.done():
             self.answered.set_exception(ConnectionResetError("no answer"))
-            self.answered.exception()  # who asked may be gone
+            self.answered.exception()  # retrieved here: its task may have ended
 
 
 def _requests(stream: bytes) -> Iterator[_Overheard]:

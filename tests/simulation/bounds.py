@@ -1,4 +1,4 @@
-"""What may not grow: rows, lines of log, connections and tasks, measured by what was asked for."""
+"""Bounds of rows, log lines, connections and tasks, in proportion to the work that was done."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.simulation.world import World
 
 __all__ = ["check_bounds"]
 
-_CONNECTIONS = 64  # that one program of ours may have open at once
-_TASKS = 64  # that a process may have once everything is over
+_CONNECTIONS = 64  # the most that one program may have open at once
+_TASKS = 64  # the most that a process may have once everything is over
 _OUTBOX = {
     "pushkit_parked": "0",  # nothing waits any more
     "pushkit_destinations": ":hosts * 8",  # one for each owner
@@ -31,13 +31,13 @@ def check_bounds(
     claims: int,
     hosts: int,
 ) -> None:
-    """Measure a world that has come to its end.
+    """Check the bounds of a world once everything is over.
 
     Args:
-        world: Which.
-        outbox: Where the deliveries are.
-        inboxes: Where the receivers' notifications are, by receiver.
-        claims: How often a delivery was taken up.
+        world: The world.
+        outbox: The senders' database.
+        inboxes: The receivers' databases, by receiver.
+        claims: How often a delivery was claimed, or stored in flight.
         hosts: How many webhooks and receivers there are.
     """
     known = {":claims": claims, ":hosts": hosts}
@@ -45,9 +45,9 @@ def check_bounds(
     for name, inbox in inboxes.items():
         _check_rows(world, name, inbox, _INBOX, known)
     for process, most in world.network.most_open.items():
-        if most > _CONNECTIONS and process != "attacker":  # he opens as many as he likes
+        if most > _CONNECTIONS and process != "attacker":
             world.violated(f"{process} had {most} connections open at once")
-    for process, tasks in world.loop.living().items():
+    for process, tasks in world.loop.live_tasks().items():
         if tasks > _TASKS:
             world.violated(f"{process} has {tasks} tasks when everything is over")
     lines = 200 + 4 * (world.network.dialled + len(world.troubles) + claims) + len(world.trace)

@@ -1,4 +1,4 @@
-"""The programs of a world: agents and workers that send, and receivers; all of it the real code."""
+"""The programs of a world, running the real code: agents and workers that send, and receivers."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ CALLBACK_TIMEOUT = timedelta(seconds=120)
 ISSUER = "https://agent.example.com"
 OTHER_ISSUER = "https://other.example.com"
 
-# How notifications are signed, by the last part of a webhook's URL. Those of a receiver that does
-# not verify (`unsigned`), or not all of it, carry a JWT besides.
+# How notifications are signed, by the last part of a webhook's URL. Receivers that verify nothing
+# (`unsigned`), or not every claim (`samples`), get a JWT all the same.
 SCHEMES: Final = {
     "jwt": Signing(),
     "signatures": Signing(schemes=["http-message-signatures"]),
@@ -56,7 +56,7 @@ SCHEMES: Final = {
 
 @functools.cache
 def other_key() -> SigningKey:
-    """Return the key of an agent that is trusted, too, and means harm."""
+    """Return the key of another trusted agent, which floods receivers."""
     return generate_key(Algorithm.ES256)
 
 
@@ -71,11 +71,11 @@ def _tokens(trust: str) -> list[str]:
 
 
 def trusted(hows: Collection[str], trust: str = "all") -> list[TrustedSender]:
-    """Return whom a receiver trusts, one sender for each way to sign.
+    """Return a receiver's trusted senders, one for each way to sign.
 
     Args:
-        hows: Which ways to sign there are; `jwt` goes without saying.
-        trust: `all`; `fewer` knows the tokens of two owners; `other` does not know our agent.
+        hows: The ways to sign in use; `jwt` is always added.
+        trust: `all`; `fewer` for the tokens of two owners; `other` for another agent only.
     """
     keys = {"jwks_url": f"{ISSUER}/.well-known/jwks.json"}
     given: dict[str, dict[str, Any]] = {
@@ -109,19 +109,19 @@ class SendingUnit(Unit):
     """An agent, or a worker.
 
     Args:
-        world: Where it lives.
+        world: The world.
         name: Its name.
         machine: Where it runs.
-        keys: What it signs with.
-        options: How it sends.
+        keys: Its signing keys.
+        options: Its options.
         delivers: Whether it delivers, or only enqueues.
         keys_at: The address at which it publishes its keys, if it does.
-        on_published: Shown each document of keys.
-        keys_for: For how many seconds these may be kept.
-        crowded: Whether its claims look at little of what is due.
+        on_published: Called with each published key set.
+        keys_for: Seconds for which a key set may be cached.
+        crowded: Whether its claims read only few of the due deliveries.
 
     Attributes:
-        secrets: What its next start seals with, if anything is sealed.
+        secrets: The secret keys of its next start, if secrets are sealed.
     """
 
     secrets: SecretKeys | None = None
@@ -153,7 +153,7 @@ class SendingUnit(Unit):
 
     def start(self) -> None:
         if not self.is_up:
-            self.sender = None  # that of a dead process answers nobody
+            self.sender = None  # the one of a dead process does not answer
         super().start()
 
     async def main(self) -> None:
@@ -164,7 +164,7 @@ class SendingUnit(Unit):
             clock=self.machine.now,
             options=self._options,
             secrets=self.secrets,
-            on_event=lambda event: self.world.secrets.look_at("an event", repr(event)),
+            on_event=lambda event: self.world.secrets.check("an event", repr(event)),
         )
 
         def document() -> bytes:
@@ -191,26 +191,26 @@ class SendingUnit(Unit):
             await sender.close()
 
     def slots_taken(self) -> int:
-        """How many slots of its worker are taken, by deliveries or for a claim under way."""
+        """Return how many slots its worker uses, for deliveries or for a claim in progress."""
         if not self.is_up or self.sender is None or not self._delivers:
             return 0
         return self._options.concurrency - self.sender.worker.slots.free
 
 
 class ReceivingUnit(Unit):
-    """One of our receivers, behind its aiohttp application.
+    """A receiver of this project, as an aiohttp application.
 
     Args:
-        world: Where it lives.
+        world: The world.
         name: Its name.
         machine: Where it runs, and stores.
-        callback: The client's own code, with the name that it is registered by.
-        host: The name under which it is reached; that of its twin, if it is one.
-        hows: How its senders may sign.
-        room: How much of one sender may be unfinished there; None for much.
+        callback: Called with the host, the callback's name and the notification.
+        host: Its host name, which two twins share.
+        hows: The ways in which its senders sign.
+        quota: The most unfinished notifications of one sender; None for the default.
 
     Attributes:
-        trust: Whom it trusts when it is started (see `trusted`).
+        trust: Whom it trusts at its next start (see `trusted`).
     """
 
     def __init__(
@@ -221,13 +221,13 @@ class ReceivingUnit(Unit):
         callback: Callable[[str, str, Notification], Awaitable[None]],
         host: str,
         hows: Collection[str] = (),
-        room: int | None = None,
+        quota: int | None = None,
     ) -> None:
         super().__init__(world, name, machine)
         self._callback = callback
         self._host = host
         self._hows = hows
-        self._limits = Limits() if room is None else Limits(max_backlog_per_sender=room)
+        self._limits = Limits() if quota is None else Limits(max_backlog_per_sender=quota)
         self.trust = "all"
         self._receiver: Receiver | None = None
         self._runner: web.AppRunner | None = None
@@ -261,7 +261,7 @@ class ReceivingUnit(Unit):
         await asyncio.Event().wait()
 
     def reload(self, trust: str) -> None:
-        """Trust others from now on."""
+        """Change whom it trusts, now and at its next starts."""
         self.trust = trust
         receiver = self._receiver
         if receiver is not None:

@@ -1,4 +1,4 @@
-"""What clients, agents and operators do: a step of kind `x` is the method `do_x` of `Clients`."""
+"""The steps of owners, agents and operators: a step of kind `x` is `Clients.do_x`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _AUTHENTICATION = {
     "bearer": Authentication(schemes=("Bearer",), credentials=f"{CANARY}-bearer"),
     "apikey": Authentication(schemes=("ApiKey",), credentials=f"{CANARY}-apikey"),
 }
-_CHOSEN = 5  # how many deliveries an operator names at once
+_CHOSEN = 5  # the most deliveries that an operator names at once
 
 
 class Keys:
@@ -69,7 +69,7 @@ class Keys:
 
     Attributes:
         current: The ring.
-        revoked: Keys that were revoked, and when.
+        revoked: The revoked keys, each with its time.
     """
 
     def __init__(self, key: SigningKey) -> None:
@@ -80,12 +80,12 @@ class Keys:
         return self.current
 
     def add_rsa_once(self) -> None:
-        """Have a key for the samples' profile, too, and have had it for long."""
+        """Add a key for the samples' profile, published long ago."""
         if all(entry.algorithm is not Algorithm.RS256 for entry in self.current.keys):
             self.current = self.current.add(EPOCH - timedelta(days=1), key=_rsa_key())
 
     def revoke(self, now: datetime, moment: float) -> None:
-        """Withdraw the key that signs now, if one does."""
+        """Revoke the key that signs now, if there is one."""
         with contextlib.suppress(NoSigningKeyError):
             key = self.current.signing_key(now)
             self.current = self.current.revoke(key.kid, now)
@@ -98,19 +98,19 @@ def _rsa_key() -> SigningKey:
 
 
 def signing_of(subscription: Subscription) -> Signing:
-    """Return how a subscription's notifications are signed: the last part of its URL says so."""
+    """Return how a subscription's notifications are signed, by the last part of its URL."""
     return SCHEMES.get(PurePosixPath(subscription.config.url).name, SCHEMES["jwt"])
 
 
 class Clients:
-    """All who ask agents for something; what they are refused is their own affair.
+    """Makes the calls of owners, agents and operators; a `PushkitError` is only noted.
 
     Args:
-        world: Where they live.
-        agents: Whom they ask.
+        world: The world.
+        agents: The agents, by name.
         keys: The agents' keys.
-        outbox: Looked into by operators, who choose what to send again.
-        promises: The ledger.
+        outbox: The senders' database, from which operators choose deliveries.
+        promises: Checks and records the results.
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class Clients:
         self._keys = keys
         self._outbox = outbox
         self._promises = promises
-        self._wishes = promises.wishes
+        self._wishes = promises.instructions
 
     def _ask(self, number: int, call: Callable[[PushSender], Awaitable[object]]) -> None:
-        """Let an agent do something, if it is up."""
+        """Make a call in an agent's process, if it is up."""
         unit = self._agents[f"agent{number}"]
         sender = unit.sender if unit.is_up else None
         if sender is None:
@@ -140,8 +140,8 @@ class Clients:
                 await call(sender)
             except PushkitError as exc:
                 self._world.note(f"refused: {exc.code}")
-                self._world.secrets.look_at("an error", str(exc))
-            except Exception as exc:  # noqa: BLE001  # whatever it was, it is reported
+                self._world.secrets.check("an error", str(exc))
+            except Exception as exc:  # noqa: BLE001  # every error is reported
                 self._world.violated(f"raised to an agent: {exc!r}")
 
         unit.do(ask)
@@ -161,14 +161,14 @@ class Clients:
         """Subscribe an owner's webhook to a task, or change what it wants.
 
         Args:
-            agent: Which agent is asked.
+            agent: The number of the agent.
             task: The task.
-            owner: Who asks.
-            host: Where the webhook is.
-            version: Which A2A it speaks.
-            how: How it is signed: the path of the webhook.
+            owner: The owner.
+            host: The webhook's host.
+            version: The webhook's version of A2A.
+            how: How notifications are signed: the path of the webhook.
             more: A filter; a scheme of authentication; `again` for a new token; `copy3` for one
-                more config beside those that there are.
+                more config of the same owner and task.
         """
         config = PushConfig(
             id=f"{owner}-{task}" + (f"-{more}" if more.startswith("copy") else ""),
@@ -179,7 +179,7 @@ class Clients:
         wanted = _FILTERS.get(more, Filter())
 
         async def subscribe(sender: PushSender) -> None:
-            with self._wishes.speaking_of(task, owner):
+            with self._wishes.record(task, owner):
                 await sender.subscribe(
                     task,
                     config,
@@ -195,7 +195,7 @@ class Clients:
 
     def _of_owner(self, agent: int, verb: str, task: str, owner: str, **also: Any) -> None:
         async def change(sender: PushSender) -> None:
-            with self._wishes.speaking_of(task, owner, verb) as found:
+            with self._wishes.record(task, owner, verb) as found:
                 found.append(await getattr(sender, verb)(task, owner=owner, **also))
                 self._world.note(f"{verb} {task} {owner}: {found}")
 
@@ -225,19 +225,19 @@ class Clients:
     # --- updates --------------------------------------------------------------------------------
 
     def do_notify(self, agent: int, task: str, number: int, shape: str = "status") -> None:
-        """Tell of a task: see `_update` for the shapes; `big` ones may be refused."""
+        """Notify an update: see `_update` for the shapes; `big` ones may be refused."""
         self._notify(agent, task, f"{task}#{number}", shape)
 
     def do_finish(self, agent: int, task: str, state: str = "completed") -> None:
         self._notify(agent, task, f"{task}#end", state)
 
     def do_burst(self, agent: int, task: str, count: int) -> None:
-        """Tell of a task faster than anybody can listen."""
+        """Notify many updates at once."""
         for number in range(count):
             self._notify(agent, task, f"{task}!{number}", "status")
 
     def do_shout(self, agent: int, task: str, count: int) -> None:
-        """Do so without a key: what may have been stored is not told again."""
+        """Notify many updates at once, without idempotency keys: none is retried."""
         for number in range(count):
             marker = f"{task}?{agent} {self._world.loop.time():.6f} {number}"
             self._notify(agent, task, marker, "status", key=None)
@@ -255,14 +255,14 @@ class Clients:
         async def notify(sender: PushSender) -> None:
             wanting = self._promises.wanting(task)
             snapshot = None if shape == "bare" else ask_for_task if marker[-1] in "13" else whole
-            left = 2 if key and key[-1] == "2" else 1  # the same key again changes nothing
+            left = 2 if key and key[-1] == "2" else 1  # the same key again must change nothing
             uncertain = False
             for _ in range(4):
-                notice.not_stored = False  # until this try has its answer, if it lives to get one
+                notice.not_stored = False  # unknown until this call returns
                 try:
                     result = await sender.notify(update, snapshot=snapshot, idempotency_key=key)
                 except StorageError as exc:
-                    self._world.secrets.look_at("an error", str(exc))
+                    self._world.secrets.check("an error", str(exc))
                     uncertain |= isinstance(exc, CommitUncertainError)
                     self._check_refusal(exc)
                     notice.not_stored = not (uncertain or notice.ids)
@@ -278,12 +278,12 @@ class Clients:
         self._ask(agent, notify)
 
     def _check_refusal(self, exc: StorageError) -> None:
-        """The database refuses nobody without a reason."""
+        """Check that a fault explains a storage error."""
         now, had_trouble = self._world.loop.time(), self._world.had_trouble
         reasons = ("disk", "blip", "death", "freeze")
-        is_closed = "not open" in str(exc)  # by an agent that is asked to stop
+        is_closed = "not open" in str(exc)  # the agent is stopping
         if isinstance(exc, SchemaError) and had_trouble("upgrade", 0.0, now):
-            return  # of a program whose turn to be replaced comes after another's
+            return  # an old program, during an upgrade
         if not is_closed and not any(had_trouble(each, now - 40, now) for each in reasons):
             self._world.violated(f"refused by a database that is well: {exc}")
 
@@ -332,7 +332,7 @@ class Clients:
         if how == "planned":
             self._keys.current = ring.rotate(now)
             return
-        # The next key signs at once, whether it was announced or not.
+        # The next key signs at once, though it may not have been announced.
         self._world.trouble("hasty key")
         if how == "at once":
             self._keys.current = ring.rotate(now, activate_now=True, force=True)

@@ -1,6 +1,6 @@
-"""How senders treat webhooks, and receivers their clients: more than that all of it arrives.
+"""Checks of pace and concurrency: when senders may post to webhooks, and receivers call back.
 
-Each check has its excuses: what went wrong just then, or an operator who was in a hurry.
+Each check is excused by certain faults, or by an instruction of an owner or operator.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tests.simulation.world import World
 
 __all__ = ["Conduct"]
 
-_SETTLED = 0.5  # seconds after which an answer that was heard is written down
+_SETTLED = 0.5  # seconds after which a received answer is settled
 _FIRST_WAIT = 0.8  # seconds: the shortest wait of the schedule, and its jitter
-_SAME = 500_000  # microseconds within which no delivery is tried twice
-_TRIES = 8  # what the schedule has
+_SAME = 500_000  # microseconds within which no delivery is attempted twice
+_TRIES = 8  # attempts in the schedule
 _LONGEST = 60.0  # seconds: no lease is longer
 _HURRYING = frozenset({"subscribe", "redrive", "resend", "retry_now", "enable", "resume"})
 _UNDER_WAY = 10.0  # seconds that an attempt may take
-# What an answer may say for good; the rest is given up when the schedule is used up.
+# The errors that end a delivery at once; others do when the schedule is used up.
 _FOR_GOOD = frozenset(
     {
         *("rejected", "conflict", "gone", "too_large", "unsupported_media_type", "unprocessable"),
@@ -34,13 +34,13 @@ _FOR_GOOD = frozenset(
 
 
 class Conduct:
-    """Judges what arrives and what is called back.
+    """The checks of one world.
 
     Args:
-        world: Which.
-        outbox: Where the deliveries are.
-        inboxes: Where the receivers' notifications are, by receiver.
-        slots: How many attempts a process has under way at most.
+        world: The world.
+        outbox: The senders' database.
+        inboxes: The receivers' databases, by receiver.
+        slots: The most attempts that a process makes at once.
     """
 
     def __init__(
@@ -64,19 +64,19 @@ class Conduct:
         self._revivals: list[float] = []
 
     def step(self, kind: str) -> None:
-        """Note a step of the story: some let deliveries go out before their time."""
+        """Note a step of the scenario: after some, deliveries are attempted before their time."""
         if kind in _HURRYING:
             self._hurries.append(self._world.loop.time())
 
     def moved(self, table: str, before: str | None, after: str | None) -> None:
-        """Note that something is wanted back: it may have been withdrawn under way."""
+        """Note a delivery that is brought back: it may have been cancelled during an attempt."""
         if (table, before, after) == ("pushkit_deliveries", "cancelled", "pending"):
             self._revivals.append(self._world.loop.time())
 
     # --- senders --------------------------------------------------------------------------------
 
     def arrived(self, arrival: Arrival) -> None:
-        """Judge a request that reached a webhook."""
+        """Check a request that reached a webhook."""
         if "elsewhere" in arrival.path:
             self._world.violated(f"followed a redirect: {arrival.delivery_id}")
         self._check_alone(arrival)
@@ -90,7 +90,7 @@ class Conduct:
         row = rows[0]
         self._check_one_at_a_time(row, arrival)
         self._check_share(row, arrival)
-        if row["state"] == "in_flight":  # else it was lost to somebody on its way
+        if row["state"] == "in_flight":  # otherwise its worker lost it during the request
             self._check_wanted(row)
             self._check_number(row, arrival)
         earlier = self._arrivals[row["owner"], arrival.host]
@@ -99,7 +99,7 @@ class Conduct:
         earlier.append(arrival)
 
     def _check_one_at_a_time(self, row: sqlite3.Row, arrival: Arrival) -> None:
-        """Of a subscription one is under way, whatever the outbox says of the others."""
+        """One request of a subscription is in progress at a time, whatever the outbox says."""
         known = self._of_subscription[row["subscription_id"]]
         known[:] = [each for each in known if each.is_under_way]
         for other in known:
@@ -118,9 +118,9 @@ class Conduct:
         known.append(arrival)
 
     def _goes_out_beside(self, arrival: Arrival) -> bool:
-        """Say whether its delivery was withdrawn under way, and went out again beside that.
+        """Return whether a delivery cancelled during its attempt was brought back, and sent again.
 
-        Whoever wants it back cannot know what comes of the attempt that nobody waits for any more.
+        The outcome of the abandoned attempt is unknown, so the new one does not wait for it.
         """
         begun = arrival.at - _UNDER_WAY
         return any(moment >= begun for moment in self._revivals) and bool(
@@ -131,12 +131,12 @@ class Conduct:
         )
 
     def _was_withdrawn(self, delivery_id: str) -> bool:
-        """Say whether nobody waits any more for what comes of a delivery."""
+        """Return whether a delivery was cancelled or deleted, so that nothing waits for it."""
         rows = self._outbox.select("SELECT state FROM pushkit_deliveries WHERE id = ?", delivery_id)
         return not rows or rows[0]["state"] == "cancelled"
 
     def _check_share(self, row: sqlite3.Row, arrival: Arrival) -> None:
-        """A process leaves slots to others than one owner, whatever became of what is in them."""
+        """One owner never has more than three quarters of a process's slots, withdrawn or not."""
         if arrival.process is None:
             return
         known = self._of_process[arrival.process]
@@ -147,20 +147,20 @@ class Conduct:
             self._world.violated(f"{row['owner']} has {taken} of {self._slots} slots")
 
     def _check_wanted(self, row: sqlite3.Row) -> None:
-        """What nobody wants, or not now, is not sent."""
+        """Nothing is sent for a removed, disabled or paused subscription."""
         if row["known"] is None or not row["active"]:
             self._world.violated(f"sent for a subscription that is no more: {row['id']}")
         elif row["paused"] and row["head"]:
             self._world.violated(f"sent for a subscription that is paused: {row['id']}")
 
     def _check_alone(self, arrival: Arrival) -> None:
-        """A process has one attempt of a delivery under way."""
+        """A process makes one attempt of a delivery at a time."""
         process = arrival.process
         for last in self._of_delivery[arrival.delivery_id]:
             if (
                 process is not None
                 and last.process is process
-                and last.at > process.thawed_at  # else it knew of nothing meanwhile
+                and last.at > process.thawed_at  # a frozen process does not know of time-outs
                 and last.answered_at is None
                 and last.is_open()
                 and not self._world.had_trouble("clock", last.at - 60, arrival.at)
@@ -170,7 +170,7 @@ class Conduct:
         self._of_delivery[arrival.delivery_id].append(arrival)
 
     def _check_number(self, row: sqlite3.Row, arrival: Arrival) -> None:
-        """A claim has a number that no claim of the delivery had before."""
+        """The claims of a delivery are numbered upwards."""
         number, before = self._claims.get(row["id"], (0, arrival))
         self._claims[row["id"]] = row["claims"], arrival
         is_over = before.answered_at is not None and before.process is arrival.process
@@ -179,7 +179,7 @@ class Conduct:
             self._world.violated(f"claim {row['claims']} came after {number}: {row['id']}")
 
     def _check_wait(self, before: Arrival, arrival: Arrival) -> None:
-        """After a failure a delivery waits, and a whole destination where its webhook asks so."""
+        """A failed delivery waits for its retry, and `Retry-After` holds the whole destination."""
         heard = before.answered_at
         if heard is None or not before.is_heard() or before.status in (None, 410):
             return
@@ -210,7 +210,7 @@ class Conduct:
     # --- receivers ------------------------------------------------------------------------------
 
     def calls_back(self, receiver: str, delivery_id: str) -> None:
-        """Judge a callback that begins: of a task one at a time, in order."""
+        """Check that the notifications of a task are called back one at a time, in order."""
         older = self._inboxes[receiver].select(
             "SELECT b.delivery_id FROM pushkit_inbox a JOIN pushkit_inbox b ON b.sender = a.sender"
             " AND b.task_id = a.task_id AND b.id < a.id WHERE a.delivery_id = ?"
@@ -223,7 +223,7 @@ class Conduct:
     # --- at the end -----------------------------------------------------------------------------
 
     def check_end(self) -> None:
-        """See what used up the schedules."""
+        """Check that updates and attempts are stored once, and only requests count as attempts."""
         rows = self._outbox.select(
             "SELECT d.*, (SELECT COUNT(*) FROM pushkit_attempts a WHERE a.delivery_id = d.id)"
             " + CASE WHEN d.first_attempt IS NULL THEN 0 ELSE 1 END AS logged, b.body"

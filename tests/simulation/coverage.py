@@ -1,4 +1,4 @@
-"""Which changes of state a run has seen, by what had gone wrong just before: and which never."""
+"""Coverage of a run: which changes of state it saw shortly after which fault, and which never."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["FAULTS", "RECENT", "Move", "key_of", "told"]
 Move: TypeAlias = "tuple[str, str | None, str | None]"  # table, state before, state after
 
 RECENT = 20.0  # seconds for which a fault counts
-# The steps of a story that are faults; the rest is work.
+# The kinds of steps that are faults.
 FAULTS = (
     *("mood", "fate", "cut", "names", "crash", "stop", "flap", "power", "freeze", "statement"),
     *("await", "doze", "strike", "disk", "clock", "callbacks", "reload"),
@@ -19,14 +19,14 @@ FAULTS = (
 
 
 def key_of(move: Move, error: str | None, fault: str) -> str:
-    """Return what a change is counted by, as JSON takes it."""
+    """Return the key by which a change is counted, as a string for JSON."""
     return "|".join((*(str(each) for each in move), error or "", fault))
 
 
 def told(
     moves: Mapping[str, int], allowed: Mapping[str, Collection[tuple[str | None, ...]]]
 ) -> str:
-    """Return a table of changes and faults, the errors of each, and what never happened."""
+    """Return a table of changes by faults, the errors of each, and the pairs never seen."""
     cells: Counter[tuple[str, str]] = Counter()
     errors: Counter[tuple[str, str]] = Counter()
     for key, times in moves.items():

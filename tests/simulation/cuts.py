@@ -1,4 +1,4 @@
-"""What `removals.py` takes out: promises, each with the text that keeps it and what replaces that."""
+"""Cuts: guarantees that `removals` takes out, each with the code behind it and a replacement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["CUTS", "Cut", "Edit"]
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Text of a module that is replaced; it has to stand there exactly once."""
+    """A replacement of text that a module contains exactly once."""
 
     module: str
     old: str
@@ -18,7 +18,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A promise, and what takes it out."""
+    """A guarantee, and the edits that take it out."""
 
     name: str
     promise: str
@@ -53,7 +53,7 @@ CUTS = (
     # --- claims and leases ----------------------------------------------------------------------
     _cut(
         "fencing",
-        "A result is dropped unless its worker still has the row.",
+        "A result is dropped unless its worker still holds the lease.",
         _SETTLING,
         (
             "WHERE lease_worker = $7 AND state = 'in_flight'",
@@ -69,7 +69,7 @@ CUTS = (
     ),
     _cut(
         "lease",
-        "What a worker has is nobody else's until its lease ends.",
+        "A claimed delivery belongs to its worker until its lease ends.",
         _LEASES,
         (
             'has_expired=any(row["until"] <= now for row in leased)',
@@ -82,13 +82,13 @@ CUTS = (
     ),
     _cut(
         "lease end",
-        "What a worker has is anybody's once its lease ends.",
+        "Any worker may claim a delivery once its lease has ended.",
         _LEASES,
         ('has_expired=any(row["until"] <= now for row in leased)', "has_expired=False"),
     ),
     Cut(
         "claim once",
-        "Of two claims at once one has the row.",
+        "Of two simultaneous claims, only one gets the row.",
         (
             Edit(
                 _LEASES,
@@ -105,7 +105,7 @@ CUTS = (
     ),
     Cut(
         "skip locked",
-        "A claim waits for no row that somebody holds.",
+        "A claim does not wait for locked rows.",
         (
             Edit(
                 _LEASES,
@@ -122,7 +122,7 @@ CUTS = (
     # --- shares ---------------------------------------------------------------------------------
     _cut(
         "fair share",
-        "An owner leaves a quarter of the slots to whoever comes next.",
+        "An owner leaves a quarter of the slots to other owners.",
         "pushkit.outbox.shares",
         (
             "return held < _TIMES_AS_MANY * free and (held == 0 or free > reserved)",
@@ -131,50 +131,50 @@ CUTS = (
     ),
     _cut(
         "last slots",
-        "Several owners who take all they get leave slots to those who hold none.",
+        "Owners with many slots together leave some to owners without any.",
         "pushkit.outbox.shares",
         ("    return slots // 8\n", "    return 0\n"),
     ),
     _cut(
-        "slots of what left",
-        "What is removed while it is under way has its slot until it has ended.",
+        "slots of removed deliveries",
+        "A delivery removed during its attempt keeps its slot until the attempt ends.",
         _WORKER,
         ("                held=self.slots.held(),\n", ""),
     ),
     _cut(
         "turns of owners",
-        "Of owners who hold as many slots, who used them least of late comes first.",
+        "Among owners with equally many slots, the one that used the least recently comes first.",
         "pushkit.outbox.shares",
         ("return self._used.get(owner, -math.inf)", "return 0.0"),
     ),
     _cut(
-        "turns of lines",
-        "Lines leave their slots to what waits for one.",
+        "turns of queues",
+        "A chain ends when a delivery of another queue waits for a slot.",
         "pushkit.scheduling.pump",
         ("self._slots.let_wait()  # or", "pass  # or"),
     ),
     _cut(
         "parking",
-        "What waits for its destination is in nobody's way.",
+        "Deliveries that wait for their destination do not delay others.",
         _LEASES,
         ("        if is_full:\n            window +=", "        if False:\n            window +="),
     ),
     _cut(
         "many destinations",
-        "Many destinations of one owner are in nobody's way.",
+        "Many destinations of one owner do not delay other owners.",
         _LEASES,
         ("firsts += yield from self._heads_of_next_owners(self.destinations // 2)", "pass"),
     ),
     _cut(
-        "reserved place",
-        "The end of a task has a place, however full it is.",
+        "reserved quota",
+        "The end of a task is stored even if its quota is used up.",
         _ENQUEUE,
         ("if notice.is_last and not queue.ended:", "if False:"),
     ),
     # --- order ----------------------------------------------------------------------------------
     _cut(
         "head passing",
-        "Behind what was settled, the oldest is next.",
+        "After a delivery is settled, the oldest one of its queue is next.",
         _HEADS,
         (
             "AND d.{UNFINISHED} ORDER BY d.seq LIMIT 1)",
@@ -183,7 +183,7 @@ CUTS = (
     ),
     _cut(
         "order",
-        "An update waits for the one before it, of its subscription.",
+        "A delivery waits for the one before it in its queue.",
         "pushkit.delivery.queues",
         (
             "return self.oldest is None and not self.recipient.paused",
@@ -192,7 +192,7 @@ CUTS = (
     ),
     _cut(
         "chain goes back",
-        "What stands behind one that failed goes back behind it.",
+        "Deliveries of a chain that follow a failed one are put back behind it.",
         _WORKER,
         (
             "                if current.result.outcome is not Outcome.DELIVERED:\n"
@@ -202,25 +202,25 @@ CUTS = (
     ),
     _cut(
         "chain without gaps",
-        "Only the very next of a line joins its chain.",
+        "Only the next delivery of a queue joins its chain.",
         "pushkit.delivery.chain",
         ("                or seq != self._last_seq + 1\n", ""),
     ),
     _cut(
         "past a lease",
-        "What somebody still has is not overtaken by what stands behind it.",
+        "A delivery in flight is not overtaken by later ones of its queue.",
         _SETTLING,
         ("        \" OR b.state = 'in_flight')))\"\n", '        ")))"\n'),
     ),
     _cut(
-        "look at the line",
-        "A chain goes no further than a pause, a removal or a change allows.",
+        "stale chain",
+        "A chain ends soon after its subscription is paused, removed or changed.",
         "pushkit.delivery.chain",
         ("_KNOWN_FOR: Final = 0.25", "_KNOWN_FOR: Final = 1e9"),
     ),
     _cut(
         "one of a subscription",
-        "What is in flight keeps the mark when another one is brought back.",
+        "A delivery in flight stays the head when another one is brought back.",
         _HEADS,
         (
             "ORDER BY CASE WHEN state = 'in_flight' THEN 0 ELSE 1 END, seq LIMIT 1",
@@ -229,7 +229,7 @@ CUTS = (
     ),
     _cut(
         "held subscription",
-        "Whoever settles holds the subscription, so that the mark is never lost.",
+        "Settling locks the subscription, so that its queue never loses its head.",
         _SUBSCRIPTIONS,
         (
             '_by_ids(columns, ids, _current, f"FOR UPDATE{_skip_locked_unless(wait)}")',
@@ -238,7 +238,7 @@ CUTS = (
     ),
     _cut(
         "lock order",
-        "Whoever holds several subscriptions takes them in one order.",
+        "Several subscriptions are always locked in the same order.",
         _SUBSCRIPTIONS,
         (
             " ORDER BY s.id FOR UPDATE OF s{_skip_locked_unless(wait)}",
@@ -260,7 +260,7 @@ CUTS = (
     ),
     _cut(
         "local fault",
-        "What fails on this side is tried again for ever.",
+        "A local fault is retried without limit.",
         _ATTEMPT,
         (
             "outcome=Outcome.LOCAL_FAULT, error=code, retry_at=again_at",
@@ -270,7 +270,7 @@ CUTS = (
     ),
     _cut(
         "crash is no attempt",
-        "A process that dies uses up no schedule.",
+        "A crash does not use up the schedule.",
         _STATES,
         ("{_NO_LEASE}, last_error = $1,", "{_NO_LEASE}, attempts = attempts + 1, last_error = $1,"),
     ),
@@ -285,7 +285,7 @@ CUTS = (
     ),
     _cut(
         "Retry-After",
-        "A webhook that asks for time gets it, for all its owner's deliveries.",
+        "`Retry-After` holds all deliveries of its owner to that destination.",
         _ATTEMPT,
         ("hold_until = now + hold if hold else None", "hold_until = None"),
     ),
@@ -314,7 +314,7 @@ CUTS = (
     ),
     _cut(
         "guard",
-        "No address is dialled that is not public.",
+        "Only public addresses are dialled.",
         "pushkit.net.guard",
         ("        if decision.is_refusal:\n", "        if False:\n"),
     ),
@@ -335,7 +335,7 @@ CUTS = (
     ),
     _cut(
         "unasked answer",
-        "A connection that says something unasked is not used again.",
+        "A connection on which an unrequested answer came is not used again.",
         "pushkit.net.connection",
         (
             "        if self._waiter is None:\n            self.close()\n            return\n        self.has_received",
@@ -344,7 +344,7 @@ CUTS = (
     ),
     _cut(
         "second answer",
-        "Nor one that answers twice at once.",
+        "A connection that sent two answers to one request is not used again.",
         "pushkit.net.connection",
         (
             "            self._keep = False\n\n    def on_header",
@@ -354,7 +354,7 @@ CUTS = (
     # --- subscriptions and operators ------------------------------------------------------------
     _cut(
         "410",
-        "A webhook that is gone gets nothing more.",
+        "A webhook that answered 410 gets nothing more.",
         _SIDE_EFFECTS,
         (
             "yield from self.outbox.cancel_subscription(current.id, now, CancelledBy.DISABLED)",
@@ -363,7 +363,7 @@ CUTS = (
     ),
     _cut(
         "removed",
-        "What is unfinished of a removed subscription is cancelled with it.",
+        "Removing a subscription cancels its unfinished deliveries.",
         "pushkit.delivery.registrar",
         (
             "yield from self.outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)",
@@ -372,7 +372,7 @@ CUTS = (
     ),
     _cut(
         "claims grow",
-        "A delivery that is brought back keeps the number of its claims.",
+        "A delivery that is brought back keeps its number of claims.",
         _STATES,
         ("origin = $3, fruitless_claims = 0", "origin = $3, fruitless_claims = 0, claims = 0"),
     ),
@@ -388,7 +388,7 @@ CUTS = (
     ),
     _cut(
         "uncertain commit",
-        "What may have been committed is not run again.",
+        "A transaction that may have been committed is not run again.",
         "pushkit.storage.postgres",
         (
             "is_final = isinstance(exc, CommitUncertainError)",
@@ -396,8 +396,8 @@ CUTS = (
         ),
     ),
     _cut(
-        "no secret told",
-        "The password of the database is in no error.",
+        "no secret in errors",
+        "No error contains the password of the database.",
         "pushkit.storage.postgres",
         (
             'f"PostgreSQL: cannot connect to {host_of(self._dsn)}: {_reason(exc)}"',
@@ -406,7 +406,7 @@ CUTS = (
     ),
     _cut(
         "savepoint",
-        "Of a script that failed beside others nothing is stored.",
+        "A script that fails in a group stores nothing.",
         _SQLITE,
         (
             '    if batch.error is not None:\n        connection.execute("ROLLBACK TO batch")\n',
@@ -415,7 +415,7 @@ CUTS = (
     ),
     _cut(
         "failed commit",
-        "Whoever waits for a commit that failed hears of it.",
+        "All callers that wait for a failed commit get its error.",
         _SQLITE,
         (
             "        batch.error, batch.is_final = error, True",
@@ -425,13 +425,13 @@ CUTS = (
     # --- workers that end -----------------------------------------------------------------------
     _cut(
         "late once",
-        "An attempt that comes late is written down once, however often that is tried.",
+        "A late attempt is recorded once, however often recording it is tried.",
         "pushkit.outbox.attempts",
         ("        is_there |= any(", "        is_there |= False and any("),
     ),
     _cut(
         "drain",
-        "A sender that is stopped gives its attempts time.",
+        "A stopping sender gives its attempts time to end.",
         "pushkit.delivery.sender",
         (
             "await self._worker.finish(within=self.options.drain)",
@@ -440,7 +440,7 @@ CUTS = (
     ),
     _cut(
         "persistent settling",
-        "What a webhook has is written down however long the database is away.",
+        "An answered delivery is settled however long the database is unavailable.",
         _WORKER,
         (
             "through=StorageError, within=self._lease_margin\n",
@@ -449,7 +449,7 @@ CUTS = (
     ),
     _cut(
         "callback drain",
-        "A receiver that is stopped gives its callbacks time.",
+        "A stopping receiver gives its callbacks time to end.",
         "receiver.runtime",
         (
             "await self.dispatcher.finish(within=timedelta(seconds=max(left, 0)))",
@@ -458,7 +458,7 @@ CUTS = (
     ),
     _cut(
         "migration check",
-        "Whom an upgrade left behind that may not roll, writes no more.",
+        "After an upgrade that may not roll, old programs do not write.",
         _SQLITE,
         (
             "        if found:\n            raise too_old_to_write",
@@ -468,8 +468,8 @@ CUTS = (
     # --- receiver -------------------------------------------------------------------------------
     Cut(
         "called back once",
-        "A retry of what was accepted calls nobody back: by the memory of ids, by the inbox, and by"
-        " what is known of each callback.",
+        "A retry of an accepted notification runs no callback again: by the replay memory, the inbox, and"
+        " the record of each callback.",
         (
             Edit(
                 "receiver.replay.database",
@@ -492,7 +492,7 @@ CUTS = (
     ),
     Cut(
         "one transaction",
-        "An id is remembered with its notification, or not at all.",
+        "An id is remembered in the transaction that stores its notification.",
         (
             Edit(
                 "receiver.accepting",
@@ -516,7 +516,7 @@ CUTS = (
     ),
     _cut(
         "token",
-        "Who has a signature and no token of the receiver's is refused.",
+        "A signed notification without a token of the receiver is refused.",
         _VERIFY,
         (
             "if secret.token and not secret.static_token and not by_token:",
@@ -525,19 +525,19 @@ CUTS = (
     ),
     _cut(
         "timestamp",
-        "What was signed long ago, or for later, is refused.",
+        "A notification signed too long ago, or in the future, is refused.",
         _VERIFY,
         ("    check_times(claims, now, tolerance=sender.tolerance)\n", ""),
     ),
     _cut(
         "audience",
-        "What was signed for another webhook is refused.",
+        "A notification signed for another webhook is refused.",
         _VERIFY,
         ("        check_audience(claims, audiences, head.target)\n", ""),
     ),
     _cut(
         "revoked keys",
-        "A key that was revoked is published no more.",
+        "A revoked key is not published.",
         "pushkit.keys.ring",
         (
             "        if entry.revoked_at is not None and entry.revoked_at <= now:\n"
@@ -547,44 +547,44 @@ CUTS = (
     ),
     _cut(
         "id conflict",
-        "An id that is known is refused with another body.",
+        "A known id with another body is refused.",
         "receiver.replay.database",
         ("if known != seen.body_sha256:", "if False:"),
     ),
     _cut(
         "inbox bound",
-        "One sender has so much unfinished in an inbox, and no more.",
+        "The unfinished notifications of one sender in an inbox are limited.",
         "receiver.inbox.capacity",
         ("        if used >= self._per_sender:\n", "        if False:\n"),
     ),
     _cut(
         "order of callbacks",
-        "Of a task one notification is called back at a time, the oldest first.",
+        "The notifications of a task are called back one at a time, the oldest first.",
         "receiver.accepting",
         ("if each.task is None or each.task not in behind:", "if True:"),
     ),
     _cut(
         "callback done",
-        "A callback that had a notification does not get it again.",
+        "A callback that is done with a notification is not called with it again.",
         _DISPATCHER,
         ("if not claimed.had_by(callback.name)]", "]"),
     ),
     _cut(
         "callback lease",
-        "A callback that runs long keeps its lease.",
+        "A long callback keeps its lease.",
         _CALLBACK_LEASES,
         ("await asyncio.sleep(pause.total_seconds())", "await asyncio.sleep(1e9)"),
         ("return tuple(self._held)", "return ()"),
     ),
     _cut(
         "next callback",
-        "Who slept through its lease calls no further callback.",
+        "A receiver frozen for longer than its lease calls no further callback.",
         _DISPATCHER,
         ("                if not is_ours:\n", "                if False:\n"),
     ),
     _cut(
         "callback time-out",
-        "A callback that hangs is cut off.",
+        "A callback that hangs is cancelled.",
         "receiver.callbacks.calls",
         ("        if limit is not None:\n", "        if False:\n"),
     ),

@@ -1,11 +1,11 @@
-"""A disk with one SQLite database, shared by processes: the third driver of the scripts.
+"""A simulated disk with one SQLite database, which several processes share.
 
-The database is real SQLite, in memory. Each transaction runs in one go, a moment after it was asked
-for, as the writer's thread makes them; or, of a few items, its statements run at once, as in the
-event loop, and its commit a moment later. Until then the process holds the lock, and nobody sees
-what it wrote. Before any statement, and after a commit, a fault may be injected: an error of
-SQLite's, or the end of the process. A power cut takes back what was committed and not synced: what
-was written with less than `synchronous = FULL` since the last commit that had it.
+The database is real SQLite, in memory. A transaction runs at once, a short delay after it was
+requested, as in the writer's thread; or, for a few items, its statements run without delay, as in
+the event loop, and its commit later. Until the commit the process holds the lock, and no other
+process sees its writes. Before any statement, and after a commit, a fault may be injected: an error
+of SQLite, or the end of the process. A power cut undoes commits that were not synced: those with
+less than `synchronous = FULL` since the last one that had it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pushkit.storage.group_commit import Batch, BatchesDone
 from pushkit.storage.migrations import Access, Migration, migrate
 from pushkit.storage.script import Script
 from pushkit.storage.sqlite import _PAUSE_AFTER_LONG, SqliteDatabase, _Writer, run_script
+from tests.simulation.database_pool import DatabasePool
 from tests.simulation.loop import Process, SimulatedLoop
-from tests.simulation.shelf import Shelf
 
 __all__ = ["MOVING", "Crash", "Disk", "DiskDatabase", "OnMove", "failure"]
 
@@ -31,11 +31,11 @@ _SYNCHRONOUS = "PRAGMA synchronous = "
 _SYNCED = {"FULL", "EXTRA"}
 _ENDING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _BUSY_TIMEOUT = 5.0  # seconds that a writer waits for another process
-_LONG = 1 / 50  # how often scripts in the event loop take so long that the next ones are not
+_LONG = 1 / 50  # how often scripts in the event loop take so long that the next use the thread
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """The process ends at this statement."""
 
 
 class Disk:
@@ -44,7 +44,7 @@ class Disk:
     Attributes:
         fault: Called before every statement with its SQL, and with `COMMITTED` after a commit;
             may raise `sqlite3.Error` or `Crash`.
-        on_move: Told of each change of state (see `OnMove`).
+        on_move: Called with each change of state (see `OnMove`).
         is_upgraded: Whether a later version of the programs has changed the schema.
     """
 
@@ -56,39 +56,39 @@ class Disk:
         self.is_upgraded = False
         self.lock_holders: dict[str, Process] = {}
         self._is_synced: dict[Process, bool] = {}
-        self._synced: sqlite3.Connection | None = None  # what a power cut leaves, if that is less
-        self._holder: Process | None = None  # who is in a transaction
-        self._written: list[tuple[str, Any]] = []  # the statements of that one
+        self._synced: sqlite3.Connection | None = None  # the state after a power cut, if it differs
+        self._holder: Process | None = None  # the process that is in a transaction
+        self._written: list[tuple[str, Any]] = []  # the statements of that transaction
         self.connection = _connect()
         self.connection.disk = self
 
     def select(self, sql: str, *values: Any) -> list[sqlite3.Row]:
-        """Look at what is committed."""
+        """Query the committed state."""
         self.lay_aside()
         return self._execute(sql, values)
 
     def is_held_from(self, process: Process) -> bool:
-        """Say whether another process is in a transaction."""
+        """Return whether another process is in a transaction."""
         holder = self._holder
         return holder is not None and holder is not process and holder.alive
 
     def is_held_by(self, process: Process) -> bool:
-        """Say whether a process is in a transaction, for which all others wait."""
+        """Return whether a process is in a transaction, which holds the lock."""
         return self._holder is process
 
     def resume(self, process: Process) -> None:
-        """Let a process do something: in its own transaction, if it is in one."""
+        """Prepare the connection for a process, restoring its open transaction if it has one."""
         if self._holder is not process:
             self.lay_aside()
         elif not self.connection.in_transaction:
             self._execute("BEGIN IMMEDIATE")
-            on_move, self.on_move = self.on_move, None  # it was told already
+            on_move, self.on_move = self.on_move, None  # these changes were reported already
             for sql, values in self._written:
                 self._execute(sql, values)
             self.on_move = on_move
 
     def lay_aside(self) -> None:
-        """Take back what is not committed, to be written again: there is one connection for all."""
+        """Roll back the open transaction, to be repeated later: processes share one connection."""
         if self.connection.in_transaction:
             self._execute("ROLLBACK")
 
@@ -96,19 +96,19 @@ class Disk:
         return sqlite3.Connection.execute(self.connection, sql, values).fetchall()
 
     def begin_with(self, component: str, migrations: Sequence[Migration]) -> None:
-        """Be what the programs, or a former version of them, have made, if there is nothing yet."""
+        """Create the tables of these migrations, unless the database has tables."""
         if migrations and not self.select("SELECT 1 FROM sqlite_master"):
-            self.connection = _SHELF.take(component, migrations)
+            self.connection = _POOL.take(component, migrations)
             self.connection.disk = self
 
-    def put_away(self) -> None:
-        """Leave the database to the next world."""
+    def recycle(self) -> None:
+        """Return the database to the pool, for the next world."""
         self.on_move = None
         self.recover()
-        _SHELF.put_back(self.connection)
+        _POOL.put_back(self.connection)
 
     def watch(self) -> None:
-        """Notice every change of state, of what there is by now."""
+        """Report every change of state in the tables that exist by now."""
         [(schema,)] = self.select("PRAGMA schema_version")
         if schema == self.connection.watched:
             return
@@ -139,7 +139,7 @@ class Disk:
         try:
             self.fault(process, sql)
         except sqlite3.OperationalError as exc:
-            # SQLite itself may end the whole transaction then, and does so in a commit.
+            # SQLite may then end the whole transaction; in a commit it always does.
             if exc.sqlite_errorcode in _ENDING and (
                 sql == "COMMIT" or self.loop.random.random() < 0.5
             ):
@@ -167,25 +167,25 @@ class Disk:
             self.recover()
 
     def recover(self) -> None:
-        """Do what SQLite does with what was not committed when it opens a file."""
+        """Roll back an unfinished transaction, as SQLite does when it opens a file."""
         self.lay_aside()
         self._holder = None
 
     def lose_power(self) -> None:
-        """Be as it was when it was last synced."""
+        """Return to the last synced state."""
         self.recover()
         if self._synced is not None:
             self._synced.backup(self.connection)
 
 
-# Tables of what moves from state to state, and the column that says in which it is.
+# The tables whose changes of state are watched, and their column.
 MOVING = {"pushkit_deliveries": "state", "pushkit_inbox": "status"}
-# Told the table, the states before and after (None: it was not, or is not, there), and the error.
+# Called with the table, the states before and after (None without a row), and the error.
 OnMove: TypeAlias = "Callable[[str, str | None, str | None, str | None], object]"
 
 
 def _watch_moves(connection: _Connection, table: str, column: str) -> None:
-    """Tell the disk of each change of state in a table."""
+    """Report each change of state in a table to the disk."""
     connection.create_function("moved", 4, connection.moved)
     for event, before, after, row in (
         ("INSERT", "NULL", f"NEW.{column}", "NEW"),
@@ -217,7 +217,7 @@ class _Cursor(sqlite3.Cursor):
 
 class _Connection(sqlite3.Connection):
     disk: Disk
-    watched: int | None = None  # the version of SQLite's schema of which moves are told
+    watched: int | None = None  # the version of SQLite's schema whose tables are watched
 
     def cursor(self, factory: Any = _Cursor) -> Any:
         return super().cursor(factory)
@@ -245,14 +245,14 @@ def _connect() -> _Connection:
     return connection
 
 
-_SHELF = Shelf(_connect, lambda new, *what: run_script(new, migrate(*what)))
+_POOL = DatabasePool(_connect, lambda new, *what: run_script(new, migrate(*what)))
 
 
 class _InlineWriter(_Writer):
-    """The writer, without its thread: does what is asked of that a moment later, in its turn."""
+    """The writer without its thread: its work runs a short delay later, in order."""
 
     def __init__(self, database: DiskDatabase, connect: Callable[[], sqlite3.Connection]) -> None:
-        super().__init__(connect, patience=-1.0)  # it is `_work` that waits
+        super().__init__(connect, patience=-1.0)  # `_work` waits instead
         self._database = database
 
     def start(self) -> None: ...
@@ -273,7 +273,7 @@ class _InlineWriter(_Writer):
         return is_run
 
     def _work(self, since: float) -> None:
-        """Do the next thing that was asked for, unless another process holds the lock."""
+        """Run the next transaction, unless another process holds the lock."""
         loop = self._database.disk.loop
         waited = loop.time() - since
         if waited < _BUSY_TIMEOUT and self._database.disk.is_held_from(self._database.process):
@@ -286,7 +286,7 @@ class _InlineWriter(_Writer):
             self._batches_done(batches, done)
 
     def _does(self, what: Callable[[], object]) -> bool:
-        """Do something; say whether its process is still there."""
+        """Call a function as the process; return whether the process is still alive."""
         disk, process = self._database.disk, self._database.process
         disk.running = process
         disk.resume(process)
@@ -294,7 +294,7 @@ class _InlineWriter(_Writer):
             what()
         except Crash:
             disk.recover()
-            process.alive = False  # at once: the rest of its end follows
+            process.alive = False  # at once; the rest of its end follows
         finally:
             disk.running = None
         return process.alive
@@ -340,7 +340,7 @@ class DiskDatabase(SqliteDatabase):
             await group_commit.drain()
 
     async def empty_log(self) -> bool:
-        return True  # there is none
+        return True  # there is no log
 
     async def read(self, script: Script[T]) -> T:
         if self._reader is None:
@@ -361,7 +361,7 @@ class DiskDatabase(SqliteDatabase):
 
 
 class _Locks:
-    """Lock files: those of a dead process are free."""
+    """The lock files of workers: those of a dead process are free."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
         self._disk = disk

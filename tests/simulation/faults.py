@@ -1,7 +1,7 @@
-"""What goes wrong between a process and its database: before a statement, in a commit, after it.
+"""Database faults: errors and crashes before a statement, in a commit, and after it.
 
-Both stand-ins call `Faults.before` with every statement, with `COMMIT`, and with `COMMITTED` once
-that has happened and before anybody is told. A process may end at each of these places.
+Both simulated databases call `Faults.before` with every statement, with `COMMIT`, and with
+`COMMITTED` after a commit, before its caller continues. A process may end at each of these calls.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class _Kind:
     Attributes:
         sqlite: Code and text of SQLite's error.
         postgres: The error of PostgreSQL's driver.
-        at: The first word of the statements that it strikes; all if there are none.
-        chance: How often it strikes.
+        at: The first words of the statements that it strikes; empty for all.
+        chance: The probability that it strikes such a statement.
     """
 
     sqlite: tuple[int, str]
@@ -60,14 +60,14 @@ KINDS = {
         asyncpg.ConnectionDoesNotExistError,
         chance=0.03,
     ),
-    # One statement fails, and what is beside it does not.
+    # One statement fails, and those of other items in the same transaction do not.
     "hiccup": _Kind(
         (sqlite3.SQLITE_FULL, "database or disk is full"),
         asyncpg.DiskFullError,
         at=("INSERT", "UPDATE"),
         chance=0.15,
     ),
-    # It is stored, and nobody is told so.
+    # The commit succeeds, and its caller gets an error.
     "uncertain": _Kind(
         (sqlite3.SQLITE_IOERR, "disk I/O error"),
         asyncpg.ConnectionDoesNotExistError,
@@ -78,11 +78,11 @@ KINDS = {
 
 
 class Faults:
-    """What a scenario has in store for statements.
+    """The database faults of one world.
 
     Args:
-        world: Whose chance and time count.
-        is_postgres: Which of the two databases fails.
+        world: The world.
+        is_postgres: Whether errors are those of PostgreSQL; SQLite's otherwise.
     """
 
     def __init__(self, world: World, *, is_postgres: bool) -> None:
@@ -96,28 +96,28 @@ class Faults:
         self._doze: Callable[[], object] | None = None
 
     def fail(self, kind: str, *, lasts: float) -> None:
-        """Let statements fail from now on."""
+        """Let statements fail from now on, for so many seconds."""
         self._kind, self._until = KINDS[kind], self._world.loop.time() + lasts
 
     def end_at(self, process: Process, number: int, end: Callable[[], None]) -> None:
-        """Let a process end at its n-th statement from now: `end` does what is left to do."""
+        """Let a process end at its n-th statement from now, by calling `end`."""
         self._victim, self._left, self._end, self._doze = process, number, end, None
 
     def doze_at(self, process: Process, number: int, doze: Callable[[], object]) -> None:
-        """Let a process stand still in the middle of its n-th statement from now."""
+        """Let a process freeze in the middle of its n-th statement from now."""
         self._victim, self._left, self._doze = process, number, doze
 
     def heal(self) -> None:
-        """Let nothing fail any more."""
+        """End all faults."""
         self._kind = self._victim = None
 
     def before(self, process: Process | None, what: str) -> None:
-        """Be in the way of a statement.
+        """Let a statement fail, or its process end, if a fault strikes it.
 
         Raises:
-            Crash: The process ends here.
-            sqlite3.OperationalError: SQLite refuses.
-            asyncpg.PostgresError: PostgreSQL does, or its connection breaks.
+            Crash: The process ends at this statement.
+            sqlite3.OperationalError: The simulated error of SQLite.
+            asyncpg.PostgresError: The simulated error of PostgreSQL, or of its connection.
         """
         if process is None:
             return
@@ -140,7 +140,7 @@ class Faults:
 
     def _strikes(self, kind: _Kind, what: str) -> bool:
         word = what.partition(" ")[0]
-        # "COMMITTED" is stored: an error there is "uncertain", and no other.
+        # After "COMMITTED" the data is stored: only "uncertain" may fail there.
         is_there = word in kind.at if kind.at else word != "COMMITTED"
         return is_there and self._world.loop.random.random() < kind.chance
 

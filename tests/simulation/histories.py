@@ -2,10 +2,10 @@
 
     python -m tests.simulation.histories --count 1000 [--from N]
 
-Three transactions at a time are drawn from `transactions`, and go on in a seeded order, on both
-sides in step. After each statement both must have the same rows, the same who waits, and the same
-errors; and in the end the same tables. Where several wait for one transaction in a way that leaves
-open who is first, a difference that follows is not held against the model.
+Three transactions at a time are drawn from `transactions`, and their statements run in a seeded
+order, on both sides in step. After each statement both must have the same rows, the same waiting
+transactions and the same errors; in the end they must have the same tables. When several wait for
+one transaction so that their order is not defined, later differences are not counted.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _MARKS = {
 
 
 class DifferenceError(Exception):
-    """The model did not do what the server did."""
+    """The model and the server differ."""
 
 
 class BrokenError(Exception):
-    """Both sides do the same, and it is wrong."""
+    """Both sides have the same wrong state."""
 
 
 class _Side(Protocol):
@@ -79,7 +79,7 @@ class _Side(Protocol):
         """Wait until every statement is done or waits for a lock."""
 
     def found(self, slot: int) -> object:
-        """Return what a statement came to: `WAITS`, its rows, or its error."""
+        """Return the outcome of a statement: `WAITS`, its rows, or the name of its error."""
 
     def rows_of(self, slot: int) -> Any:
         """Return the rows of a statement as the side's own driver gives them."""
@@ -101,13 +101,13 @@ def _outcome(task: asyncio.Task[Any], sql: str) -> object:
 def _comparable(rows: Sequence[Any], sql: str) -> list[str]:
     if sql.startswith(("SELECT pg_advisory", "SELECT pushkit_wake", "SELECT pg_notify", "SET ")):
         return []
-    if ") parked" in sql:  # one of several, whichever it is
+    if ") parked" in sql:  # any one of several
         return [str(len(rows))]
     return list(map(_text_of, _in_order(rows, sql)))
 
 
 def _in_order(rows: Sequence[Any], sql: str) -> Sequence[Any]:
-    """Return rows in the order that was asked for, or, where none was, in one that both have."""
+    """Return rows in their order with `ORDER BY`, and sorted without."""
     return rows if "ORDER BY" in sql.rpartition(")")[2] else sorted(rows, key=_text_of)
 
 
@@ -118,7 +118,7 @@ def _text_of(row: Any) -> str:
 
 
 def _is_alike(name: str, value: object) -> bool:
-    """Say whether a column has the same value on both sides: numbers of rows may have gaps."""
+    """Return whether a column must be equal on both sides: generated ids may have gaps."""
     return not (name in {"id", "notification_id"} and isinstance(value, int))
 
 
@@ -191,10 +191,10 @@ class ModelSide:
         return _comparable(self.server.select(f"SELECT * FROM {name}"), "")
 
     def leaves_open_who_is_first(self) -> bool:
-        """Say whether who wait for one transaction might go on in another order.
+        """Return whether the statements that wait for a transaction might continue in any order.
 
-        Also those who wait for one row that it changes: each has to find the new version, and a
-        busy server may let the second of them be quicker.
+        That includes those that wait for one row that it changes: each has to find the new version,
+        and on a busy server the second one may be quicker.
         """
         for each in self.open.values():
             keys = [statement.waits_for for statement in each.waiters]
@@ -211,7 +211,7 @@ def _under_lock(script: Script[T]) -> Script[T]:
 
 
 class RealSide:
-    """A PostgreSQL server, with a connection for each transaction, and one that looks on."""
+    """A real server, with a connection for each transaction, and one for observation."""
 
     def __init__(self, dsn: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -235,7 +235,7 @@ class RealSide:
         self._slot_of = {each.get_server_pid(): n for n, each in enumerate(self._connections)}
 
     def clear(self) -> None:
-        """Begin anew, with what `prepare` adds."""
+        """Reset the tables to the rows of `prepare`."""
         self._running.clear()
 
         async def clear() -> None:
@@ -246,7 +246,7 @@ class RealSide:
         self._run(clear())
 
     def abandon(self) -> None:
-        """Break off what still runs."""
+        """End the transactions that still run."""
 
         async def abandon() -> None:
             for slot in self._transactions:
@@ -321,7 +321,7 @@ class RealSide:
         )
         found = {row["pid"]: row["by"] for row in rows}
         return {
-            # Somebody else, such as the vacuum, soon makes room.
+            # Any other blocker, such as the vacuum, ends soon.
             self._slot_of[pid]: tuple(sorted(self._slot_of[each] for each in by))
             if set(by) <= set(self._slot_of)
             else ()
@@ -336,7 +336,7 @@ class RealSide:
         return _in_order(task.result(), sql)
 
     def table(self, name: str) -> list[str]:
-        rows = self._run(self._looker.fetch(f"SELECT * FROM {name}"))  # our own
+        rows = self._run(self._looker.fetch(f"SELECT * FROM {name}"))
         return _comparable(rows, "")
 
 
@@ -356,7 +356,7 @@ def _has_circle(blockers: dict[int, tuple[int, ...]]) -> bool:
 
 @dataclass(eq=False)
 class _Running:
-    """A transaction under way, on both sides."""
+    """A transaction in progress on both sides."""
 
     work: Work
     scripts: tuple[Script[Callable[[], object]], Script[Callable[[], object]]]
@@ -376,7 +376,7 @@ class _History:
         self.slots: dict[int, _Running] = {}
         self.log: list[str] = []
         self.seen: Counter[str] = Counter()
-        self.is_open = False  # who is first has been left open: from here on they may differ
+        self.is_open = False  # an order was undefined: from then on both sides may differ
         self._numbers = iter(range(1, 1_000_000))
 
     def play(self) -> None:
@@ -388,10 +388,10 @@ class _History:
             self._same(name, [side.table(name) for side in self.sides])
 
     def check(self) -> None:
-        """See that nobody has lost or doubled the mark of the oldest.
+        """Check that each queue has one head.
 
         Raises:
-            BrokenError: Somebody did.
+            BrokenError: A queue has none, or several.
         """
         for what, sql in _MARKS.items():
             if found := [tuple(row) for row in self.model.server.select(sql)]:
@@ -404,7 +404,7 @@ class _History:
             [s for s in slots if s not in self.slots or not self.slots[s].waits]
         )
         running = self.slots.get(slot)
-        self.stage.moment += timedelta(milliseconds=1)  # of two rows one is older
+        self.stage.moment += timedelta(milliseconds=1)  # no two rows have the same time
         if self.model.leaves_open_who_is_first():
             self.is_open = True
         if running is None:
@@ -462,7 +462,7 @@ class _History:
         self.check()
 
     def _look(self) -> None:
-        """Compare what every statement came to that ran or waited."""
+        """Compare the outcomes of all statements that ran or waited."""
         for slot, running in self.slots.items():
             if running.done is not None or running.has_failed or not running.has_begun:
                 continue
@@ -498,11 +498,11 @@ def _brief(asked: object) -> str:
 
 
 def play_history(seed: int, real: RealSide) -> tuple[Counter[str], bool]:
-    """Play one on both sides; return what was seen in it, and whether it was followed to its end.
+    """Play a history; return counts of what happened, and whether it was compared to its end.
 
     Raises:
-        DifferenceError: The model did something else.
-        BrokenError: Both did what they must not.
+        DifferenceError: The model and the server differ.
+        BrokenError: Both have the same wrong state.
     """
     real.clear()
     history = _History(seed, real)
@@ -522,11 +522,11 @@ def play_history(seed: int, real: RealSide) -> tuple[Counter[str], bool]:
 
 
 def main() -> int:
-    """Play many, and return the exit code."""
+    """Play many histories, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.histories")
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="N")
     parser.add_argument("--count", type=int, default=100, metavar="M")
-    parser.add_argument("--dsn", help="a server; without, one of the wheel is started")
+    parser.add_argument("--dsn", help="a server; by default one is started")
     args = parser.parse_args()
     server = None if args.dsn else RealServer()
     real = RealSide(args.dsn or server.dsn)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What was promised, and what was asked for: the accounts that promises are held against."""
+"""The records that promises are checked against: updates, callbacks, and instructions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.simulation.loop import Process
 
-__all__ = ["Call", "Notice", "Wishes"]
+__all__ = ["Call", "Instructions", "Notice"]
 
 _SILENCING = frozenset({"pause", "disable", "unsubscribe"})
 _CANCELLING = frozenset({"disable", "unsubscribe"})
@@ -18,16 +18,16 @@ _CANCELLING = frozenset({"disable", "unsubscribe"})
 
 @dataclass(slots=True)
 class Notice:
-    """An update that an agent was given.
+    """An update that an agent notifies.
 
     Attributes:
-        marker: What tells it from all others.
-        at: When.
+        marker: A text in it that no other update has.
+        at: When it was notified.
         task: Its task.
-        shape: What it looks like.
-        ids: Its deliveries, once that was acknowledged.
-        acknowledged_at: When that was.
-        not_stored: The agent was told that nothing was stored.
+        shape: Its kind and size (see `clients._update`).
+        ids: Its deliveries, once it was acknowledged.
+        acknowledged_at: When it was acknowledged.
+        not_stored: Whether `notify()` reported that nothing was stored.
     """
 
     marker: str
@@ -44,11 +44,11 @@ class Call:
     """A callback that ran.
 
     Attributes:
-        process: Where.
+        process: The receiver's process.
         begun: When it began.
-        sender: By which of the receiver's senders it came.
-        ended: When it ended well, if it did.
-        failed: It raised, or was cut off.
+        sender: The trusted sender of the notification.
+        ended: When it returned, if it did.
+        failed: Whether it raised an error, or was cancelled by its time-out.
     """
 
     process: Process
@@ -58,16 +58,16 @@ class Call:
     failed: bool = False
 
 
-class Wishes:
+class Instructions:
     """What owners and operators have asked for.
 
     Attributes:
-        brought_back: Deliveries that somebody wanted again.
+        brought_back: Deliveries that were redriven or resent, or may have been.
         may_be_cancelled: Deliveries that an operator cancelled, or tried to.
-        cancelling: Whose deliveries, by task and owner, may be cancelled.
-        erased: Tasks of which nothing need be left.
-        is_purged: Whether what is finished may be gone.
-        sent_by_other: What was sent by another sender, who is trusted, too.
+        cancelling: Tasks and owners whose deliveries may be cancelled.
+        erased: Tasks whose rows may be deleted.
+        is_purged: Whether finished deliveries may be deleted.
+        sent_by_other: Ids of notifications of another trusted sender.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -83,11 +83,11 @@ class Wishes:
         self._spoken = 0
 
     @contextlib.contextmanager
-    def speaking_of(self, task: str, owner: str, verb: str = "") -> Iterator[list[Any]]:
-        """Be asked for something of an owner's subscriptions to a task; ends when it was answered.
+    def record(self, task: str, owner: str, verb: str = "") -> Iterator[list[Any]]:
+        """Record an instruction about an owner's subscriptions to a task, around its call.
 
-        The answer goes into what it yields. Whoever dies meanwhile never ends it: then nobody knows
-        what holds.
+        The caller puts the result into the list that is yielded. If its process dies meanwhile, the
+        context never ends, and the state of the subscriptions stays unknown.
         """
         whom, self._spoken = (task, owner), self._spoken + 1
         one, unanswered = self._spoken, self._open[task, owner]
@@ -109,15 +109,15 @@ class Wishes:
             self._silent[whom] = self._now()
 
     def silent_since(self, task: str, owner: str) -> float | None:
-        """Return since when an owner is to hear nothing of a task; None if that is not sure."""
+        """Return since when an owner must receive nothing of a task; None if it may."""
         return self._silent.get((task, owner))
 
     def bring_back(self, deliveries: list[str]) -> None:
-        """Want some deliveries again."""
+        """Record that some deliveries are redriven or resent."""
         self.brought_back |= set(deliveries)
         self._spoken += 1
         self._silent.clear()
 
     def erase(self, task: str) -> None:
-        """Want nothing of a task to be left."""
+        """Record that a task is erased."""
         self.erased.add(task)

@@ -1,12 +1,12 @@
 """An event loop in virtual time, whose every choice comes from one seed.
 
-Nothing waits: when nothing is ready, the clock leaps to the next timer. Tasks that are ready at the
-same moment run in a seeded order; plain callbacks, of which asyncio promises it, in the order in
-which they came. Each step takes a few seeded microseconds. There is no selector, no thread and no
-socket: whoever connects gets a connection of the simulated network.
+When nothing is ready, the clock leaps to the next timer. Tasks that are ready at the same moment
+run in a seeded order; plain callbacks run in the order of their calls, as asyncio promises. Each
+step takes a few seeded microseconds. There is no selector, no thread and no socket: connections are
+those of the simulated network.
 
-A process is a mark in the context of all that it runs. One that is killed simply never runs again:
-no `finally`, no `close()`, as after SIGKILL.
+A process is a context variable of everything that it runs. A killed process never runs again: no
+`finally`, no `close()`, as after SIGKILL.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["PROCESS", "NothingHappensError", "Process", "SimulatedLoop", "TooLon
 
 
 class NothingHappensError(Exception):
-    """Somebody waits, and nothing will ever happen again."""
+    """The scenario is not over, and nothing is scheduled."""
 
 
 class TooLongError(Exception):
-    """More steps than a scenario may take: something spins."""
+    """The scenario takes too many steps: something spins."""
 
 
 class Process:
-    """An operating-system process: a name in the trace, and a life that ends at once.
+    """A simulated operating-system process.
 
     Args:
-        name: For the trace.
+        name: Its name in the trace.
         host: The address that its connections come from.
     """
 
@@ -47,20 +47,20 @@ class Process:
         self.host = host
         self.alive = True
         self.thawed_at = -1.0
-        self.frozen: list[asyncio.Handle] | None = None  # what waits for it to go on
+        self.frozen: list[asyncio.Handle] | None = None  # while frozen: what it runs once thawed
         self.steps_left: int | None = None
         self._end: Callable[[], object] = lambda: None
 
     def end_after(self, steps: int, end: Callable[[], object]) -> None:
-        """End it after so many more of its steps, each of which is from one `await` to the next."""
+        """End it after so many steps, each of which is from one `await` to the next."""
         self.steps_left, self._end = steps, end
 
     def spare(self) -> None:
-        """Take back `end_after`."""
+        """Undo `end_after`."""
         self.steps_left = None
 
     def count_down(self) -> None:
-        """Take one of the steps that are left."""
+        """Count one step towards `end_after`."""
         if self.steps_left is not None and self.alive:
             self.steps_left -= 1
             if self.steps_left < 0:
@@ -68,15 +68,15 @@ class Process:
                 self._end()
 
     def may_end(self) -> bool:
-        """Say whether it may be over before its next step."""
+        """Return whether it is dead, or may be before its next step."""
         return not self.alive or self.steps_left is not None
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
-# Sets of tasks and futures are walked in the order of their hashes: addresses, which no two
-# processes have alike. So each has a number, of its own loop.
+# The order of a set of tasks or futures depends on their hashes, by default their addresses, which
+# differ between runs. Here each hash is a number that the loop gives out.
 
 
 class _Task(asyncio.Task[Any]):
@@ -84,7 +84,7 @@ class _Task(asyncio.Task[Any]):
         self.process = PROCESS.get()
         self._number = next(loop.numbers)
         super().__init__(coro, loop=loop, **kwargs)
-        self._log_destroy_pending = False  # a killed process leaves its tasks as they are
+        self._log_destroy_pending = False  # a killed process leaves pending tasks
 
     def __hash__(self) -> int:
         return self._number
@@ -100,7 +100,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Handle(asyncio.Handle):
-    """asyncio's own, without what it does for debugging."""
+    """asyncio's handle without its debugging."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _Handle(asyncio.Handle):
 
 
 class _Timer(_Handle, asyncio.TimerHandle):
-    """The same of timers."""
+    """asyncio's timer handle without its debugging."""
 
     def __init__(
         self,
@@ -141,8 +141,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     """The loop of one world.
 
     Args:
-        seed: Decides the order of what is ready, and how long each step takes.
-        max_steps: After which a scenario has gone wrong.
+        seed: Decides the order of ready tasks, and how long each step takes.
+        max_steps: The most steps of a scenario.
     """
 
     network: Network
@@ -160,11 +160,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._max_steps = max_steps
         self._now = 0.0
         self._timers = 0
-        self._batch: deque[asyncio.Handle] = deque()  # what of this round is left to do
-        # Kept: of a killed process's tasks, collecting them would run `finally` after all.
+        self._batch: deque[asyncio.Handle] = deque()  # the rest of this round
+        # All tasks are kept: collecting those of a killed process would run `finally` blocks.
         self.graveyard: list[object] = []
         self.on_thaw: Callable[[Process], object] = lambda _: None
-        self.set_task_factory(_task)  # type: ignore[arg-type]  # none but this loop's
+        self.set_task_factory(_task)  # type: ignore[arg-type]  # only ever called by this loop
         self.set_exception_handler(self._note_error)
 
     # --- time and order -------------------------------------------------------------------------
@@ -201,12 +201,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return handle
 
     async def pause(self, seconds: float) -> None:
-        """Wait; in no step of its own, where nothing else happens meanwhile."""
+        """Wait, without a step of the loop if nothing else happens meanwhile."""
         if not self.leap(seconds):
             await asyncio.sleep(seconds)
 
     def leap(self, seconds: float) -> bool:
-        """Let time pass at once, if nothing else would happen meanwhile; say whether it has."""
+        """Advance the clock at once, if nothing would happen meanwhile; return whether it did."""
         process = PROCESS.get()
         if self._ready or self._batch or (process is not None and process.may_end()):
             return False
@@ -219,7 +219,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return True
 
     def _run_once(self) -> None:
-        """Do what is ready, and what that makes ready in turn, until stopped."""
+        """Run batches of ready handles until stopped."""
         chance = self.random.random
         while not self._stopping:
             batch = self._next_batch()
@@ -244,14 +244,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                     context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
                 except (SystemExit, KeyboardInterrupt):
                     raise
-                except BaseException as exc:  # noqa: BLE001  # whatever it was, it is reported
+                except BaseException as exc:  # noqa: BLE001  # every error is reported
                     said = f"Exception in callback {handle._callback!r}"  # type: ignore[attr-defined]
                     self.call_exception_handler({"message": said, "exception": exc})
             if self.steps > self._max_steps:
                 raise TooLongError(f"{self.steps} steps at {self._now:.3f} s")
 
     def _next_batch(self) -> deque[asyncio.Handle]:
-        """Return what is ready, in the order in which it is done; leap to it if nothing is yet."""
+        """Return the ready handles in running order; leap to the next timer if there are none."""
         scheduled, ready = self._scheduled, self._ready
         if not ready:
             self._forget_cancelled()
@@ -274,19 +274,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             heapq.heappop(scheduled)
 
     def _shuffle(self, batch: deque[asyncio.Handle]) -> None:
-        """Shuffle the steps of tasks among their places; plain callbacks keep theirs."""
-        places = [
+        """Shuffle the steps of tasks among themselves; plain callbacks keep their positions."""
+        positions = [
             index
             for index, handle in enumerate(batch)
             if isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)  # type: ignore[attr-defined]
         ]
-        if len(places) > 1:
-            steps = [batch[index] for index in places]
+        if len(positions) > 1:
+            steps = [batch[index] for index in positions]
             self.random.shuffle(steps)
-            for index, handle in zip(places, steps, strict=True):
+            for index, handle in zip(positions, steps, strict=True):
                 batch[index] = handle
 
-    # Asked for every handle: by what C answers for itself.
+    # Called for every handle; a built-in that returns False is quicker than a method.
     get_debug = bool
 
     def _write_to_self(self) -> None:
@@ -306,7 +306,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]  # the same
         self, _executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Run a thread's work in one go, a moment later."""
+        """Run a thread's work at once, after a short delay."""
         future = self.create_future()
 
         def run() -> None:
@@ -325,19 +325,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return future
 
     def kill(self, process: Process) -> None:
-        """End a process as SIGKILL does; what it was in the middle of stays as it is."""
+        """End a process as SIGKILL does: it never runs again."""
         process.alive = False
 
-    def unheard(self) -> Iterator[BaseException]:
-        """Yield what tasks of living processes raised, and nobody asked for."""
+    def unretrieved_exceptions(self) -> Iterator[BaseException]:
+        """Yield the exceptions of living processes' tasks that no code has retrieved."""
         for task in self.graveyard:
             if isinstance(task, _Task) and (task.process is None or task.process.alive):
                 exception = task.exception() if task.done() and task._log_traceback else None
                 if exception is not None and not _is_of_aiohttp(task, exception):
                     yield exception
 
-    def living(self) -> Counter[str]:
-        """Return how many tasks each living process has."""
+    def live_tasks(self) -> Counter[str]:
+        """Count the pending tasks of each living process."""
         return Counter(
             task.process.name
             for task in self.graveyard
@@ -348,14 +348,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         )
 
     def freeze(self, process: Process, seconds: float) -> None:
-        """Stop a process as SIGSTOP does, or the pause of its machine; it goes on later."""
+        """Freeze a process, as SIGSTOP or a paused machine does, for so many seconds."""
         if process.frozen is not None:
             return
         process.frozen = []
         self.call_later(seconds, self.thaw, process, context=Context())
 
     def thaw(self, process: Process) -> None:
-        """Let a process go on that was frozen."""
+        """Let a frozen process continue."""
         if process.frozen is None:
             return
         held, process.frozen = process.frozen, None
@@ -405,9 +405,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 def _is_of_aiohttp(task: _Task, exception: BaseException) -> bool:
-    """Say whether it is what its server raises for a connection that is lost already.
+    """Return whether aiohttp's server raised this because its connection was already lost.
 
-    Before the first request it asserts that it is not.
+    It asserts, before the first request, that it is not.
     """
     coro = task.get_coro()
     is_server = getattr(coro, "__qualname__", "") == "RequestHandler.start"

@@ -1,11 +1,11 @@
-"""A network between the client's connector and the server's protocol, byte by byte.
+"""A simulated network between the client's connections and the server's protocols, byte by byte.
 
-Connections carry bytes with latency, in order, in pieces of a seeded size. Faults are decided per
-connection, when it is dialled: refused, silent, reset or stalled after so many bytes in either
-direction, or dripped. TLS is simulated too: a connection that asks for it needs a listener that has
-it, and a certificate for the name that is asked for; the bytes are as they are.
+Connections carry bytes with latency, in order, in pieces of a seeded size. The faults of a
+connection are decided when it is dialled: refused, silent, reset or stalled after a number of bytes
+in either direction, or dripping. TLS is simulated by a check that the listener has TLS, and a
+certificate for the requested name; the bytes are not encrypted.
 
-Names are looked up in a table that a scenario changes while it runs.
+Names are looked up in a table that the steps of a scenario change.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["Fate", "Link", "Network", "SimulatedResolver", "SimulatedSocket"]
 _HIGH_WATER = 65_536
 _MSS = 1_460
 _PUBLIC = "93.184."
-_FRESH = 12.0  # seconds: a lookup, and the dialling of other addresses before
+_FRESH = 12.0  # seconds from a lookup to dialling its last address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """What becomes of a connection.
+    """The faults of a connection.
 
     Attributes:
-        refused: Nobody listens.
-        silent: The dialling is never answered.
+        refused: The connection is refused.
+        silent: Dialling is never answered.
         reset_after: Bytes of the request after which both ends get a reset; None for never.
-        reset_answer_after: The same of the answer.
-        stall_after: Bytes of the answer after which nothing comes any more.
+        reset_answer_after: Bytes of the answer after which both ends do; None for never.
+        stall_after: Bytes of the answer after which nothing more arrives; None for never.
         drip: Seconds between two bytes of the answer; None for whole segments.
         bad_certificate: The TLS handshake fails.
         latency: Seconds for one way.
@@ -68,11 +68,11 @@ class _Listener:
 
 @dataclass(slots=True)
 class Link:
-    """What a scenario may turn on the way to one host.
+    """The network path to one host, which a scenario may disturb.
 
     Attributes:
-        fates: Makes the fate of the next connection to it.
-        cut: Nothing passes, in either direction, until it is mended.
+        fates: Returns the fate of the next connection.
+        cut: Whether nothing passes, in either direction.
     """
 
     fates: Callable[[], Fate]
@@ -88,7 +88,7 @@ class Network:
         loop.network = self
         self.random = random.Random(f"network {seed}")
         self.names: dict[str, Sequence[str] | Callable[[], Sequence[str]]] = {}
-        # Who overhears what goes to an address, by it: told the client's port, and the bytes.
+        # By address: called with the client's port and the bytes of everything sent there.
         self.taps: dict[str, list[Callable[[int, bytes], None]]] = defaultdict(list)
         self.certificates: dict[str, set[str]] = {}
         self.dialled = 0
@@ -100,16 +100,16 @@ class Network:
         self._ports = itertools.count(40_000)
         self._open: list[_Pipe] = []
 
-    # --- what a scenario does to it -------------------------------------------------------------
+    # --- called by steps of a scenario ----------------------------------------------------------
 
     def link(self, host: str) -> Link:
-        """Return the way to a host; without faults until its `fates` are replaced."""
+        """Return the path to a host; without faults until its `fates` are replaced."""
         if host not in self._links:
             self._links[host] = Link(lambda: Fate(latency=0.0005 + self.random.random() * 0.004))
         return self._links[host]
 
     def drop(self, process: Process, *, reset: bool = True) -> None:
-        """Take a dead process's sockets from the network; its peers hear of it, or do not."""
+        """Close a dead process's sockets, with or without a reset to its peers."""
         for address, listener in list(self._listeners.items()):
             if listener.process is process:
                 del self._listeners[address]
@@ -154,21 +154,21 @@ class Network:
         return addresses
 
     async def connect(self, sock: SimulatedSocket, address: tuple[str, int]) -> None:
-        """Dial: what `connect` of a socket does."""
+        """Connect a socket, as `sock_connect` does."""
         self.dialled += 1
         host, port = str(address[0]), int(address[1])
         if not host.startswith(_PUBLIC):
             self.on_violation(f"dialled {host}, which is not public")
         process, looked_at = PROCESS.get(), self._looked_up.get(host, -_FRESH)
         if process is not None and process.thawed_at > looked_at > 0:
-            looked_at = process.thawed_at  # who stood still in between dials when he goes on
+            looked_at = process.thawed_at  # a process frozen in between dials once thawed
         if self.loop.time() - looked_at > _FRESH:
             self.on_violation(f"dialled {host}, and did not look its name up")
         link = self.link(host)
         fate = link.fates()
         listener = self._listeners.get((host, port))
         if fate.silent or link.cut:
-            await self.loop.create_future()  # a deadline of the caller's ends it
+            await self.loop.create_future()  # until the caller's deadline
         await self.loop.pause(fate.latency * 2)
         alive = listener is not None and (listener.process is None or listener.process.alive)
         if listener is None or fate.refused or not alive:
@@ -185,7 +185,7 @@ class Network:
         ssl: Any,
         server_hostname: str | None,
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        """Make the connection of a socket that was connected, or dial first."""
+        """Open a connection over a connected socket, or dial first."""
         if sock is None:
             sock = SimulatedSocket()
             await self.connect(sock, (await self.getaddrinfo(str(host), port or 0))[0][4])
@@ -287,7 +287,7 @@ class SimulatedSocket:
         return -1
 
     def bind(self, address: Any) -> None:
-        # How a machine asks whether an address is its own.
+        # Code binds a socket to learn whether an address is its machine's own.
         process = PROCESS.get()
         if process is None or address[0] != process.host:
             raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
@@ -309,7 +309,7 @@ class SimulatedSocket:
 
 
 class SimulatedResolver:
-    """Stands for the name servers."""
+    """Resolves names by the network's table."""
 
     async def resolve(self, host: str) -> list[str]:
         loop = asyncio.get_running_loop()
@@ -320,7 +320,7 @@ class SimulatedResolver:
 
 
 class _Pipe:
-    """One connection: two ends, what is on its way, and its fate."""
+    """One connection: its two ends, and its fate."""
 
     def __init__(
         self, network: Network, connected: _Connected, client: tuple[str, int], *, tls: bool
@@ -339,7 +339,7 @@ class _Pipe:
         self.far.drip = self.fate.drip
 
     def end(self, *, reset: bool) -> None:
-        """End it for both; `reset` tells who lives: else he waits for his own deadline."""
+        """End the connection; without `reset`, a living peer notices only by its own deadline."""
         if self.ended:
             return
         self.ended = True
@@ -379,7 +379,7 @@ class _End(asyncio.Transport):
     def attach(self, protocol: Any, context: contextvars.Context, process: Process | None) -> None:
         self.protocol, self.context, self.process = protocol, context, process
 
-    # --- what its protocol asks for -------------------------------------------------------------
+    # --- called by its protocol -----------------------------------------------------------------
 
     @property
     def peer_process(self) -> Process | None:
@@ -387,7 +387,7 @@ class _End(asyncio.Transport):
         return self.other.process
 
     def arrives(self, length: int) -> Callable[[], bool]:
-        """Return what says later whether so much of what is written next has arrived."""
+        """Return a function that says whether the next `length` bytes have arrived."""
         written, other = self._written + length, self.other
         return lambda: other.received >= written
 
@@ -463,7 +463,7 @@ class _End(asyncio.Transport):
         self._pipe.end(reset=True)
         self.lose(None)
 
-    # --- the way --------------------------------------------------------------------------------
+    # --- transmission ---------------------------------------------------------------------------
 
     def _pieces(self, data: bytes) -> list[bytes]:
         if self.drip is not None:
@@ -483,12 +483,12 @@ class _End(asyncio.Transport):
         moment = self._loop.time() + latency
         if self.drip is not None:
             moment = max(moment, self._arrives_at + self.drip)
-        self._arrives_at = max(moment, self._arrives_at + 1e-7)  # in order: timers have none
+        self._arrives_at = max(moment, self._arrives_at + 1e-7)  # pieces stay in order
         self._loop.call_at(self._arrives_at, self.other.arrive, piece, context=self.other.context)
 
     def arrive(self, piece: bytes | None) -> None:
         if self._lost or self._pipe.link.cut:
-            return  # a cut link loses it; TCP would try again, for longer than anybody waits
+            return  # a cut link loses it; TCP would retry for longer than any deadline
         if piece and self is self._pipe.far:
             for listen in self._pipe.network.taps.get(self._facts["sockname"][0], ()):  # type: ignore[index]
                 listen(self._facts["peername"][1], piece)  # type: ignore[index]
@@ -513,7 +513,7 @@ class _End(asyncio.Transport):
             self._loop.call_soon(other.protocol.resume_writing, context=other.context)
 
     def _hand_over(self, piece: bytes) -> None:
-        """Give a protocol what came, as it wants it; as much as it has room for at once."""
+        """Pass a piece to the protocol, in parts that fit its buffer if it has one."""
         if not isinstance(self.protocol, asyncio.BufferedProtocol):
             self.protocol.data_received(piece)
             return

@@ -1,4 +1,4 @@
-"""Plays a scenario: sets up the cast, takes the steps, lets all faults end, and draws the sum."""
+"""Plays a scenario: starts the programs, takes the steps, ends all faults, checks the result."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _OPTIONS = SenderOptions(
     signing=signing_of,
     keep_answers=True,
 )
-# Little room, so that it is taken with little.
+# Low limits, so that few deliveries reach them.
 _CROWDED = replace(
     _OPTIONS,
     concurrency=16,
@@ -86,22 +86,23 @@ _SLOW = replace(
     retry=RetryPolicy(wait=wait_schedule((60, 1800, 7200, 28800)), stop=stop_after_attempt(8)),
     poll_interval=timedelta(hours=2),
 )
-_RESTS = {False: timedelta(minutes=10), True: timedelta(hours=2)}  # of housekeepers; if slow
-# What was refused by its address is tried again after minutes, not hours of looking for nothing.
+# How often housekeepers run, by whether the scenario is slow.
+_HOUSEKEEPING = {False: timedelta(minutes=10), True: timedelta(hours=2)}
+# Refused addresses are retried after minutes: hours would be simulated for nothing.
 _AFTER_REFUSALS = RetryPolicy(wait=wait_schedule((90, 180)), stop=stop_after_attempt(3))
-_INBOX_ROOM = 20  # notifications of one sender, where there is little room
+_INBOX_QUOTA = 20  # unfinished notifications of one sender in a crowded scenario
 _COMMAND_TIMEOUT = 30.0  # seconds: of a statement on PostgreSQL
 _AFTER_DAYS = RetryPolicy(wait=wait_schedule((3600, 7200)), stop=stop_after_attempt(3))
-_DRAIN = 4 * 3600.0  # seconds
+_DRAIN = 4 * 3600.0  # seconds that deliveries may take after the last fault
 _PATIENCE = 5.0  # seconds
 _CUT_OFF = CALLBACK_TIMEOUT.total_seconds() - 1  # seconds after which a callback is cut off
 _LOOKS_FOR_HEADS = "SELECT d.id, d.tenant, d.owner, d.origin"
 _AGENTS, _HOOKS, _KEYS = "198.51.100", "93.184.216", "93.184.217"
 _RECEIVERS, _TWINS = "93.184.218", "93.184.219"
-_CALLS = (0.0, 0.01, 1.0, 5.0, 80.0)  # seconds that the client's own code takes
+_CALLS = (0.0, 0.01, 1.0, 5.0, 80.0)  # seconds that a callback takes
 
-# Where a name may lead beside, or in place of, the host's own addresses.
-_ELSEWHERE = {
+# Forbidden addresses of a name, and whether the host's own addresses are there, too.
+_FORBIDDEN = {
     "private": (True, "10.0.0.7"),
     "alone": (False, "192.168.1.1"),
     "link-local": (False, "169.254.169.254"),
@@ -111,14 +112,14 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a seed.
+    """The outcome of a scenario.
 
     Attributes:
-        seed: Which.
-        violations: Promises that were broken.
+        seed: Its seed.
+        violations: The broken promises.
         trace: What happened, a line each.
         simulated: Seconds of virtual time.
-        moves: How often what went from one state to another (see `coverage.key_of`).
+        moves: How often each change of state happened (see `coverage.key_of`).
     """
 
     seed: int
@@ -129,7 +130,7 @@ class Outcome:
 
 
 class _Play:
-    """One scenario on stage. A step of kind `x` is the method `do_x`."""
+    """One scenario while it is played. A step of kind `x` is the method `do_x`."""
 
     def __init__(self, scenario: Scenario, key: SigningKey) -> None:
         self.scenario = scenario
@@ -162,7 +163,7 @@ class _Play:
             for name, delivers, keys_at in self._roles()
         }
         self.webhooks: dict[str, Webhook] = {}
-        self._sealing = [0]  # the keys that may be in use; the newest first
+        self._sealing = [0]  # the numbers of the keys in use; the newest first
         if scenario.sealed:
             for unit in self.senders.values():
                 unit.secrets = SecretKeys([_sealing_key(0)])
@@ -170,7 +171,7 @@ class _Play:
         self.twins: dict[str, ReceivingUnit] = {}
         self.hosts: dict[str, Machine] = {}
         self.addresses: dict[str, list[str]] = {}
-        self.ill: set[str] = set()  # hosts that were ever out of order
+        self.faulty_hosts: set[str] = set()  # hosts that ever had a fault
         self._manners: dict[str, str] = {}
         self.world.network.on_violation = self.world.violated
         for number in range(scenario.webhooks):
@@ -185,16 +186,16 @@ class _Play:
             {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
             timeout=_TIMEOUT.total_seconds(),
             worker_of=self._worker_of,
-            ill=self.ill,
+            faulty_hosts=self.faulty_hosts,
         )
         self.clients = Clients(self.world, self.senders, self.keys, self.outbox, self.promises)
         self.attacker = Attacker(
             self.world,
             self._signing_key,
             self.promises.inboxes,
-            self.promises.wishes,
-            # Processes that share an inbox count for themselves, once a second.
-            room=_INBOX_ROOM * (2 if scenario.twins else 1),
+            self.promises.instructions,
+            # Processes that share an inbox each count by themselves, once a second.
+            quota=_INBOX_QUOTA * (2 if scenario.twins else 1),
         )
         if any(step.kind in ("replay", "alter", "reuse") for step in scenario.steps):
             for name in self.receivers:
@@ -202,9 +203,9 @@ class _Play:
                     tap = functools.partial(self.attacker.overhear, name)
                     self.world.network.taps[address].append(tap)
         self._doing: dict[str, Callable[..., None]] = {
-            name.removeprefix("do_"): getattr(hand, name)
-            for hand in (self, self.clients, self.attacker)
-            for name in dir(hand)
+            name.removeprefix("do_"): getattr(actor, name)
+            for actor in (self, self.clients, self.attacker)
+            for name in dir(actor)
             if name.startswith("do_")
         }
         self.strikes = Strikes(self.world, self.units, self._ask_about)
@@ -219,15 +220,15 @@ class _Play:
         )
         self._is_healed = False
         self._served_from = 0.0  # when the last server that was away was back
-        # Of databases that old programs may not write to beside new ones: who is new.
+        # The new processes of databases to which old programs may no longer write.
         self._strict: dict[Disk, set[Process]] = {}
 
     def _roles(self) -> list[tuple[str, bool, str | None]]:
-        on_stage = self.scenario
-        delivering = 0 if on_stage.workers else max(on_stage.agents - on_stage.mute, 1)
+        scenario = self.scenario
+        delivering = 0 if scenario.workers else max(scenario.agents - scenario.mute, 1)
         return [
-            (f"agent{n}", n < delivering, f"{_KEYS}.{n + 1}") for n in range(on_stage.agents)
-        ] + [(f"worker{n}", True, None) for n in range(on_stage.workers)]
+            (f"agent{n}", n < delivering, f"{_KEYS}.{n + 1}") for n in range(scenario.agents)
+        ] + [(f"worker{n}", True, None) for n in range(scenario.workers)]
 
     def _add_webhook(self, name: str, machine: Machine) -> None:
         self.hosts[name] = machine
@@ -257,12 +258,12 @@ class _Play:
         new = functools.partial(
             ReceivingUnit, self.world, host=name, callback=self._called_back, hows=hows
         )
-        room = _INBOX_ROOM if self.scenario.crowded else None
-        self.receivers[name] = new(name=name, machine=machine, room=room)
+        quota = _INBOX_QUOTA if self.scenario.crowded else None
+        self.receivers[name] = new(name=name, machine=machine, quota=quota)
         self.addresses[name] = [machine.address]
         if self.scenario.twins:
             other = Machine(self.world, f"{_TWINS}.{number + 1}", disk=machine.disk)
-            self.twins[twin] = new(name=twin, machine=other, room=room)
+            self.twins[twin] = new(name=twin, machine=other, quota=quota)
             self.addresses[name].append(other.address)
         self.world.network.names[f"{name}.example.com"] = self.addresses[name]
 
@@ -295,7 +296,7 @@ class _Play:
             self.world.violated(f"a claim waits for a row: {sql[:60]}")
 
     def _published(self, document: bytes) -> None:
-        """Judge a key set as an agent serves it."""
+        """Check that a published key set has no revoked key."""
         was_set = self.world.had_trouble("clock", 0.0, self.world.loop.time())
         for key, _ in self.keys.revoked:
             if key.kid.encode() in document and not was_set:
@@ -317,14 +318,14 @@ class _Play:
         try:
             with self.world.secrets:
                 loop.run_until_complete(self._course())
-        except Exception as exc:  # noqa: BLE001  # whatever it was, it is reported
+        except Exception as exc:  # noqa: BLE001  # every error is reported
             self.world.violated(f"the world ended: {type(exc).__name__}: {exc}")
-        for exception in loop.unheard():
+        for exception in loop.unretrieved_exceptions():
             self.world.violated(f"a task failed, and nobody heard: {exception!r}")
         for error in loop.errors:
             self.world.violated(f"unhandled: {error.get('message')} {error.get('exception')!r}")
         for disk in {_disk_of(unit.machine): None for unit in self.units.values()}:
-            disk.put_away()
+            disk.recycle()
         return Outcome(
             seed=self.scenario.seed,
             violations=tuple(self.world.violations),
@@ -341,7 +342,7 @@ class _Play:
         for unit in self.units.values():
             unit.start()
             if self.scenario.crowded and unit is self.senders["agent0"]:
-                # Receivers find its keys at once: what they refuse without is nobody's unfairness.
+                # Receivers then find its keys at once: refusals without keys would look unfair.
                 while self.senders["agent0"].sender is None:
                     await asyncio.sleep(0.01)
         for step in self.scenario.steps:
@@ -355,7 +356,7 @@ class _Play:
         await self._heal()
         ends = self.world.loop.time() + _DRAIN * (24 if self.scenario.slow else 1)
         await self._until(self._served_from)
-        await asyncio.sleep(_PATIENCE)  # for what agents were about to tell of
+        await asyncio.sleep(_PATIENCE)  # for the agents' last notify calls
         while self.world.loop.time() < ends and not self.promises.is_drained():
             self._resume()
             await asyncio.sleep(300 if self.scenario.slow else 5)
@@ -376,15 +377,15 @@ class _Play:
             self.promises.check_fairness()
 
     async def _check_slots(self) -> None:
-        """Hold that nothing is in a slot for good once everything is delivered."""
+        """Check that every slot is free once everything is delivered."""
         for name, sending in self.senders.items():
-            # A claim that looks for more will be through; a statement that a partition swallowed,
-            # and the one after it, will have timed out.
+            # Long enough for a claim in progress, and for a statement that a partition swallowed,
+            # and the one after it, to time out.
             looks = int(2 * (_COMMAND_TIMEOUT + _PATIENCE) / 0.13)
             while sending.slots_taken() and (looks := looks - 1):
                 await asyncio.sleep(0.13)
             now = self.world.loop.time()
-            # Whoever is left behind by an upgrade tries for a time to write down what he knew.
+            # A worker that an upgrade left behind keeps trying to settle for a time.
             is_left_behind = self.world.had_trouble("upgrade", now, now)
             if (taken := sending.slots_taken()) and not is_left_behind:
                 self.world.violated(f"{name}: {taken} slots of its worker are lost")
@@ -393,7 +394,7 @@ class _Play:
         await asyncio.sleep(max(moment - self.world.loop.time(), 0))
 
     async def _heal(self) -> None:
-        """Let all faults end, and start what is down."""
+        """End all faults, and start the programs that are down."""
         self.world.note("healed")
         self._is_healed = True
         self.faults.heal()
@@ -421,14 +422,14 @@ class _Play:
             await asyncio.sleep(1)
 
     def _resume(self) -> None:
-        """Resume what is paused; who was refused asks again."""
+        """Resume what is paused; repeated, for an outage may refuse it."""
         for row in self.outbox.select("SELECT * FROM pushkit_subscriptions WHERE paused = 1"):
             self.clients.do_resume(0, row["task_id"], row["owner"])
 
     # --- receivers ------------------------------------------------------------------------------
 
     async def _called_back(self, host: str, callback: str, notification: Notification) -> None:
-        """Be the client's own code: see `_behave`."""
+        """Run as the client's callback, and behave as `_behave` says."""
         process = PROCESS.get()
         assert process is not None
         self.conduct.calls_back(host, notification.delivery_id)
@@ -436,11 +437,11 @@ class _Play:
         self.strikes.moment("callback", process, f"{host} {callback} {notification.delivery_id}")
         self.world.note(f"called back {callback} {notification.delivery_id}")
         manners = "quick" if callback == "audit" else self._manners.get(host, "mixed")
-        if self.scenario.crowded:  # what another sender floods with takes as long as it may
+        if self.scenario.crowded:  # the flood of the other sender takes as long as it may
             manners = "hanging" if notification.sender == "other" else "quick"
         try:
             await self._behave("quick" if self._is_healed else manners)
-        except asyncio.CancelledError:  # by its time-out, or else by the end of its process
+        except asyncio.CancelledError:  # by its time-out, or by the end of its process
             call.failed = self.world.loop.time() - call.begun > _CUT_OFF
             raise
         except RuntimeError:
@@ -470,7 +471,7 @@ class _Play:
             twin.reload(trust)
 
     def _ask_about(self, kind: str, delivery_id: str) -> None:
-        """Let an owner or an operator do something, just when a delivery is on its way."""
+        """Let an owner or an operator do something while a delivery is being attempted."""
         self.conduct.step(kind)
         if kind == "blip":
             self.do_disk(self.strikes.blip(), 1.0)
@@ -487,15 +488,15 @@ class _Play:
     def do_mood(self, host: str, mood: str) -> None:
         self.webhooks[host].mood = mood_of(mood)
         if mood != "ok":
-            self.ill.add(host)
+            self.faulty_hosts.add(host)
 
     def do_odd(self, host: str, mood: str) -> None:
-        """Let one answer be another than those before and after it."""
+        """Let only the next answer have another mood."""
         self.webhooks[host].odd.append(mood_of(mood))
-        self.ill.add(host)
+        self.faulty_hosts.add(host)
 
     def do_fate(self, host: str, fate: str, number: int, lasts: float) -> None:
-        self.ill.add(host)
+        self.faulty_hosts.add(host)
         self.world.trouble("network", whom=host, lasts=lasts)
         self._set_fate(host, fate, number)
         self.world.loop.call_later(lasts, self._set_fate, host, "none", 0)
@@ -509,22 +510,22 @@ class _Play:
     def do_cut(self, host: str, lasts: float) -> None:
         link = self.world.network.link(self.hosts[host].address)
         link.cut = True
-        self.ill.add(host)
+        self.faulty_hosts.add(host)
         self.world.trouble("network", whom=host, lasts=lasts)
         self.world.loop.call_later(lasts, setattr, link, "cut", False)
 
     def do_names(self, host: str, how: str) -> None:
-        self.ill.add(host)
+        self.faulty_hosts.add(host)
         name, names = f"{host}.example.com", self.world.network.names
         own = self.addresses[host]
         if how == "none":
             names.pop(name, None)
-        elif how == "rebinding":  # every second time one asks
+        elif how == "rebinding":  # at every second lookup
             answers = itertools.cycle((own, ["10.0.0.7"]))
             names[name] = lambda: next(answers)
-        elif how in _ELSEWHERE:
-            is_beside, other = _ELSEWHERE[how]
-            names[name] = [*own, other] if is_beside else [other]
+        elif how in _FORBIDDEN:
+            is_added, address = _FORBIDDEN[how]
+            names[name] = [*own, address] if is_added else [address]
         else:
             names[name] = own
 
@@ -541,14 +542,14 @@ class _Play:
         self.units[unit].stop(down_for)
 
     def do_statement(self, unit: str, number: int, down_for: float) -> None:
-        """Let a process end at its n-th statement from now: before it, or after a commit."""
+        """Let a process end at its n-th statement from now, before it or after its commit."""
         process = self.units[unit].process
         if process is not None:
             end = functools.partial(self.units[unit].crash, down_for=down_for)
             self.faults.end_at(process, number, end)
 
     def do_doze(self, unit: str, number: int, seconds: float) -> None:
-        """Let a process stand still in the middle of its n-th statement from now."""
+        """Let a process freeze in the middle of its n-th statement from now."""
         process = self.units[unit].process
         if process is not None:
             self.faults.doze_at(
@@ -572,7 +573,7 @@ class _Play:
             self.world.loop.call_later(2.0, self.do_flap, unit, number * 2, times - 1)
 
     def do_power(self, unit: str, down_for: float) -> None:
-        """Let a machine lose its power: all its processes end, and nobody is told."""
+        """Let a machine lose its power: all its processes end, and peers get no reset."""
         machine = self.units[unit].machine
         for each in self.units.values():
             if each.machine is machine:
@@ -583,13 +584,13 @@ class _Play:
     def do_upgrade(self, unit: str, apart: float, may_roll: bool) -> None:
         """Replace the programs that share a database by a later version, one after another.
 
-        It knows one migration more. None of the old ones may start again, and whichever is down
-        comes back as the new version; whether they may go on writing depends on the migration.
+        It has one more migration. An old program may not start again, and one that is down starts
+        as the new version. Whether old programs may still write depends on the migration.
         """
         disk = _disk_of(self.units[unit].machine)
-        may_roll = self._rolling.setdefault(disk, may_roll)  # there is one later version of each
+        may_roll = self._rolling.setdefault(disk, may_roll)  # one later version of each database
         others = [name for name, each in self.units.items() if _disk_of(each.machine) is disk]
-        # What was begun before may be known to who can write it down no more.
+        # Old programs may be unable to settle what they had begun.
         left_behind = 0.0 if may_roll else len(others) * apart + _COMMAND_TIMEOUT
         trouble = self.world.trouble("rolling" if may_roll else "upgrade", lasts=left_behind)
         for number, name in enumerate(sorted(others, key=lambda name: name != unit)):
@@ -609,7 +610,7 @@ class _Play:
             self.world.loop.call_later(1.0, self._await_end, old, trouble)
 
     def do_reseal(self, apart: float) -> None:
-        """Seal with another key, as operators do: all can open it before anybody seals with it."""
+        """Change the secret key, as operators do: first all programs can open with the new one."""
         self._sealing.insert(0, new := max(self._sealing) + 1)
         one, *others = map(_sealing_key, self._sealing)
         self._deploy(SecretKeys([*others, one]))
@@ -622,10 +623,10 @@ class _Play:
             unit.stop(0.5)
 
     def _seal_again(self, secrets: SecretKeys, new: int, apart: float) -> None:
-        """Seal what is there with the new key, and leave the others out."""
+        """Reseal all secrets with the new key, and remove the old keys."""
         for unit in self.senders.values():
             if unit.secrets is not secrets:
-                return  # the next change is under way
+                return  # the next change of keys has begun
         if all(unit.running_secrets is secrets for unit in self.senders.values()):
             self.world.spawn(self._seal(secrets, new), self.senders["agent0"].process)
         else:
@@ -648,13 +649,13 @@ class _Play:
             self._deploy(SecretKeys([_sealing_key(new)]))
 
     def _check_sealed(self) -> None:
-        """Hold that no secret stands in a table as it is."""
+        """Check that no table holds a secret in plaintext."""
         for row in self.outbox.select("SELECT id, token, credentials FROM pushkit_subscriptions"):
             if CANARY in f"{row['token']} {row['credentials']}":
                 self.world.violated(f"a secret is stored as it is: {row['id']}")
 
     def do_disk(self, error: str, lasts: float) -> None:
-        # What lasts for seconds is tried again, and excuses no repetition.
+        # A short error is retried, and excuses no repetition.
         self.world.trouble("disk" if lasts > _PATIENCE else "blip", lasts=lasts)
         self.faults.fail(error, lasts=lasts)
 
@@ -662,14 +663,14 @@ class _Play:
         """Let nothing pass between a unit and its PostgreSQL server."""
         server = _disk_of(self.units[unit].machine)
         if isinstance(server, PostgresServer):
-            # Who hangs then hears of it, or gives up, some time after.
+            # A statement that hangs ends some time after the partition.
             self.world.trouble("disk", lasts=lasts + _COMMAND_TIMEOUT)
             server.cut(unit)
             self._served_from = max(self._served_from, self.world.loop.time() + lasts)
             self.world.loop.call_later(lasts, lambda: server.mend(unit, resets=resets))
 
     def do_server(self, unit: str, how: str, lasts: float) -> None:
-        """Let a unit's PostgreSQL server restart, refuse everybody, or lose its power."""
+        """Let a unit's PostgreSQL server restart, refuse connections, or lose its power."""
         server = _disk_of(self.units[unit].machine)
         if not isinstance(server, PostgresServer):
             return
@@ -688,7 +689,7 @@ class _Play:
         self.world.trouble("clock")
         self.machine.offset += seconds
 
-    # --- where the code under test asks for what is simulated -----------------------------------
+    # --- called by the code under test ----------------------------------------------------------
 
     def disk_of_process(self) -> tuple[Process, Disk | PostgresServer]:
         process = PROCESS.get()
@@ -699,7 +700,7 @@ class _Play:
         self, _location: object, *, component: str, migrations: Any, clock: Callable[[], datetime]
     ) -> Database:
         process, disk = self.disk_of_process()
-        # In one of eight worlds the programs make their tables themselves; else they find them.
+        # In one of eight worlds the programs create their tables; in the others they exist.
         behind = self.scenario.behind
         if behind or self.scenario.seed % 8:
             disk.begin_with(component, migrations[: len(migrations) - behind])
@@ -735,7 +736,7 @@ def _fate(chance: Any, fate: str, number: int) -> Fate:
 
 
 def _next_migration(component: str, migrations: Sequence[Migration], may_roll: bool) -> Migration:
-    """Return what a later version would bring."""
+    """Return the migration of a later version."""
     table = {"sender": "pushkit_deliveries", "receiver": "pushkit_inbox"}[component]
     statements = (
         f"ALTER TABLE {table} ADD COLUMN later TEXT",
@@ -774,12 +775,12 @@ def _public_jwk(key: SigningKey) -> JsonObject:
     return _known_jwks[key.kid]
 
 
-# Worlds that are over stay until the process ends: else `finally` blocks would run in them.
+# Finished worlds are kept until the process ends: collecting them would run `finally` blocks.
 _played: list[_Play] = []
 
 
 def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Outcome:
-    """Play a scenario to its end."""
+    """Play a scenario to its end, with the simulated parts patched into the code under test."""
     staged, slow = _Play(scenario, key), scenario.slow
     signing = primitives if scenario.seed % 4 == 0 else cheap
     _played.append(staged)
@@ -793,12 +794,12 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
             timedelta(hours=2) if slow else timedelta(minutes=2),
         ),
         (pushkit.scheduling.pump, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
-        (Housekeeper.__init__, "__kwdefaults__", {"interval": _RESTS[slow]}),
+        (Housekeeper.__init__, "__kwdefaults__", {"interval": _HOUSEKEEPING[slow]}),
         (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),
         (pushkit.net.guard, "SystemResolver", SimulatedResolver),
         *((module, "sign_bytes", signing.sign_bytes) for module in _SIGNING),
         *((module, "signature_holds", signing.signature_holds) for module in _VERIFYING),
-        # The same keys are published and read over and over.
+        # Cached: the same keys are published and read again and again.
         (pushkit.keys.jwks, "public_jwk", _public_jwk),
         (pushkit.net.jwks_client, "parse_jwks", _parse_jwks),
         (asyncpg, "create_pool", lambda *args, **also: staged.server().create_pool(*args, **also)),

@@ -1,7 +1,7 @@
-"""What must hold, checked whenever something happens and at the end.
+"""The promises about deliveries and callbacks, checked at every event and at the end.
 
-A repetition is only forgiven with a reason: the process that knew of the first died or stood still,
-the disk would not take it down, or a clock was set. Each check says which promise it holds.
+A repetition is only excused by a fault: the process that knew of the first died or was frozen, the
+database could not store it, or a clock was set. The docstring of each check states its promise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pushkit import NotifyResult, TaskState
 from receiver import Notification
 from tests.simulation.coverage import key_of
 from tests.simulation.disk import Disk
-from tests.simulation.ledger import Call, Notice, Wishes
+from tests.simulation.ledger import Call, Instructions, Notice
 from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.webhook import UNHURRIED, Arrival
@@ -23,12 +23,12 @@ from tests.simulation.world import World
 
 __all__ = ["SELDOM", "TRANSITIONS", "Promises"]
 
-SELDOM = 0.5  # seconds after which a worker looks again for what is due and at a limit
+SELDOM = 0.5  # seconds after which a worker at a limit looks again for due deliveries
 
-_AWAKE = 0.0002  # seconds after which a process that was frozen may have asked the database
-_SETTLING = 2.0  # seconds that settling takes at most where nothing is wrong
-_UNHEARD = 0.5  # seconds for which a chain may not have heard that nobody wants it any more
-_IDLE_TIMEOUT = 10.0  # seconds after which PostgreSQL ends a transaction that stands still
+_AWAKE = 0.0002  # seconds after which a thawed process may have asked the database
+_SETTLING = 2.0  # seconds that settling takes at most without a fault
+_STALE = 0.5  # seconds for which a chain may not know that its subscription is paused or gone
+_IDLE_TIMEOUT = 10.0  # seconds after which PostgreSQL ends an idle transaction
 _UNFINISHED = "SELECT * FROM pushkit_deliveries WHERE state IN ('pending', 'in_flight') LIMIT 3"
 _STORED = (
     "SELECT d.*, b.body FROM pushkit_deliveries d JOIN pushkit_bodies b ON b.id = d.id"
@@ -42,15 +42,15 @@ _UNCALLED = (
     "SELECT id, delivery_id, task_id, seq, status, attempts, last_error FROM pushkit_inbox"
     " WHERE status IN ('received', 'in_progress') LIMIT 3"
 )
-# What a subscription's filter is that wants everything, as it is stored.
+# The stored filter of a subscription to everything.
 _EVERYTHING = '{"states": null, "kinds": null, "last_chunk_only": false}'
-# Of updates, the codes of refusals and the shapes that may be refused by them.
+# The codes by which an update may be refused, each with the shape of update that it is for.
 _REFUSALS = {
     ("payload_too_large", "big"),
     ("snapshot_required", "bare"),
     ("invalid_update", "unknown"),
 }
-# Why a delivery may be dead after one answer, and which that is.
+# The errors of deliveries that are dead after one answer, and its status.
 _AT_ONCE = {
     "rejected": 400,
     "conflict": 409,
@@ -63,31 +63,30 @@ _STATES = frozenset(TaskState)
 _REFUSED = {"address_refused", "destination_refused"}
 _MISTRUSTED = {"status_401", "status_403", "status_404"}
 _AFTER_REFUSALS = 3
-# Seconds that an innocent's update may take, whoever floods: while every slot is taken, until the
-# attempts under way are over, and those that began before a claim had found it; and until a worker
-# looks again.
+# Seconds that an update of an innocent owner may take during a flood, with every slot taken: until
+# the attempts in progress end, and those begun before a claim found it, and a worker looks again.
 _FAIR = 2 * UNHURRIED + SELDOM
 _UNANSWERED = {"timeout", "transport", "connection_refused", "dns_failure", "tls_failure"}
 
 
 class Promises:
-    """The ledger of a world.
+    """The checks of one world, and the records they need.
 
     Args:
-        world: Which.
-        outbox: Where the deliveries are.
-        inboxes: Where the receivers' notifications are, by receiver.
-        timeout: Seconds after which a sender does not hear an answer any more.
-        tries: How often a delivery is tried before it is given up.
-        worker_of: Says under which name a process takes deliveries, if that is known.
-        ill: Hosts that were ever out of order.
+        world: The world.
+        outbox: The senders' database.
+        inboxes: The receivers' databases, by receiver.
+        timeout: Seconds after which a sender stops waiting for an answer.
+        tries: How many attempts a delivery has.
+        worker_of: Returns the name under which a process claims deliveries, if it is known.
+        faulty_hosts: Hosts that ever had a fault.
 
     Attributes:
-        wishes: What was asked for.
+        instructions: What owners and operators asked for.
         notices: All updates.
-        moves: How often what went from one state to another (see `coverage.key_of`).
-        claims: How often a delivery was taken up.
-        latencies: How long innocent owners waited, where that was looked at.
+        moves: How often each change of state happened (see `coverage.key_of`).
+        claims: How often a delivery was claimed, or stored in flight.
+        latencies: Seconds that updates of innocent owners took, in crowded scenarios.
     """
 
     def __init__(
@@ -99,14 +98,14 @@ class Promises:
         timeout: float,
         tries: int = 8,
         worker_of: Callable[[Process], str | None] = lambda _: None,
-        ill: Collection[str] = (),
+        faulty_hosts: Collection[str] = (),
     ) -> None:
-        self.wishes = Wishes(world.loop.time)
+        self.instructions = Instructions(world.loop.time)
         self._worker_of = worker_of
-        self._ill = ill
+        self._faulty_hosts = faulty_hosts
         self._tries = tries
         self._newest: dict[str, int] = {}
-        # When the first request of each attempt came: one whose connection was closed goes again.
+        # When the first request of each attempt came: a closed connection is retried at once.
         self._begun: dict[tuple[str, int, Process | None], float] = {}
         self._world = world
         self._outbox = outbox
@@ -122,7 +121,7 @@ class Promises:
     # --- at every step --------------------------------------------------------------------------
 
     def wanting(self, task: str) -> set[tuple[str, int]]:
-        """Return the subscriptions that want all of a task, and when they were changed last."""
+        """Return the subscriptions that want all updates of a task, with their last change."""
         rows = self._outbox.select(
             "SELECT id, updated_at FROM pushkit_subscriptions WHERE task_id = ? AND active = 1"
             " AND removed_at IS NULL AND filter = ?",
@@ -134,24 +133,24 @@ class Promises:
     def acknowledged(
         self, notice: Notice, result: NotifyResult, wanting: set[tuple[str, int]]
     ) -> None:
-        """Judge what an agent was told of an update.
+        """Check that an acknowledged update is stored for each subscription that wants it.
 
         Args:
             notice: The update.
-            result: What the agent was told.
-            wanting: Who wanted it when the agent began to tell of it.
+            result: What `notify()` returned.
+            wanting: The result of `wanting()` before `notify()` was called.
         """
         self._world.note(f"acknowledged {notice.marker} {result.ids}")
-        told = {each.subscription_id for each in result.deliveries}
-        told |= {each.subscription_id for each in result.refused}
-        forgotten = {name for name, _ in wanting & self.wanting(notice.task)} - told
+        reported = {each.subscription_id for each in result.deliveries}
+        reported |= {each.subscription_id for each in result.refused}
+        forgotten = {name for name, _ in wanting & self.wanting(notice.task)} - reported
         if forgotten:
             self._world.violated(f"acknowledged, and forgotten: {notice.marker} for {forgotten}")
-        if not self.wishes.is_purged and notice.task not in self.wishes.erased:
+        if not self.instructions.is_purged and notice.task not in self.instructions.erased:
             for lost in set(notice.ids) - set(result.ids):
                 self._world.violated(f"the same key made another delivery than {lost}")
         for each in result.refused:
-            self._world.secrets.look_at("a refusal", each.message)
+            self._world.secrets.check("a refusal", each.message)
             is_full = each.code == "backlog_full" and each.owner.startswith("mallory")
             is_full &= not TaskState(notice.shape).terminal if notice.shape in _STATES else True
             if (each.code, notice.shape) not in _REFUSALS and not is_full:
@@ -162,10 +161,10 @@ class Promises:
         notice.acknowledged_at = self._world.loop.time()
 
     def arrived(self, arrival: Arrival) -> None:
-        """Judge a request that reached a webhook."""
+        """Check a request that reached a webhook: its body, order, lease, and repetition."""
         rows = self._outbox.select(_STORED, arrival.delivery_id)
         if not rows:
-            if not self.wishes.is_purged and arrival.task not in self.wishes.erased:
+            if not self.instructions.is_purged and arrival.task not in self.instructions.erased:
                 self._world.violated(f"sent, and not in the outbox: {arrival.delivery_id}")
             return
         earlier = self.arrivals[arrival.delivery_id]
@@ -180,8 +179,8 @@ class Promises:
         earlier.append(arrival)
 
     def _check_first(self, row: sqlite3.Row, *, is_first: bool) -> None:
-        """First arrivals of a subscription come in order."""
-        if not is_first or row["id"] in self.wishes.brought_back:
+        """Deliveries of a subscription arrive for the first time in the order of `seq`."""
+        if not is_first or row["id"] in self.instructions.brought_back:
             return
         if row["state"] == "cancelled":  # withdrawn on its way: what comes later waits no more
             return
@@ -191,13 +190,13 @@ class Promises:
         self._newest[row["subscription_id"]] = max(row["seq"], newest)
 
     def _check_lease(self, row: sqlite3.Row, arrival: Arrival) -> None:
-        """Who sends holds the lease."""
+        """A worker attempts only deliveries whose lease it holds."""
         process = arrival.process
         worker = self._worker_of(process) if process is not None and process.alive else None
         if row["state"] != "in_flight" or worker in (None, row["lease_worker"]):
             return
         begun = arrival.at - 2 * self._timeout
-        # Who freezes between his last look and the first byte sends it when he wakes.
+        # A process that freezes between its last check and the first byte sends it once thawed.
         if process is not None and self._world.had_trouble(
             "freeze", begun, arrival.at, whom=process.name
         ):
@@ -208,19 +207,19 @@ class Promises:
             )
 
     def _check_silence(self, row: sqlite3.Row, arrival: Arrival) -> None:
-        """Nothing is begun for who paused, was disabled, or is gone."""
+        """No attempt begins for a subscription that is paused, disabled or removed."""
         attempt = (row["id"], row["attempts"], arrival.process)
         first = self._begun.setdefault(attempt, arrival.at)
-        since = self.wishes.silent_since(row["task_id"], row["owner"])
+        since = self.instructions.silent_since(row["task_id"], row["owner"])
         if since is None:
             return
-        begun = since - self._timeout  # whoever it takes long to get through has begun before
+        begun = since - self._timeout  # a request on a slow network may have begun before
         host, _, _ = arrival.host.partition(".")
         is_slow = self._world.had_trouble("network", begun, arrival.at, whom=host)
         is_slow |= self._world.had_trouble("freeze", begun, arrival.at)
-        is_late = first - since > _UNHEARD + is_slow * (self._timeout + _SETTLING)
-        # The operator may send again what one that was withdrawn at its task's end had.
-        is_asked_for = row["id"] in self.wishes.brought_back and self._is_withdrawn(row)
+        is_late = first - since > _STALE + is_slow * (self._timeout + _SETTLING)
+        # Operators may resend deliveries of a subscription that was withdrawn as its task ended.
+        is_asked_for = row["id"] in self.instructions.brought_back and self._is_withdrawn(row)
         if is_late and not is_asked_for:
             self._world.violated(f"sent after nobody wanted it: {_brief(row)}")
 
@@ -233,20 +232,20 @@ class Promises:
         )
 
     def _check_repetition(self, before: Arrival, arrival: Arrival) -> None:
-        """At least once, and no more than once without a reason."""
+        """A delivery arrives again only if a fault, or an operator, explains it."""
         process = before.process.name if before.process else ""
         other = arrival.process.name if arrival.process else ""
         known_until = self._written_by(self._outbox, before.answered_at or arrival.at)
-        # Who freezes between his last look and the first byte sends it when he wakes.
+        # A process that freezes between its last check and the first byte sends it once thawed.
         begun = before.at - 2 * self._timeout
         if (
-            arrival.delivery_id in self.wishes.brought_back
+            arrival.delivery_id in self.instructions.brought_back
             or self._world.had_trouble("death", before.at, known_until, whom=process)
             or self._world.had_trouble("clock", begun, known_until)
             or self._world.had_trouble("freeze", begun, known_until, whom=process)
             or self._world.had_trouble("freeze", begun, known_until, whom=other)
             or self._world.had_trouble("disk", before.at, known_until)
-            # Who was left behind by an upgrade can write down nothing more.
+            # A process that an upgrade left behind cannot settle any more.
             or self._world.had_trouble("upgrade", begun, known_until)
         ):
             return
@@ -260,22 +259,22 @@ class Promises:
             self._world.violated(f"two attempts at once: {arrival.delivery_id}")
 
     def _written_by(self, database: Disk | PostgresServer, moment: float) -> float:
-        """Return until when a process may have tried to write down what it knew at a moment."""
+        """Return until when a process may have tried to store a result of a given moment."""
         until = moment + _SETTLING
         is_postgres = isinstance(database, PostgresServer)
         for each in self._world.troubles:
             if each.begin > until:
                 continue
-            if each.kind == "blip":  # tried again until it is over
+            if each.kind == "blip":  # retried until it is over
                 until = max(until, each.end + _SETTLING)
-            elif each.kind == "freeze" and is_postgres:  # who may hold the row, for a time
+            elif each.kind == "freeze" and is_postgres:  # a frozen transaction may hold the row
                 until = max(until, min(each.end, each.begin + _IDLE_TIMEOUT) + _SETTLING)
         return until
 
     def _check_order(self, row: sqlite3.Row) -> None:
-        """An update waits until the one before it, of its subscription, has arrived."""
+        """A delivery is attempted only after the one before it in its queue has arrived."""
         if row["state"] != "in_flight":
-            return  # an attempt that is none any more: its worker lost it
+            return  # its worker has lost it meanwhile
         before = self._outbox.select(
             "SELECT * FROM pushkit_deliveries WHERE subscription_id = ? AND seq < ?"
             " AND state IN ('pending', 'in_flight')",
@@ -285,13 +284,14 @@ class Promises:
         overtaken = [
             each["id"]
             for each in before
-            if each["id"] not in self.wishes.brought_back and not self._is_settled_soon(each, row)
+            if each["id"] not in self.instructions.brought_back
+            and not self._is_settled_soon(each, row)
         ]
-        if overtaken and row["id"] not in self.wishes.brought_back:
+        if overtaken and row["id"] not in self.instructions.brought_back:
             self._world.violated(f"{row['id']} (seq {row['seq']}) overtook {overtaken}")
 
     def _is_settled_soon(self, before: sqlite3.Row, row: sqlite3.Row) -> bool:
-        """Say whether one has arrived, by the worker of the next one, which may settle it later."""
+        """Return whether an earlier delivery arrived, and the same worker has yet to settle it."""
         return (before["state"], before["lease_worker"]) == ("in_flight", row["lease_worker"]) and (
             any(each.is_taken or each.after_babble for each in self.arrivals[before["id"]])
         )
@@ -299,23 +299,23 @@ class Promises:
     def begin_call(
         self, receiver: str, callback: str, notification: Notification, process: Process
     ) -> Call:
-        """Judge a callback that begins."""
+        """Check a callback that begins: it was sent, is unaltered, and is no repetition."""
         now, delivery_id = self._world.loop.time(), notification.delivery_id
         calls = self.calls[receiver, callback, delivery_id]
         for before in calls:
-            # Of two senders there, as when its subscription moved, each has called of its own.
+            # A subscription that moved to another path has another sender, with its own calls.
             is_its_own = before.sender == notification.sender
             if is_its_own and now - process.thawed_at > _AWAKE:
                 self._check_call(receiver, before, delivery_id, now)
         if notification.sender == "other":
-            if delivery_id not in self.wishes.sent_by_other:
+            if delivery_id not in self.instructions.sent_by_other:
                 self._world.violated(f"called back, and forged: {delivery_id}")
             return self._note_call(calls, notification.sender, process, now)
         rows = self._outbox.select(_STORED, delivery_id)
         if rows and bytes(rows[0]["body"]) != notification.body:
             self._world.violated(f"called back with another body: {delivery_id}")
         is_kept = delivery_id.startswith("forged") or (
-            not self.wishes.is_purged and notification.task_id not in self.wishes.erased
+            not self.instructions.is_purged and notification.task_id not in self.instructions.erased
         )
         if not rows and is_kept:
             self._world.violated(f"called back, and nobody sent it: {delivery_id}")
@@ -327,7 +327,7 @@ class Promises:
         return call
 
     def _check_call(self, receiver: str, before: Call, delivery_id: str, now: float) -> None:
-        """Every callback once, but for what was inside it when its process ended."""
+        """A callback runs once, unless a fault struck during it or before it was settled."""
         if before.failed:
             return
         known_until = self._written_by(self.inboxes[receiver], before.ended or now)
@@ -345,7 +345,7 @@ class Promises:
             self._world.violated(f"called back twice: {delivery_id}")
 
     def moved(self, table: str, before: str | None, after: str | None, error: str | None) -> None:
-        """Judge a change of state."""
+        """Check and count a change of state."""
         for fault in ("all", *(self._world.recent_faults() or ("none",))):
             self.moves[key_of((table, before, after), error, fault)] += 1
         self.claims += (table, after) == ("pushkit_deliveries", "in_flight")
@@ -355,13 +355,13 @@ class Promises:
     # --- at the end -----------------------------------------------------------------------------
 
     def is_drained(self) -> bool:
-        """Say whether nothing is unfinished any more."""
+        """Return whether every delivery and every notification is finished."""
         return not self._outbox.select(_UNFINISHED) and not any(
             inbox.select(_UNCALLED) for inbox in self.inboxes.values()
         )
 
     def check_end(self, origin_of: Callable[[str], str]) -> None:
-        """Hold all accounts against each other, once everything is over."""
+        """Check, once everything is over, that outbox, webhooks, callbacks and results agree."""
         for row in self._outbox.select(_UNFINISHED):
             self._world.violated(f"not drained: {_brief(row)}")
         for name, inbox in self.inboxes.items():
@@ -370,14 +370,14 @@ class Promises:
         rows = {row["id"]: row for row in self._outbox.select("SELECT * FROM pushkit_deliveries")}
         for notice in self.notices:
             for lost in set(notice.ids) - set(rows):
-                if self.wishes.is_purged or notice.task in self.wishes.erased:
+                if self.instructions.is_purged or notice.task in self.instructions.erased:
                     continue
                 self._world.violated(f"acknowledged and lost: {notice.marker} {lost}")
         stored = {row["idempotency_key"] for row in rows.values()}
-        # Several agents, or one at several times, may tell of the same.
-        told = {notice.marker for notice in self.notices if not notice.not_stored}
+        # Several agents, or one agent repeatedly, may notify the same update.
+        maybe_stored = {notice.marker for notice in self.notices if not notice.not_stored}
         for notice in self.notices:
-            if notice.marker in stored and notice.marker not in told:
+            if notice.marker in stored and notice.marker not in maybe_stored:
                 self._world.violated(f"said not to be stored, and stored: {notice.marker}")
         for row in rows.values():
             self._check_state(origin_of(row["origin"]), row)
@@ -386,7 +386,7 @@ class Promises:
                 self._check_answer(row["delivery_id"], bytes(row["answer"]))
 
     def _check_answer(self, delivery_id: str, answer: bytes) -> None:
-        """What a webhook answered is written down with the delivery that it was asked with."""
+        """An answer is stored with the delivery whose request it answered."""
         said = answer.decode(errors="replace")
         is_its_own = said.startswith(delivery_id) or delivery_id.startswith(said)
         if self.inboxes and said.startswith('{"type":'):
@@ -395,7 +395,7 @@ class Promises:
             self._world.violated(f"another's answer: {delivery_id} was answered {said[:40]!r}")
 
     def _check_state(self, host: str, row: sqlite3.Row) -> None:
-        """A delivery's state, and its reason, are what was asked for, or what webhooks did."""
+        """Instructions, or the answers of webhooks, explain a delivery's state and its reason."""
         statuses = {each.status for each in self.arrivals[row["id"]]}
         if row["state"] == "cancelled" and not self._may_be_cancelled(row):
             self._world.violated(f"cancelled by nobody: {_brief(row)} {row['cancelled_by']}")
@@ -409,13 +409,13 @@ class Promises:
                 each.after_babble or (each.status and 200 <= each.status < 300)
                 for each in self.arrivals[row["id"]]
             )
-            # Or a receiver took it, before its subscription was changed.
+            # A receiver may have accepted it before its subscription was changed.
             and not self._is_called_somewhere(row["id"])
         ):
             self._world.violated(f"delivered, and no webhook took it: {_brief(row)} {statuses}")
 
     def check_fairness(self) -> None:
-        """Whoever has done nothing waits for nobody who takes all that there is."""
+        """Innocent owners are served in time, however much hostile owners send."""
         for notice in self.notices:
             for delivery_id in notice.ids:
                 self._check_latency(notice, delivery_id)
@@ -430,7 +430,7 @@ class Promises:
         if not rows or rows[0]["owner"].startswith("mallory") or notice.acknowledged_at is None:
             return
         begun, before = notice.acknowledged_at, self._first_heard(rows[0]["before"])
-        if before < inf:  # for those of its own line it waits in any case
+        if before < inf:  # it waits for those before it in its queue in any case
             begun = max(begun, before)
         latency = self._first_heard(delivery_id) - begun
         self.latencies.append(latency)
@@ -438,7 +438,7 @@ class Promises:
             self._world.violated(f"an innocent waited {latency:.1f} s for {delivery_id}")
 
     def _first_heard(self, delivery_id: str | None) -> float:
-        """Return when a delivery came to its webhook, or to its callback; infinity if never."""
+        """Return when a delivery first reached its webhook, or its callback; infinity if never."""
         heard = [each.at for each in self.arrivals[delivery_id]] if delivery_id else []
         heard += [
             call.begun
@@ -450,12 +450,12 @@ class Promises:
 
     def _may_be_cancelled(self, row: sqlite3.Row) -> bool:
         whom = (row["task_id"], row["owner"])
-        wishes = self.wishes
+        instructions = self.instructions
         if row["cancelled_by"] == "operator":
-            return row["id"] in wishes.may_be_cancelled
+            return row["id"] in instructions.may_be_cancelled
         if row["cancelled_by"] == "disabled" and self._was_gone(row["subscription_id"]):
             return True
-        is_wanted = whom in wishes.cancelling or row["task_id"] in wishes.erased
+        is_wanted = whom in instructions.cancelling or row["task_id"] in instructions.erased
         return row["cancelled_by"] in ("disabled", "removed") and is_wanted
 
     def _was_gone(self, subscription: str) -> bool:
@@ -463,23 +463,23 @@ class Promises:
             "SELECT id FROM pushkit_deliveries WHERE subscription_id = ?", subscription
         )
         answers = (each for row in of_it for each in self.arrivals[row["id"]])
-        return self.wishes.is_purged or any(each.status == 410 for each in answers)
+        return self.instructions.is_purged or any(each.status == 410 for each in answers)
 
     def _may_be_dead(self, host: str, row: sqlite3.Row, statuses: set[int | None]) -> bool:
         error = row["last_error"] or ""
         if error == "subscription_missing":
-            return row["id"] in self.wishes.brought_back  # else it is cancelled with it
+            return row["id"] in self.instructions.brought_back  # else removing it cancels it
         if error in _AT_ONCE:
             return host in self.inboxes or _AT_ONCE[error] in statuses
         refusals = self._refusals_of(row)
-        if error in _REFUSED:  # they count apart from what webhooks answered before
+        if error in _REFUSED:  # refused addresses have a schedule of their own
             is_enough = refusals == _AFTER_REFUSALS
-        else:  # and give up nothing themselves
+        else:  # and do not count in the schedule of requests
             is_enough = row["attempts"] - refusals <= self._tries <= row["attempts"]
         if not is_enough:
             return False
         if error in _MISTRUSTED and host in self.inboxes:
-            # Whoever signs and is trusted is refused for his clock alone.
+            # A trusted sender that signs is refused only because of a clock.
             ever = (0.0, self._world.loop.time())
             return self._world.had_trouble("clock", *ever) or self._world.had_trouble(
                 "trust", *ever, whom=host
@@ -487,7 +487,7 @@ class Promises:
         if error.startswith("status_") or error == "redirect":
             answered = {f"status_{s}" if s and s >= 400 else "redirect" for s in statuses}
             return host in self.inboxes or error in answered
-        return error in _REFUSED | _UNANSWERED and self._was_ill(host)
+        return error in _REFUSED | _UNANSWERED and self._was_faulty(host)
 
     def _refusals_of(self, row: sqlite3.Row) -> int:
         attempts = self._outbox.select(
@@ -497,17 +497,17 @@ class Promises:
         )
         return sum(each["error"] in _REFUSED for each in attempts)
 
-    def _was_ill(self, host: str) -> bool:
-        return host in self._ill or any(
+    def _was_faulty(self, host: str) -> bool:
+        return host in self._faulty_hosts or any(
             each.kind == "death" and each.whom.partition(".")[0] == host
             for each in self._world.troubles
         )
 
     def _check_called(self, host: str, row: sqlite3.Row) -> None:
-        """What a receiver accepted was called back, unless it became a dead letter there."""
+        """A notification that a receiver accepted is called back, or is a dead letter there."""
         if any(each.status and 200 <= each.status < 300 for each in self.arrivals[row["id"]]):
-            return  # a webhook took it, before its subscription was changed
-        # Its subscription may have been moved here while another receiver was taking it.
+            return  # a webhook accepted it before its subscription was changed
+        # Another receiver may have accepted it before its subscription moved to this one.
         if row["state"] != "delivered" or self._is_called_somewhere(row["id"]):
             return
         found = self.inboxes[host].select(
@@ -520,7 +520,7 @@ class Promises:
         return any(self._is_called(receiver, delivery_id) for receiver in self.inboxes)
 
     def _is_called(self, receiver: str, delivery_id: str) -> bool:
-        """Say whether each of a receiver's callbacks has returned for a delivery."""
+        """Return whether each of a receiver's callbacks has returned for a delivery."""
         return all(
             any(call.ended for call in self.calls[receiver, callback, delivery_id])
             for callback in ("client", "audit")

@@ -1,12 +1,12 @@
-"""`python -m tests.simulation.removals`: shows that the simulation can see.
+"""`python -m tests.simulation.removals`: shows that the simulation detects missing guarantees.
 
-Each promise of `cuts.py` is taken out of the code, one at a time, by exact text that is replaced
-while a process imports it; nothing is written to disk. That process plays seeds until one fails.
-The same seed is then played with the promise in: only if it passes was it the promise.
+Each cut of `cuts.py` takes one guarantee out of the code: exact text is replaced while a process
+imports it, and nothing is written to disk. That process plays seeds until one fails. The same seed
+is then played with the unchanged code: the cut is found if that passes.
 
-    python -m tests.simulation.removals                            all of them
+    python -m tests.simulation.removals                            all cuts
     python -m tests.simulation.removals --only fencing --seeds 500
-    python -m tests.simulation.removals --results FILE             go on where that ends
+    python -m tests.simulation.removals --results FILE             continue where FILE ends
     python -m tests.simulation.removals --results FILE --page docs/testing.md
                                                                    and write the table there
 """
@@ -30,15 +30,15 @@ from tests.simulation.cuts import CUTS, Cut
 __all__ = ["source_without", "table", "take_out", "written_into"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-_ID = re.compile(r"\b[a-z]+_[0-9a-f]{16,}\b|\bid=.*|\['.*")  # and all that is told of a row
-_SAW = 70  # characters of what was seen that a table shows
+_ID = re.compile(r"\b[a-z]+_[0-9a-f]{16,}\b|\bid=.*|\['.*")  # and everything after an id
+_SAW = 70  # characters of a violation that the table shows
 
 
 def source_without(cut: Cut) -> dict[str, str]:
-    """Return the changed source of each module, by name, without a promise.
+    """Return the changed source of each module of a cut, by module name.
 
     Raises:
-        LookupError: The text to be replaced does not stand there exactly once.
+        LookupError: A module does not have the text to replace exactly once.
     """
     found: dict[str, str] = {}
     for edit in cut.edits:
@@ -77,13 +77,13 @@ class _Finder:
 
 
 def take_out(name: str) -> None:
-    """Let this process import the code without a promise."""
+    """Let this process import the code with a cut."""
     [cut] = (each for each in CUTS if each.name == name)
     sys.meta_path.insert(0, _Finder(source_without(cut)))
 
 
 def _play(cut: Cut | None, seeds: Iterable[int]) -> None:
-    """Play seeds until one fails, and print that one; runs in a process of its own."""
+    """Play seeds until one fails, and print that seed; runs in its own process."""
     if cut is not None:
         sys.meta_path.insert(0, _Finder(source_without(cut)))
     from tests.simulation.surroundings import take_over
@@ -102,7 +102,7 @@ def _play(cut: Cut | None, seeds: Iterable[int]) -> None:
 
 
 def _run(name: str, first: int, count: int) -> dict[str, object] | None:
-    """Let a process play; return the first failure."""
+    """Play seeds in another process; return the first failure."""
     command = [sys.executable, "-m", "tests.simulation.removals", "--play", name]
     played = subprocess.run(
         [*command, "--from", str(first), "--seeds", str(count)],
@@ -117,18 +117,18 @@ def _run(name: str, first: int, count: int) -> dict[str, object] | None:
 
 
 def _look_for(cut: Cut, first: int, count: int) -> dict[str, object]:
-    """Return in which seed a removal is found, if in any of so many."""
+    """Return the first of so many seeds that finds a cut, if any does."""
     end = first + count
     while first < end and (found := _run(cut.name, first, end - first)) is not None:
         seed = int(str(found["seed"]))
         if _run("", seed, 1) is None:
             return {"cut": cut.name, **found}
-        first = seed + 1  # that one fails anyway
+        first = seed + 1  # this seed also fails without the cut
     return {"cut": cut.name, "seed": None, "saw": f"not found until seed {end - 1}"}
 
 
 def table(found: Mapping[str, Mapping[str, object]]) -> str:
-    """Return what was found of each promise, by name, as a page shows it."""
+    """Return the results by cut as a Markdown table."""
     lines = ["| taken out | seed | what was seen |", "|---|---|---|"]
     for cut in CUTS:
         line = found.get(cut.name, {"seed": None, "saw": "not looked for"})
@@ -140,7 +140,7 @@ def table(found: Mapping[str, Mapping[str, object]]) -> str:
 
 
 def written_into(page: str, new: str) -> str:
-    """Return a page with another table of promises that were taken out."""
+    """Return a page with its table of cuts replaced."""
     before, begin, behind = page.partition("| taken out | seed |")
     if not begin:
         raise LookupError("expected a table that begins with: | taken out | seed |")
@@ -148,7 +148,7 @@ def written_into(page: str, new: str) -> str:
 
 
 def main() -> int:
-    """Look for removals, and return the exit code."""
+    """Look for the chosen cuts, and return the exit code."""
     args = _arguments()
     by_name = {cut.name: cut for cut in CUTS}
     if args.play is not None:
@@ -178,10 +178,12 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.removals")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
-    parser.add_argument("--seeds", type=int, default=2000, help="how many to play of each")
+    parser.add_argument("--seeds", type=int, default=2000, help="how many to play for each")
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
-    parser.add_argument("--results", metavar="FILE", help="keep them there; those are not redone")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write the table into that page")
+    parser.add_argument(
+        "--results", metavar="FILE", help="add results to FILE; skip cuts that it has"
+    )
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the table into this page")
     parser.add_argument("--play", help=argparse.SUPPRESS)
     return parser.parse_args()
 

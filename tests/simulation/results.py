@@ -1,4 +1,4 @@
-"""A file of results: a line of JSON for each part that was played, by commit and Python."""
+"""A file of results: a line of JSON for each part, with its commit and version of Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CODE = ("pushkit", "receiver", "tests/simulation")
 
 
 def commit_here() -> str:
-    """Return the commit whose code is played, with a plus if the code was changed since."""
+    """Return the commit of this code, with a `+` if there are uncommitted changes."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parents[2]), *arguments]
@@ -29,11 +29,11 @@ def commit_here() -> str:
 
 
 class Results:
-    """What was played by this commit and this Python, and by all.
+    """The results in a file.
 
     Args:
         path: The file.
-        commit: See `commit_here`.
+        commit: The commit of new results (see `commit_here`).
     """
 
     def __init__(self, path: Path, commit: str) -> None:
@@ -46,7 +46,7 @@ class Results:
         return [json.loads(line) for line in self._path.read_text().splitlines()]
 
     def known(self) -> set[int]:
-        """Return the seeds that need not be played again."""
+        """Return the seeds that were played by this commit and this version of Python."""
         found: set[int] = set()
         for line in self.lines():
             if self._whose.items() <= line.items():
@@ -65,12 +65,12 @@ class Results:
             file.write(json.dumps(line) + "\n")
 
     def total(self) -> str:
-        """Tell what was played, by commit and in all."""
+        """Return a summary by commit, and of all."""
         by_commit: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for line in self.lines():
             by_commit[f"{line['commit']} on {line['python']}"].append(line)
-        told = [f"{whose}: {_sum(lines)}" for whose, lines in by_commit.items()]
-        return "\n".join([*told, f"in all: {_sum(self.lines())}"])
+        found = [f"{whose}: {_sum(lines)}" for whose, lines in by_commit.items()]
+        return "\n".join([*found, f"in all: {_sum(self.lines())}"])
 
 
 def _sum(lines: list[dict[str, Any]]) -> str:

@@ -1,7 +1,7 @@
-"""Plays many seeds in forked processes, as many at once as there are cores.
+"""Plays many seeds in forked processes, several at once.
 
-A process plays one part and ends. Nothing is cleaned up in it, and the collector of garbage is off:
-it would run the `finally` blocks of programs that were killed.
+A process plays one part and ends. Its garbage collector is off, and nothing is cleaned up: both
+would run the `finally` blocks of killed programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import NoReturn
 
-__all__ = ["Part", "Played", "asked_in_a_fork", "parts_of", "play_parts"]
+__all__ = ["Part", "Played", "parts_of", "play_parts", "run_in_fork"]
 
 _PART = 50  # seeds: a process grows by some megabytes with each
 _PATIENCE = 180.0  # seconds of CPU that a seed may take, with its shrinking
@@ -26,14 +26,14 @@ _PATIENCE = 180.0  # seconds of CPU that a seed may take, with its shrinking
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What became of a seed.
+    """The result of one seed.
 
     Attributes:
-        seed: Which.
-        violations: Promises that were broken.
+        seed: The seed.
+        violations: The broken promises.
         simulated: Seconds of virtual time.
-        moves: How often what went from which state to which (see `coverage`).
-        report: What to tell of it, if it failed.
+        moves: How often each change of state happened (see `coverage`).
+        report: A text to print, if it failed.
     """
 
     seed: int
@@ -45,12 +45,12 @@ class Played:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What became of seeds in a row.
+    """The results of consecutive seeds.
 
     Attributes:
-        seeds: Which.
-        played: One for each.
-        cpu: Seconds that it took.
+        seeds: The seeds.
+        played: The result of each.
+        cpu: Seconds of CPU.
     """
 
     seeds: range
@@ -66,7 +66,7 @@ class _Child:
 
 
 def parts_of(seeds: Iterable[int]) -> list[range]:
-    """Split seeds into rows, each for one process."""
+    """Split seeds into consecutive parts, each for one process."""
     parts = []
     for _, group in itertools.groupby(enumerate(sorted(seeds)), lambda each: each[1] - each[0]):
         row = [seed for _, seed in group]
@@ -79,7 +79,7 @@ def parts_of(seeds: Iterable[int]) -> list[range]:
 def play_parts(
     parts: Iterable[range], play: Callable[[int], Played], *, jobs: int
 ) -> Iterator[Part]:
-    """Play seeds by so many processes at once; yield each part when it is done."""
+    """Play parts in up to `jobs` processes at once; yield each result when it is done."""
     waiting = deque(parts)
     running: dict[int, _Child] = {}
     try:
@@ -103,8 +103,8 @@ def play_parts(
             os.waitpid(child.pid, 0)
 
 
-def asked_in_a_fork(question: Callable[[], bool]) -> bool:
-    """Return the answer of a process that is gone afterwards, with all that it left in memory."""
+def run_in_fork(question: Callable[[], bool]) -> bool:
+    """Return the answer to a question that a forked process computes, which frees its memory."""
     pid = os.fork()
     if not pid:
         gc.disable()
@@ -126,7 +126,9 @@ def _play_in_child(seeds: range, play: Callable[[int], Played], writer: int) -> 
     try:
         with os.fdopen(writer, "w") as pipe:
             for seed in seeds:
-                signal.setitimer(signal.ITIMER_PROF, _PATIENCE)  # ends the process: it hangs
+                signal.setitimer(
+                    signal.ITIMER_PROF, _PATIENCE
+                )  # its signal ends a process that hangs
                 print(json.dumps(asdict(play(seed))), file=pipe, flush=True)
     except BaseException:  # noqa: BLE001  # the parent sees that a seed is missing
         traceback.print_exc()
@@ -134,7 +136,7 @@ def _play_in_child(seeds: range, play: Callable[[int], Played], writer: int) -> 
 
 
 def _end(child: _Child) -> Part:
-    """Return what a process has played; the seed in which it died, if it did, is the last."""
+    """Return the results of an ended process; if it died, the last is the seed it died in."""
     _, status, usage = os.wait4(child.pid, 0)
     played = [Played(**json.loads(line)) for line in child.said.splitlines()]
     if len(played) < len(child.seeds):

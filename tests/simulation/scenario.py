@@ -1,4 +1,4 @@
-"""What a seed decides: who there is, and what happens when. Plain data, so that it shrinks."""
+"""Scenarios: what a seed decides, as plain data, so that it can be shrunk."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ __all__ = ["HOURS", "Scenario", "Step", "as_python", "from_python", "make_scenar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A world and its story.
+    """Who takes part in a simulated world, and what happens there.
 
     Attributes:
-        seed: Decides the order of what is ready, latencies and ids, too.
-        plot: Which chapters it has (see `workload`), for who reads it.
-        crowded: Whether there is little room, and nobody may notice who takes it all.
-        most: How many subscriptions an owner may have, in place of what is usual there.
+        seed: Also decides the order of ready tasks, latencies and ids.
+        plot: The names of its chapters (see `workload`), for readers.
+        crowded: Whether limits are low, hostile owners use them up, and other owners must not be
+            delayed by that.
+        most: The most subscriptions of an owner, in place of the usual limit.
         agents: How many agents enqueue (and deliver, if there are no workers).
-        workers: How many processes deliver and do nothing else.
-        mute: How many agents, the last of them, do not deliver where there are no workers.
+        workers: How many processes only deliver.
+        mute: How many agents, the last ones, do not deliver if there are no workers.
         webhooks: How many plain webhooks there are.
-        receivers: How many of our receivers.
+        receivers: How many receivers of this project there are.
         twins: Whether each receiver is two processes that share an inbox.
         postgres: Whether they share a PostgreSQL server; a SQLite file otherwise.
-        sealed: Whether tokens and credentials are encrypted on disk.
-        behind: By how many migrations the databases are behind when the story begins.
-        slow: Whether hours pass where else seconds do.
-        steps: The story.
-        ends: When all faults end.
+        sealed: Whether tokens and credentials are encrypted at rest.
+        behind: By how many migrations the databases are behind when the scenario begins.
+        slow: Whether it lasts hours in place of minutes.
+        steps: What happens, in order of time.
+        ends: When all faults end, in seconds.
     """
 
     seed: int
@@ -66,7 +67,7 @@ class Scenario:
 
 
 def as_python(scenario: Scenario) -> str:
-    """Return a story as it is written in Python, without what goes without saying."""
+    """Return a scenario as Python source, without members that have their default."""
     cast = ", ".join(
         f"{each.name}={getattr(scenario, each.name)!r}"
         for each in fields(scenario)
@@ -78,15 +79,15 @@ def as_python(scenario: Scenario) -> str:
 
 
 def from_python(text: str) -> Scenario:
-    """Return the story that a text is, such as `as_python` returns."""
+    """Return the scenario that Python source describes, as `as_python` writes it."""
     names = {"Scenario": Scenario, "Step": Step}
-    story: Scenario = eval(textwrap.dedent(text), names)  # noqa: S307  # who runs it has written it
-    return story
+    scenario: Scenario = eval(textwrap.dedent(text), names)  # noqa: S307  # the user's own file
+    return scenario
 
 
 _FATES = ("refused", "silent", "reset", "reset_answer", "stall", "drip", "certificate")
 _DISK_ERRORS = ("busy", "full", "error", "refused", "uncertain", "seldom", "seldom")
-# Which chapters a story has, beside subscriptions and updates; how often of a hundred.
+# The chapters of a scenario, besides subscriptions and updates; in how many of a hundred scenarios.
 _PLOTS = {
     (): 25,
     ("changes",): 10,
@@ -105,16 +106,16 @@ _PLOTS = {
     ("attacks", "keys"): 3,
     ("changes", "operators", "answers", "names", "keys", "callbacks"): 3,
 }
-# How long a story takes, beside two minutes: half of all are short, so that much meets in little.
+# Factors of a scenario's two minutes. Half of all scenarios are short, so that more coincides.
 _SHORT = 0.5
-_HASTE = 0.2  # of a crowded one: all of it look for work each second
-HOURS = 600.0  # of a slow one: twenty hours
+_HASTE = 0.2  # for a crowded one, in which every worker looks for work each second
+HOURS = 600.0  # for a slow one: twenty hours
 _OF_RECEIVERS = {"attacks", "callbacks", "keys"}
 _HOSTILE = {"hostile", "leaving", "endless"}
 
 
 def make_scenario(seed: int) -> Scenario:
-    """Return what a seed decides."""
+    """Return the scenario of a seed."""
     chance = random.Random(f"scenario {seed}")
     postgres = chance.random() < 0.3
     agents = chance.choice((1, 1, 2, 3))
@@ -150,7 +151,7 @@ def make_scenario(seed: int) -> Scenario:
         _add_faults(chance, add, cast, postgres, workers, twins)
         add_strikes(chance, add, cast)
     sealed = chance.random() < 0.15
-    if sealed and not is_hostile:  # programs start anew
+    if sealed and not is_hostile:  # resealing restarts programs, which is a fault
         for _ in range(chance.choice((0, 1, 1, 2))):
             add(2 + chance.random() * SPAN, "reseal", 30.0)
     steps.sort(key=lambda step: step.at)
@@ -196,7 +197,7 @@ def _add_faults(
         for _ in range(chance.choice((1, 1, 1, 5)) if what in _REPEATED else 1):
             add(at, what, *_FAULTS[what][1](chance, stage))
             at += chance.random() * 3
-        if what == "upgrade":  # beside it, or soon after, old programs have something to write
+        if what == "upgrade":  # gives old programs something to write during the upgrade
             for agent in range(cast.agents):
                 add(at + chance.random(), "burst", agent, chance.choice(cast.tasks), 3)
 
@@ -208,7 +209,7 @@ class _Stage:
     hosts: list[str]
 
 
-# What may go wrong: how often beside the others, and the arguments of its step.
+# The faults: the weight of each, and the arguments of its step.
 _FAULTS: dict[str, tuple[int, Callable[[random.Random, _Stage], tuple[Any, ...]]]] = {
     "mood": (3, lambda c, on: (c.choice(on.webhooks), any_mood(c))),
     "fate": (

@@ -1,7 +1,7 @@
-"""Hears all that is said, and looks for what nobody may learn from it, and for bugs of ours.
+"""Searches log lines, events, errors and answers for secrets, and the log for unexpected errors.
 
-Everything secret in a world has the canary in it: tokens, credentials, the DSN's password, bodies.
-Signed tokens are known by their shape.
+Every secret of a world contains the canary: tokens, credentials, the DSN's password, bodies. Signed
+tokens and private keys are recognized by their form.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SECRET = re.compile(
 
 
 class Secrets(logging.Handler):
-    """Listens to the log, and is shown what else is said.
+    """A log handler that searches for secrets; other texts are passed to `check`.
 
     Args:
-        found: Told where something was, and what was said there.
+        found: Called with a description of each finding.
 
     Attributes:
-        lines: How many lines of log there were.
+        lines: The number of log lines.
     """
 
     def __init__(self, found: Callable[[str], None]) -> None:
@@ -40,13 +40,13 @@ class Secrets(logging.Handler):
         self._found = found
         self.lines = 0
 
-    def look_at(self, where: str, said: str) -> None:
-        """Look for secrets in what somebody said."""
+    def check(self, where: str, said: str) -> None:
+        """Search a text for secrets."""
         if _SECRET.search(said):
             self._found(f"a secret is in {where}: {said}")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Look at a line of log: its text, its facts, and the errors that come with it."""
+        """Search a log record: its text, its attributes, and its exceptions."""
         self.lines += 1
         said = [record.getMessage()]
         said += [str(v) for k, v in vars(record).items() if k not in _ORDINARY]
@@ -54,8 +54,8 @@ class Secrets(logging.Handler):
         while error is not None:
             said.append(f"{type(error).__name__}: {error}")
             error = error.__cause__ or error.__context__
-        self.look_at(f"the log of {record.name}", " ".join(said))
-        if "failed unexpectedly" in said[0]:  # nothing that a world does to us is unexpected
+        self.check(f"the log of {record.name}", " ".join(said))
+        if "failed unexpectedly" in said[0]:  # every simulated fault is an expected one
             self._found(f"{record.name}: {' '.join(said)}")
 
     def __enter__(self) -> Secrets:

@@ -1,4 +1,4 @@
-"""From a failing scenario to the smallest one that still fails: fewer steps, programs, numbers."""
+"""Shrinks a failing scenario: fewer steps, fewer programs, simpler numbers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["kind_of", "shrink"]
 
 
 def kind_of(violation: str) -> str:
-    """Return which promise was broken, without the ids and numbers of this time."""
+    """Return the kind of a violation: its text without ids and numbers."""
     return re.sub(r"\S*\d\S*", "#", violation)[:50]
 
 
 def shrink(
     scenario: Scenario, fails: Callable[[Scenario], bool], *, seconds: float = 60.0
 ) -> Scenario:
-    """Return a smaller scenario for which `fails` still holds.
+    """Return a smaller scenario for which `fails` still returns true.
 
     Args:
-        scenario: One for which it holds.
-        fails: Plays a scenario, and says whether it fails in the same way.
-        seconds: Of CPU that it may take.
+        scenario: A scenario that fails.
+        fails: Plays a scenario, and returns whether it fails in the same way.
+        seconds: The CPU time that shrinking may take.
     """
     until = _cpu() + seconds
     part = len(scenario.steps)
@@ -50,7 +50,7 @@ def _first(
     fails: Callable[[Scenario], bool],
     until: float,
 ) -> tuple[Scenario, bool]:
-    """Go to the first smaller one that fails, and on from there; say whether there was any."""
+    """Repeatedly take the first smaller scenario that fails; return whether there was any."""
     found = False
     candidates = smaller(scenario)
     while (each := next(candidates, None)) is not None and _cpu() < until:
@@ -61,7 +61,7 @@ def _first(
 
 
 def _fewer_steps(part: int) -> Callable[[Scenario], Iterator[Scenario]]:
-    """Return what leaves out each run of so many steps; the last first."""
+    """Return a generator of scenarios without one run of so many steps, the last run first."""
 
     def without(scenario: Scenario) -> Iterator[Scenario]:
         steps = scenario.steps
@@ -72,7 +72,7 @@ def _fewer_steps(part: int) -> Callable[[Scenario], Iterator[Scenario]]:
 
 
 def _simpler(scenario: Scenario) -> Iterator[Scenario]:
-    """Yield scenarios with one thing less in them."""
+    """Yield scenarios with one program less, an earlier end, or one simpler step."""
     if scenario.twins:
         yield replace(scenario, twins=False)
     for name, least in (("workers", 0), ("receivers", 0), ("webhooks", 0), ("agents", 1)):
@@ -99,7 +99,7 @@ def _simpler_steps(step: Step) -> Iterator[Step]:
 
 
 def _simpler_args(arg: Any) -> Iterator[Any]:
-    """Yield what is shorter to read: 0 or half of it, fewer digits, the first of its kind."""
+    """Yield simpler values: 0 or half of it, fewer digits, the first of the same kind."""
     if isinstance(arg, bool):
         return
     if isinstance(arg, int) and arg > 0:

@@ -1,10 +1,10 @@
-"""Faults that hit whoever is in the middle of something: a request, an answer, a callback.
+"""Strikes: faults that hit a process in the middle of a request, an answer or a callback.
 
-A process that is stopped by the clock alone is idle, nearly always. A strike waits for its moment:
-the n-th request that reaches a webhook from now on, the n-th that reaches a receiver (`intake`), or
-the n-th callback that begins, and hits who made it, or takes it in, a few milliseconds later. One
-that is frozen goes on when somebody else has its work. Owners and operators strike, too: they ask
-for something just when a delivery of theirs is on its way.
+A process that is stopped at a random time is nearly always idle. A strike waits for the n-th
+request that reaches a webhook, the n-th that reaches a receiver (`intake`), or the n-th callback
+that begins, and hits its process a few milliseconds later. A frozen process is thawed when another
+process has taken over its work. Some strikes are instructions of owners and operators instead,
+about a delivery that is being attempted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDS = ("crash", "crash", "stop", "freeze", "freeze", "blip")
 _BLIPS = ("uncertain", "seldom", "error", "full", "busy", "hiccup", "hiccup")
 _ASKED_FOR = ("pause", "unsubscribe", "redrive", "resend", "retry_now")
 _ODD = ("410", "400", "503 Retry-After 7", "redirect", "babble", "babble late", "leave")
-_LONGEST = 100.0  # seconds that a process is frozen, if nobody takes its work
+_LONGEST = 100.0  # seconds that a process is frozen, if no other takes over its work
 
 
 @dataclass(slots=True)
@@ -37,12 +37,12 @@ class _Strike:
 
 
 class Strikes:
-    """What is to come over processes.
+    """The strikes of one world.
 
     Args:
-        world: Theirs.
-        units: Programs by name.
-        ask: Takes a step of the story that is about a delivery.
+        world: The world.
+        units: The programs, by name.
+        ask: Called with the kind of an instruction, and the id of its delivery.
     """
 
     def __init__(
@@ -52,21 +52,21 @@ class Strikes:
         self._units = units
         self._ask = ask
         self._waiting: list[_Strike] = []
-        self._frozen: dict[str, Process] = {}  # by what they were in the middle of
+        self._frozen: dict[str, Process] = {}  # by the work they were doing
 
     def add(self, what: str, where: str, number: int, seconds: float) -> None:
-        """Let something happen at the n-th moment of a kind from now."""
+        """Add a strike at the n-th moment of a kind from now."""
         self._waiting.append(_Strike(what, where, number, seconds))
 
     def clear(self) -> None:
-        """Let nothing more happen."""
+        """Remove all strikes, and thaw frozen processes."""
         self._waiting.clear()
         for process in self._frozen.values():
             self._world.loop.thaw(process)
         self._frozen.clear()
 
     def moment(self, where: str, process: Process | None, work: str) -> bool:
-        """Note that a process is in the middle of something; return whether that is to last."""
+        """Note that a process does some work now; return whether that work should take longer."""
         lasts = False
         if process is None:
             return lasts
@@ -83,7 +83,7 @@ class Strikes:
         return lasts
 
     def _later(self, call: Callable[[], object]) -> None:
-        # From before the answer is there until after it is written down.
+        # Between the time before the answer and the time after it is settled.
         pause = self._world.loop.random.random() ** 2 * 0.03
         self._world.loop.call_later(pause, call, context=contextvars.Context())
 
@@ -103,12 +103,12 @@ class Strikes:
             self._ask(strike.what, work)
 
     def blip(self) -> str:
-        """Return what happens to the disk for a moment."""
+        """Return a random short error of the disk."""
         return self._world.loop.random.choice(_BLIPS)
 
 
 def add_strikes(chance: random.Random, add: Callable[..., Any], cast: Cast) -> None:
-    """Add some to a story, and what makes for a crowd: odd answers, updates that come at once."""
+    """Add strikes to a scenario, with odd answers and simultaneous updates."""
     span = SPAN * 0.7
     for _ in range(chance.choice((0, 1, 2, 3, 5))):
         where = chance.choice(("request", "request", "callback", "intake"))
@@ -124,6 +124,6 @@ def add_strikes(chance: random.Random, add: Callable[..., Any], cast: Cast) -> N
             add(at - 0.001, "disk", chance.choice(_BLIPS), chance.choice((0.02, 0.2, 1.0)))
         for agent in range(cast.agents):
             kind = chance.choice(("burst", "burst", "shout"))
-            for wave in range(chance.choice((1, 1, 1, 4))):  # what follows meets what is settled
+            for wave in range(chance.choice((1, 1, 1, 4))):  # later waves coincide with settling
                 moment = at + wave * 0.007 + chance.random() * 0.003
                 add(moment, kind, agent, task, chance.randint(2, 4))

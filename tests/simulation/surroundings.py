@@ -1,7 +1,6 @@
-"""What a process gets from its machine, made to come from the seed: chance, time, sockets, names.
+"""Replaces the process's sources of random numbers, time and sockets by seeded ones.
 
-Everything is put in place before the code under test is imported, and only in a process that does
-nothing but simulate.
+They are replaced before the code under test is imported, in a process that only simulates.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ __all__ = ["Surroundings", "take_over"]
 
 
 class Surroundings:
-    """The sources that a world sets anew."""
+    """The replaced sources, which each world resets."""
 
     def __init__(self) -> None:
         self._random = random.Random(0)
         self.now: Callable[[], float] = lambda: 0.0
 
     def begin(self, seed: int, now: Callable[[], float]) -> None:
-        """Let chance and time be a world's."""
+        """Reset random numbers and time for a world."""
         self._random = random.Random(f"machine {seed}")
         random.seed(f"process {seed}")
         self.now = now
@@ -43,10 +42,10 @@ class Surroundings:
 
 
 def take_over() -> Surroundings:
-    """Put the sources in place. Call it before anything of pushkit or aiohttp is imported.
+    """Replace the sources. Call it before anything of pushkit or aiohttp is imported.
 
     Raises:
-        RuntimeError: It is too late, or hashes of strings are not the same in every process.
+        RuntimeError: They are imported already, or `PYTHONHASHSEED` is not 0.
     """
     if "pushkit" in sys.modules or "aiohttp" in sys.modules:
         raise RuntimeError("simulate in a process of its own: python -m tests.simulation")
@@ -60,13 +59,13 @@ def take_over() -> Surroundings:
     time.time = surroundings.epoch
     from tests.simulation import network
 
-    # What no line of log tells here, and nobody here asks: what thread it was, and of all tasks.
+    # Unused here, and slow: threads and sources of log records, asyncio's sets of all tasks.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
-    for name in ("_all_tasks", "_scheduled_tasks"):  # as Pythons call them
+    for name in ("_all_tasks", "_scheduled_tasks"):  # the name depends on the version of Python
         if (tasks := getattr(asyncio.tasks, name, None)) is not None:
             tasks.add = lambda _: None
-    # Reading the system's roots takes longer than a whole scenario; no TLS is spoken here.
+    # Loading the system's root certificates takes longer than a whole scenario.
     context = ssl.create_default_context()
     ssl.create_default_context = lambda *_, **__: context
     socket.socket = network.SimulatedSocket  # type: ignore[assignment,misc]

@@ -1,4 +1,4 @@
-"""The simulated disk: what a process has written, and not yet committed, when others look."""
+"""The simulated disk: uncommitted writes are invisible to other processes, and lost in a crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _stored(names: Sequence[str], *, wait: bool) -> Script[Sequence[str]]:
 
 
 class _Stage:
-    """Two processes on a disk; other things are always due, so that no time is leapt over."""
+    """Two processes on a disk; a timer is always due, so that the clock does not leap."""
 
     def __init__(self) -> None:
         self.loop = SimulatedLoop(0)
@@ -46,7 +46,7 @@ class _Stage:
         self._tick()
 
     def store(self, process: Process, name: str) -> None:
-        """Let a process store a thing: its statements run at once, and its commit is to come."""
+        """Let a process store a row: its statement runs at once, and its commit later."""
         context = contextvars.Context()
         context.run(PROCESS.set, process)
         ended = functools.partial(self.answers.__setitem__, name)
@@ -59,7 +59,7 @@ class _Stage:
         self.loop.run_forever()
 
     def things(self) -> list[str]:
-        """Return what everybody sees."""
+        """Return the committed rows."""
         return [row["name"] for row in self.disk.select("SELECT name FROM things ORDER BY name")]
 
     def _tick(self) -> None:
@@ -83,7 +83,7 @@ def test_statements_that_ran_in_the_loop_are_seen_from_their_commit_on(stage: _S
     assert stage.answers == {"a": "a"}
 
 
-def test_who_is_gone_before_the_commit_has_stored_nothing(stage: _Stage) -> None:
+def test_a_process_that_dies_before_its_commit_has_stored_nothing(stage: _Stage) -> None:
     stage.store(stage.one, "a")
     stage.loop.kill(stage.one)
     stage.pass_time(0.01)
@@ -102,7 +102,7 @@ def test_two_processes_write_one_after_the_other(stage: _Stage) -> None:
     assert stage.answers == {"a": "a", "b": "b"}
 
 
-def test_who_stands_still_before_his_commit_keeps_others_until_they_give_up(stage: _Stage) -> None:
+def test_a_process_frozen_before_its_commit_blocks_others_until_they_give_up(stage: _Stage) -> None:
     stage.store(stage.one, "a")
     stage.loop.freeze(stage.one, 6.0)
     stage.store(stage.other, "b")

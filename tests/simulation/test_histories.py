@@ -1,4 +1,4 @@
-"""The simulated PostgreSQL, beside a real one."""
+"""The simulated PostgreSQL server does what a real one does."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def test_the_model_of_postgresql_does_what_the_server_does(real: RealSide) -> No
         try:
             seen += play_history(seed, real)[0]
         except DifferenceError:
-            # A history is the same each time: what differs once was a busy server's timing.
+            # A history is deterministic: a difference that does not recur was timing under load.
             seen += play_history(seed, real)[0]
-    # Or nothing was compared.
+    # Otherwise nothing was compared.
     assert seen["waits"] > HISTORIES
     assert seen["LockNotAvailableError"]
 
 
-def test_who_closes_a_circle_of_waiting_is_told_so_on_both_sides(real: RealSide) -> None:
+def test_the_statement_that_closes_a_deadlock_fails_on_both_sides(real: RealSide) -> None:
     real.clear()
     model = ModelSide(0)
     for side in (model, real):
         side.begin(0, reads=False)
         side.begin(1, reads=False)
-    # Which of two the server tells is open, unless one of them looks for no circle.
+    # The server may fail either statement, unless one of them does not check for deadlocks.
     real.start(0, Statement("SET LOCAL deadlock_timeout = '1h'", ()))
     for side in (model, real):
         side.start(0, _touch("sub_0"))

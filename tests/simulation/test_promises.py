@@ -1,4 +1,4 @@
-"""Shows of each promise of a simulated world that it sees: by a history in which it is broken."""
+"""Each check of the simulation detects a broken promise, by a handwritten history."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6.eyJpc3MiOiJodHRwczovL2EifQ.c2lnbmF0dXJl"
 
 
 class Stage:
-    """A world without anybody in it, whose history is written by hand."""
+    """A world without programs, whose history is written by hand."""
 
     def __init__(self) -> None:
         self.world = World(0)
@@ -92,7 +92,7 @@ class Stage:
         )
 
     def ask(self, name: str) -> None:
-        """Let a request arrive that is not answered."""
+        """Let an unanswered request arrive."""
         [row] = self.outbox.select("SELECT * FROM pushkit_deliveries WHERE id = ?", name)
         self.subscribe(row["subscription_id"])
         arrival = self._arrival(name)
@@ -173,7 +173,7 @@ def _without_a_lease(stage: Stage) -> None:
 
 def _unwanted(stage: Stage) -> None:
     stage.store("one")
-    with stage.promises.wishes.speaking_of("task", "owner", "unsubscribe") as answer:
+    with stage.promises.instructions.record("task", "owner", "unsubscribe") as answer:
         answer.append(1)
     stage.pass_time(60)
     stage.arrive("one", 204)
@@ -251,7 +251,9 @@ def _flooded(stage: Stage) -> None:
             str(number),
         )
     no_key: Any = None
-    attacker = Attacker(stage.world, no_key, stage.promises.inboxes, stage.promises.wishes, room=20)
+    attacker = Attacker(
+        stage.world, no_key, stage.promises.inboxes, stage.promises.instructions, quota=20
+    )
     attacker.judge("recv0", "a flood of one", b"HTTP/1.1 202 Accepted\r\n\r\n", {202})
 
 
@@ -262,7 +264,7 @@ def _moved(table: str, before: str | None, after: str | None) -> Callable[[Stage
 def _answered(what: bytes) -> Callable[[Stage], None]:
     def history(stage: Stage) -> None:
         no_key: Any = None
-        attacker = Attacker(stage.world, no_key, {}, stage.promises.wishes, room=20)
+        attacker = Attacker(stage.world, no_key, {}, stage.promises.instructions, quota=20)
         attacker.judge("recv0", "a forgery", what, {401})
 
     return history
@@ -345,7 +347,7 @@ def test_another_body_than_was_stored_is_seen_at_a_webhook_and_in_a_callback(sta
 
 @pytest.mark.parametrize("sender", ["jwt", "other"])
 def test_a_forged_notification_that_is_called_back_is_seen(stage: Stage, sender: str) -> None:
-    stage.promises.wishes.is_purged = True  # nothing else may excuse it
+    stage.promises.instructions.is_purged = True  # nothing else may excuse it
 
     stage.call_back("forged_1", sender=sender)
 
@@ -365,7 +367,7 @@ def test_two_requests_of_a_subscription_at_once_are_seen_whatever_the_outbox_say
     assert stage.world.violations == ["two at once of a subscription: second first"]
 
 
-def test_a_request_of_which_its_owner_wants_nothing_more_is_not_in_the_way(stage: Stage) -> None:
+def test_a_request_that_its_owner_cancelled_may_overlap_the_next(stage: Stage) -> None:
     stage.store("first", seq=1)
     stage.ask("first")
     stage.change("first", state="cancelled")
@@ -377,7 +379,7 @@ def test_a_request_of_which_its_owner_wants_nothing_more_is_not_in_the_way(stage
 
 
 @pytest.mark.parametrize("late", ["first", "second"])
-def test_a_request_goes_out_beside_one_that_was_withdrawn_and_is_wanted_back(
+def test_a_cancelled_request_that_is_brought_back_may_overlap_the_first(
     stage: Stage, late: str
 ) -> None:
     stage.store("first", seq=1)
@@ -395,7 +397,7 @@ def test_a_request_goes_out_beside_one_that_was_withdrawn_and_is_wanted_back(
     assert stage.world.violations
 
 
-def test_a_request_that_was_withdrawn_on_its_way_may_come_after_what_was_stored_since(
+def test_a_request_cancelled_in_flight_may_arrive_after_newer_ones(
     stage: Stage,
 ) -> None:
     stage.store("first", seq=1, state="cancelled")
@@ -406,7 +408,7 @@ def test_a_request_that_was_withdrawn_on_its_way_may_come_after_what_was_stored_
     assert stage.world.violations == []
 
 
-def test_an_owner_with_more_slots_than_its_share_is_seen_also_by_what_it_withdrew(
+def test_cancelled_requests_count_in_the_share_of_an_owner(
     stage: Stage,
 ) -> None:
     for number in range(4):  # of four slots
@@ -417,7 +419,7 @@ def test_an_owner_with_more_slots_than_its_share_is_seen_also_by_what_it_withdre
     assert stage.world.violations == ["owner has 4 of 4 slots"]
 
 
-def test_a_history_in_which_every_promise_is_kept_is_not_complained_about(stage: Stage) -> None:
+def test_a_history_that_keeps_every_promise_has_no_violation(stage: Stage) -> None:
     stage.subscribe()
     stage.store("one")
     wanting = stage.promises.wanting("task")
@@ -444,7 +446,7 @@ def test_a_history_in_which_every_promise_is_kept_is_not_complained_about(stage:
         pytest.param('{"kty":"EC","d":"abc"}', id="private JWK"),
     ],
 )
-def test_a_secret_is_heard_in_a_line_its_facts_and_its_errors(said: str) -> None:
+def test_a_secret_is_found_in_a_log_line_its_attributes_and_its_errors(said: str) -> None:
     found: list[str] = []
     secrets = Secrets(found.append)
     log = logging.getLogger("pushkit.delivery")
@@ -461,7 +463,7 @@ def test_a_secret_is_heard_in_a_line_its_facts_and_its_errors(said: str) -> None
     assert len(found) == 3
 
 
-def test_a_fault_that_nobody_expected_is_heard() -> None:
+def test_an_unexpected_error_in_the_log_is_a_violation() -> None:
     found: list[str] = []
 
     with Secrets(found.append):

@@ -1,4 +1,4 @@
-"""What can be taken out, so that the simulation has to see it."""
+"""Cuts: each applies to the code, is listed in docs/testing.md, and one is found."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.name)
-def test_every_promise_can_still_be_taken_out(cut: Cut) -> None:
+def test_every_cut_applies_to_the_code(cut: Cut) -> None:
     for module, source in source_without(cut).items():
         compile(source, module, "exec", dont_inherit=True)
 
 
-def test_the_page_tells_in_which_seed_each_is_missed() -> None:
+def test_the_page_lists_every_cut_with_its_seed() -> None:
     page = (ROOT / "docs" / "testing.md").read_text()
     rows = page.partition("| taken out | seed |")[2].partition("\n\n")[0].splitlines()[2:]
 
@@ -34,7 +34,7 @@ def test_the_page_tells_in_which_seed_each_is_missed() -> None:
     }
 
 
-def test_a_table_is_written_into_its_page() -> None:
+def test_the_table_of_a_page_is_replaced() -> None:
     page = "Before.\n\n| taken out | seed |\n|---|---|\n| old | 1 |\n\nAfter.\n"
     saw = "two at once: dlv_019b76dae4acfb332c92899ea59aab83 id=dlv_1 state=pending"
 
@@ -46,11 +46,11 @@ def test_a_table_is_written_into_its_page() -> None:
     assert "| old |" not in written
 
 
-def test_names_are_told_apart() -> None:
+def test_names_of_cuts_are_unique() -> None:
     assert len({cut.name for cut in CUTS}) == len(CUTS) >= 22
 
 
-def test_a_promise_that_is_gone_is_missed_within_a_few_seeds(tmp_path: Path) -> None:
+def test_a_cut_is_found_within_a_few_seeds(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     command = [sys.executable, "-m", "tests.simulation.removals", "--only", "order"]
     played = subprocess.run(

@@ -1,4 +1,4 @@
-"""Plays seeds in processes of their own: a simulated world replaces time, chance and sockets."""
+"""Plays seeds in separate processes, since a simulation replaces time and sockets."""
 
 from __future__ import annotations
 
@@ -47,31 +47,31 @@ def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     assert digests == [line for line in second.splitlines() if len(line.split()) == 2]
 
 
-def test_what_seeds_found_once_does_not_come_back() -> None:
-    played = simulate("--kept")
+def test_regression_scenarios_keep_every_promise() -> None:
+    played = simulate("--regressions")
 
     assert played.returncode == 0, played.stdout + played.stderr
 
 
-def test_a_story_that_somebody_wrote_is_played(tmp_path: Path) -> None:
+def test_a_handwritten_scenario_is_played(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "testing.md").read_text()
-    story = tmp_path / "story.txt"
-    story.write_text("Scenario(" + page.partition("```python\nScenario(")[2].partition("```")[0])
+    scenario = tmp_path / "scenario.txt"
+    scenario.write_text("Scenario(" + page.partition("```python\nScenario(")[2].partition("```")[0])
 
-    played = simulate("--story", str(story), "--trace")
+    played = simulate("--scenario", str(scenario), "--trace")
 
     arrivals = [line for line in played.stdout.splitlines() if "hook0.example.com got" in line]
     assert [line.split()[-1] for line in arrivals] == ["agent0.1", "agent0.2"], played.stderr
     assert "keeps every promise" in played.stdout
 
 
-def test_a_story_is_read_as_it_is_printed() -> None:
-    story = replace(make_scenario(7), plot="")
+def test_a_scenario_is_read_as_it_is_printed() -> None:
+    scenario = replace(make_scenario(7), plot="")
 
-    assert from_python(indent(as_python(story), "    ")) == story
+    assert from_python(indent(as_python(scenario), "    ")) == scenario
 
 
-def test_a_run_that_was_cut_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_run_continues_where_it_stopped(tmp_path: Path) -> None:
     results = str(tmp_path / "results.jsonl")
     simulate("--count", "2", "--append", results)
 
@@ -81,7 +81,7 @@ def test_a_run_that_was_cut_goes_on_where_it_was(tmp_path: Path) -> None:
     assert "in all: 3 seeds, 0 failed" in simulate("--total", results).stdout
 
 
-def test_seeds_are_split_into_rows_without_gaps() -> None:
+def test_seeds_are_split_into_consecutive_parts() -> None:
     parts = parts_of({1, 2, 3, 7, *range(100, 200)})
 
     assert parts == [range(1, 4), range(7, 8), range(100, 150), range(150, 200)]
@@ -100,7 +100,7 @@ def test_a_seed_whose_process_dies_fails_and_the_rest_is_played() -> None:
     assert [each.seed for part in parts for each in part.played if each.violations] == [2]
 
 
-def test_what_no_failure_needs_is_shrunk_away() -> None:
+def test_steps_that_a_failure_does_not_need_are_removed() -> None:
     scenario = replace(make_scenario(7), agents=3, workers=3, webhooks=4, twins=True)
     crash = Step(31.234, "crash", ("worker2", 17.3))
     steps = (*scenario.steps, crash, Step(40.777, "notify", (2, "task5", 9)))
@@ -118,7 +118,7 @@ def test_what_no_failure_needs_is_shrunk_away() -> None:
     assert (smallest.workers, smallest.webhooks, smallest.twins) == (1, 0, False)
 
 
-def test_violations_of_one_promise_are_of_one_kind() -> None:
+def test_violations_of_one_promise_have_one_kind() -> None:
     first = kind_of("came again after it was taken: dlv_019b76db67a4")
 
     assert first == kind_of("came again after it was taken: dlv_77")

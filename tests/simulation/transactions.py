@@ -1,4 +1,4 @@
-"""What transactions of histories do: scripts of ours, over rows that several of them want."""
+"""The transactions of histories: scripts of this project, over a few rows that they compete for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TRIED = {
 
 
 class Stage:
-    """The database as scripts see it, and a clock that the history moves."""
+    """The database as scripts see it, with a clock that the history moves."""
 
     locks = None
 
@@ -69,7 +69,7 @@ class Stage:
 
 @dataclass(eq=False)
 class Memory:
-    """What the processes of one side know: the numbers of rows differ between the two."""
+    """What the processes of one side know; generated ids differ between the two sides."""
 
     stage: Stage
     leases: dict[str, Leases] = field(default_factory=dict)
@@ -79,20 +79,20 @@ class Memory:
     )
 
     def worker_at_the_end_of(self, recipient: Recipient) -> str | None:
-        """Return who has the newest of a line in hand, as far as he knows."""
-        for worker, hand in self.claimed.items():
-            if (recipient.id, recipient.last_seq) in {(d.subscription_id, d.seq) for d in hand}:
+        """Return the worker that has claimed the newest delivery of a queue, if one has."""
+        for worker, held in self.claimed.items():
+            if (recipient.id, recipient.last_seq) in {(d.subscription_id, d.seq) for d in held}:
                 return worker
         return None
 
     def chain_of(self, worker: str) -> list[Delivery]:
-        """Return what a worker has in hand of one line, in order."""
-        hand = self.claimed[worker]
-        line = [each for each in hand if each.subscription_id == hand[0].subscription_id]
-        return sorted(line, key=lambda each: each.seq)
+        """Return what a worker has claimed of one queue, in order."""
+        held = self.claimed[worker]
+        chain = [each for each in held if each.subscription_id == held[0].subscription_id]
+        return sorted(chain, key=lambda each: each.seq)
 
     def let_go(self, worker: str, settled: Sequence[Delivery]) -> None:
-        """Forget what was settled."""
+        """Forget settled deliveries."""
         self.claimed[worker] = [each for each in self.claimed[worker] if each not in settled]
 
 
@@ -104,9 +104,9 @@ class Work:
     """One transaction.
 
     Attributes:
-        name: For people.
-        make: Makes the script; what it returns is called once it is committed.
-        reads: It only reads, on one snapshot.
+        name: Its name, for readers.
+        make: Makes the script, which returns a function to call once it is committed.
+        reads: Whether it only reads, on one snapshot.
     """
 
     name: str
@@ -190,7 +190,7 @@ def _nothing() -> None:
 
 def _enqueue(chance: random.Random, number: int) -> Make:
     task, wait, drops = chance.choice(_TASKS), chance.random() < 0.5, chance.random() < 0.3
-    # Who stores has a free slot, if he delivers; or it is whoever has the line in a chain.
+    # The storing process may be a worker with a free slot; or the worker that has the chain.
     worker, joins, updates = (
         chance.choice((*_WORKERS, None)),
         chance.random() < 0.8,
@@ -255,12 +255,12 @@ def _settle(chance: random.Random, _number: int) -> Make:
     wait, pause = not together or chance.random() < 0.3, chance.choice((0, 5, 60))
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        hand, now = memory.claimed[worker], memory.stage.moment
-        chosen = hand[: 3 if together else 1]
+        held, now = memory.claimed[worker], memory.stage.moment
+        chosen = held[: 3 if together else 1]
         if not chosen:
             yield from ()
             return _nothing
-        result = _came_to(outcome, now)
+        result = _result_of(outcome, now)
         if outcome is Outcome.RETRY:
             until = now + timedelta(seconds=pause)
             result = replace(result, retry_at=until, hold_until=until)
@@ -280,7 +280,7 @@ def _settle(chance: random.Random, _number: int) -> Make:
 
 
 def _settle_chain(chance: random.Random, _number: int) -> Make:
-    """Settle the front of a chain; behind one that failed all goes back, or the next are taken."""
+    """Settle the front of a chain; put back what follows a failure, or else claim the next."""
     worker, arrived, goes_on = (
         chance.choice(_WORKERS),
         chance.choice((0, 1, 2, 9)),
@@ -293,13 +293,13 @@ def _settle_chain(chance: random.Random, _number: int) -> Make:
         if not memory.claimed[worker]:
             yield from ()
             return _nothing
-        line = memory.chain_of(worker)
-        settled = [(each, _came_to(Outcome.DELIVERED, now)) for each in line[:arrived]]
+        chain = memory.chain_of(worker)
+        settled = [(each, _result_of(Outcome.DELIVERED, now)) for each in chain[:arrived]]
         if not goes_on or not settled:
-            settled += [(each, _came_to(failed, now)) for each in line[arrived : arrived + 1]]
-            behind = line[arrived + 1 :]
-            settled += [(each, _came_to(Outcome.NOT_BEGUN, now)) for each in behind]
-        yield from SubscriptionStore().lock_current([line[0].subscription_id], wait=True)
+            settled += [(each, _result_of(failed, now)) for each in chain[arrived : arrived + 1]]
+            behind = chain[arrived + 1 :]
+            settled += [(each, _result_of(Outcome.NOT_BEGUN, now)) for each in behind]
+        yield from SubscriptionStore().lock_current([chain[0].subscription_id], wait=True)
         passed = yield from settle(
             settled,
             worker,
@@ -317,7 +317,7 @@ def _settle_chain(chance: random.Random, _number: int) -> Make:
     return script
 
 
-def _came_to(outcome: Outcome, now: datetime) -> Result:
+def _result_of(outcome: Outcome, now: datetime) -> Result:
     if outcome is Outcome.NOT_BEGUN:
         return Result(outcome=outcome)
     status, error = _TRIED[outcome]
@@ -385,7 +385,7 @@ def _purge(chance: random.Random, _number: int) -> Make:
 
 
 def _cross(chance: random.Random, number: int) -> Make:
-    """Hold rows in any order, as nobody of ours does: deadlocks."""
+    """Lock rows in any order, as no code of this project does, to provoke deadlocks."""
     chosen = chance.sample(_SUBSCRIPTIONS, 2)
 
     def script(_memory: Memory) -> Script[Callable[[], object]]:
@@ -401,7 +401,7 @@ def _cross(chance: random.Random, number: int) -> Make:
 
 
 def _sweep(chance: random.Random, _number: int) -> Make:
-    """Change what a condition finds, and what others may change meanwhile."""
+    """Change all rows that match a condition, which other transactions may change meanwhile."""
     state, by = chance.choice(("pending", "in_flight", "dead")), chance.randint(1, 3)
 
     def script(_memory: Memory) -> Script[Callable[[], object]]:
@@ -458,7 +458,7 @@ def _accept(chance: random.Random, _number: int) -> Make:
 
 
 def _hurry(chance: random.Random, _number: int) -> Make:
-    """Remember an id without holding its task: two that insert one wait for each other."""
+    """Remember an id without locking its task: two inserts of one id wait for each other."""
     seen = Seen(sender="agent", delivery_id=f"task0#{chance.randint(1, 3)}", body_sha256="31")
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
@@ -477,7 +477,7 @@ def _forget(_chance: random.Random, _number: int) -> Make:
     return script
 
 
-def _hand_out(chance: random.Random, _number: int) -> Make:
+def _claim_notifications(chance: random.Random, _number: int) -> Make:
     worker, limit = chance.choice(_WORKERS), chance.randint(1, 3)
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
@@ -488,17 +488,17 @@ def _hand_out(chance: random.Random, _number: int) -> Make:
     return script
 
 
-def _called(chance: random.Random, _number: int) -> Make:
+def _settle_notification(chance: random.Random, _number: int) -> Make:
     worker = chance.choice(_WORKERS)
     status = chance.choice((InboxStatus.DONE, InboxStatus.DONE, InboxStatus.RECEIVED))
     keeps = chance.random() < 0.3
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        hand, now = memory.accepted[worker], memory.stage.moment
-        if not hand:
+        held, now = memory.accepted[worker], memory.stage.moment
+        if not held:
             yield from ()
             return _nothing
-        claimed = hand[0]
+        claimed = held[0]
         if keeps:
             yield from Inbox().keep_leases([claimed.stored.id], worker, now + _LEASE)
             return _nothing
@@ -506,7 +506,7 @@ def _called(chance: random.Random, _number: int) -> Make:
         yield from Inbox().record_calls([(claimed.stored.id, "client", None)], now=now)
         retry_in = 5 if status is InboxStatus.RECEIVED else None
         yield from settle_one(claimed, worker, status, now=now, retry_in=retry_in)
-        return lambda: hand.remove(claimed)
+        return lambda: held.remove(claimed)
 
     return script
 
@@ -527,13 +527,13 @@ _WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
     "accept": (4, _accept),
     "hurry": (2, _hurry),
     "forget": (1, _forget),
-    "hand out": (3, _hand_out),
-    "called": (3, _called),
+    "claim notifications": (3, _claim_notifications),
+    "settle a notification": (3, _settle_notification),
 }
 
 
 def tables() -> Sequence[str]:
-    """Return the tables of which both sides must come to the same rows."""
+    """Return the tables that must be equal on both sides."""
     names = ("subscriptions", "deliveries", "bodies", "attempts", "destinations", "parked")
     more = ("replay", "inbox", "callbacks", "sequences")
     return tuple(f"pushkit_{name}" for name in (*names, *more))

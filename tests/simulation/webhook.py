@@ -1,6 +1,6 @@
-"""Webhooks that do what webhooks do: answer, fail, hang, drip, redirect, ask to wait, go away.
+"""Simulated webhooks that answer, fail, hang, drip, redirect, ask to wait, or disconnect.
 
-Each is a small HTTP server of its own, so that no mistake of ours is on both sides.
+They use an HTTP server of their own, so that no defect of the code under test is on both sides.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Mood:
     """How a webhook answers.
 
     Attributes:
-        status: The status; None: it never answers.
-        after: Seconds until it does.
+        status: The status; None to never answer.
+        after: Seconds until it answers.
         headers: More header lines.
         drips: Seconds between two bytes of an endless answer body; None for a plain one.
-        closes: It closes the connection in place of answering.
-        is_garbage: What it answers is no HTTP.
+        closes: Whether it closes the connection in place of answering.
+        is_garbage: Whether its answer is not HTTP.
         retry_after: `Retry-After`; `+20` for the date in 20 s.
-        babbles_after: Seconds after its answer until it says another one that nobody asked for.
+        babbles_after: Seconds after its answer until it sends a second one, for no request.
         leaves_after: Seconds after its answer until it closes the connection.
     """
 
@@ -47,8 +47,8 @@ class Mood:
 
 
 _BABBLE = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbabble"
-UNHURRIED = 1.0  # seconds: the longest that webhooks take of owners who have all slots
-_AWAY = 0.1  # seconds after which a babble has been heard, and its connection left
+UNHURRIED = 1.0  # seconds: the longest answer of webhooks whose owners use all slots
+_AWAY = 0.1  # seconds after which a babble has arrived, and its connection is closed
 _MOODS = {
     "ok": Mood(),
     "leisurely": Mood(after=0.5),
@@ -79,23 +79,23 @@ def mood_of(name: str) -> Mood:
 
 @dataclass(slots=True, kw_only=True)
 class Arrival:
-    """A request that came in whole.
+    """A complete request.
 
     Attributes:
-        at: When; before its turn, if whoever sent it took a babble for the answer before it.
-        host: The webhook that it came to.
+        at: When it arrived, which may be before the webhook has answered the previous one.
+        host: The webhook.
         delivery_id: Its `webhook-id`.
-        marker: What tells its update from all others.
+        marker: The marker of its update (see `ledger.Notice`).
         task: Its task.
-        process: Who sent it.
-        path: What was asked for.
+        process: The process that sent it.
+        path: Its path.
         body: Its body.
-        status: What was answered, once it was.
-        answered_at: When.
-        asked_for: How many seconds of rest the answer asked for.
-        is_heard: Says whether the head of the answer has reached who asked.
-        is_open: Says whether its connection still is.
-        after_babble: Whether an answer that nobody asked for may have been taken for its own.
+        status: The status of the answer, once there is one.
+        answered_at: When it was answered.
+        asked_for: The seconds of the answer's `Retry-After`.
+        is_heard: Returns whether the head of the answer has arrived.
+        is_open: Returns whether the connection is open.
+        after_babble: Whether the sender may have taken a babble for the answer.
     """
 
     at: float
@@ -115,23 +115,23 @@ class Arrival:
 
     @property
     def is_taken(self) -> bool:
-        """Whether it was answered 2xx, and that was heard."""
+        """Whether it was answered 2xx, and the answer has arrived."""
         return self.status is not None and 200 <= self.status < 300 and self.is_heard()
 
     @property
     def is_under_way(self) -> bool:
-        """Whether who asked waits for its answer."""
+        """Whether the sender waits for the answer."""
         return self.is_open() and not self.is_heard()
 
 
 class Webhook:
-    """One host that takes notifications.
+    """A host that receives notifications.
 
     Args:
-        world: Where it stands.
+        world: The world.
         name: Its name.
         machine: Its machine.
-        on_arrival: Told of each request.
+        on_arrival: Called with each request.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Webhook:
         self.name = name
         self.machine = machine
         self.mood = Mood()
-        self.odd: list[Mood] = []  # what the next answers are, in place of it
+        self.odd: list[Mood] = []  # the moods of the next answers, before `mood` applies again
         self.on_arrival = on_arrival
 
     def open(self) -> None:
@@ -160,7 +160,7 @@ class _Connection(asyncio.Protocol):
         self._transport: Any = None
         self._answering: Arrival | None = None
         self._babbled_at: float | None = None
-        self._was_asked = False  # when it babbled: nobody can tell that from an answer
+        self._was_asked = False  # a babble during a request cannot be told from its answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -225,7 +225,7 @@ class _Connection(asyncio.Protocol):
         body = b"" if mood.status in (204, 304) else arrival.delivery_id.encode()
         lines.append(f"Content-Length: {len(body) if mood.drips is None else 1_000_000}")
         head = "\r\n".join([*lines, "", ""]).encode()
-        if not mood.is_garbage:  # a head stands, whatever its body comes to
+        if not mood.is_garbage:  # the head counts, even if the body breaks off
             arrival.is_heard = self._transport.arrives(len(head))
         self._transport.write(head + body + (_BABBLE if mood.babbles_after == 0 else b""))
         if mood.drips is not None:
@@ -284,7 +284,7 @@ class KeyServer(asyncio.Protocol):
 
 
 def fields_of(head: bytes) -> dict[str, str]:
-    """Return the header fields of a request, by their names in small letters."""
+    """Return the header fields of a request by their lower-case names."""
     lines = head.decode("latin-1").split("\r\n")[1:]
     return {
         name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)

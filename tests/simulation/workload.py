@@ -1,7 +1,6 @@
-"""What happens in a story, chapter by chapter: small generators of steps.
+"""The chapters of a scenario: small generators of steps, each drawn from `chance` only.
 
-Each draws from `chance` alone. A kind of step is a method `do_<kind>` of who is on stage: see
-`clients.py`, `attacks.py` and `play.py`.
+A step of kind `x` is played by the method `do_x` of `Clients`, `Attacker` or `play.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = [
     "updates",
 ]
 
-SPAN: Final = 120.0  # seconds of a story; the rest is for it to come to an end
+SPAN: Final = 120.0  # seconds in which steps happen; deliveries finish after that
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,9 @@ class Step:
     """Something that happens.
 
     Attributes:
-        at: When, in seconds.
-        kind: Who is on stage has a method of that name.
-        args: Its arguments.
+        at: The time, in seconds.
+        kind: The name of the method that plays it, without `do_`.
+        args: The arguments of that method.
     """
 
     at: float
@@ -48,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """Who there is: how many agents, and the names of all others."""
+    """The participants: the number of agents, and the names of all others."""
 
     agents: int
     webhooks: list[str]
@@ -77,18 +76,18 @@ _WORDS = (
 )
 
 
-# How hostile owners' webhooks answer; how many of them there are; how many subscriptions each has,
-# at least and at most, where twelve are allowed; and how many updates there are at once.
+# For hostile owners: how their webhooks answer; the number of owners; the fewest and most
+# subscriptions of each, of which twelve are allowed; and how many updates there are at once.
 _FLOODS = (
-    # One that takes its time and answers well is left alone by no breaker.
+    # No breaker opens for a webhook that answers slowly, but well.
     ("sluggish", 1, 8, 14, (3, 9, 12)),
     ("sluggish", 1, 8, 14, (3, 9, 12)),
     ("hang", 3, 6, 9, (3,)),
-    # As many as take all slots but those that are left to others.
+    # Enough owners to take all slots but the reserved ones.
     ("sluggish", 6, 3, 5, (3,)),
-    # What waits for one that asks for it is in the way of whoever looks for what is due.
+    # Deliveries that wait for `Retry-After` fill the window in which a claim looks for work.
     ("503 Retry-After 30", 6, 9, 10, (1,)),
-    # More than there are slots: each has one, and would go on and on in it.
+    # More owners than slots: each chain could keep its slot for ever.
     ("unhurried", 18, 1, 1, (8,)),
     ("unhurried", 24, 1, 3, (5,)),
 )
@@ -103,7 +102,7 @@ def _moment(chance: random.Random) -> float:
 
 
 def subscriptions(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Begin: owners subscribe to tasks."""
+    """Owners subscribe to tasks."""
     for task in cast.tasks:
         for _ in range(chance.choice((1, 1, 1, 1, 2, 3))):
             yield _subscribe(chance, cast, chance.random() * 2, task)
@@ -121,7 +120,7 @@ def _subscribe(chance: random.Random, cast: Cast, at: float, task: str) -> Step:
 
 
 def updates(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Go on: agents tell of tasks, to their end, and sometimes beyond."""
+    """Agents notify updates of tasks until they end, and sometimes after that."""
     for task in cast.tasks:
         at = 2 + chance.random() * SPAN / 2
         for number in range(chance.choice((1, 1, 2, 2, 3, 3, 6))):
@@ -138,7 +137,7 @@ def updates(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def together(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Agents tell of one task in the same moment, while others of its updates are under way."""
+    """Agents notify one task at the same moment, while other updates of it are in flight."""
     task = cast.tasks[0]
     for number in range(3):
         host = chance.choice(cast.hosts)
@@ -151,9 +150,9 @@ def together(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def staggered(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """An agent stands still in the middle of a chain, whose leases end one after another.
+    """An agent freezes in the middle of a chain, whose leases expire one after another.
 
-    Another one takes up what is over, while more of the same line comes in.
+    Another agent claims the expired deliveries, while more are added to the same queue.
     """
     at, task, host = 2 + chance.random() * SPAN / 2, "staggered", chance.choice(cast.webhooks)
     yield _step(chance.random(), "subscribe", 0, task, "owner0", host, "1.0", "jwt", "")
@@ -167,7 +166,7 @@ def staggered(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def changes(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Owners change their minds."""
+    """Owners change, pause, disable and remove subscriptions."""
     for _ in range(chance.randint(1, 6)):
         at, agent = _moment(chance), chance.randrange(cast.agents)
         task, owner = chance.choice(cast.tasks), chance.choice(cast.owners)
@@ -184,7 +183,7 @@ def changes(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def operators(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Operators send again, cancel and clean up."""
+    """Operators redrive, resend, retry, cancel, purge and erase."""
     kinds = ("redrive", "redrive", "resend", "retry_now", "retry_now", "cancel", "purge", "erase")
     for _ in range(chance.randint(1, 4)):
         at, agent, kind = _moment(chance), chance.randrange(cast.agents), chance.choice(kinds)
@@ -197,7 +196,7 @@ def operators(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def answers(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Webhooks answer as they like, and get well again, or do not."""
+    """Webhooks misbehave, and most of them recover."""
     for _ in range(chance.randint(1, 5)):
         at, host = chance.random() * SPAN / 2, chance.choice(cast.webhooks)
         yield _step(at, "mood", host, any_mood(chance))
@@ -215,7 +214,7 @@ def any_mood(chance: random.Random) -> str:
 
 
 def names(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Names lead elsewhere, or nowhere, or where nobody may go."""
+    """Host names resolve to nothing, to forbidden addresses, or to changing ones."""
     for _ in range(chance.randint(1, 3)):
         at, host = chance.random() * SPAN / 2, chance.choice(cast.hosts)
         how = chance.choice(("none", "private", "alone", "link-local", "loopback", "rebinding"))
@@ -224,7 +223,7 @@ def names(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def keys(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Keys and trust change."""
+    """Signing keys are rotated or revoked, and receivers change whom they trust."""
     for _ in range(chance.randint(1, 4)):
         at = _moment(chance)
         if cast.receivers and chance.random() < 0.4:
@@ -236,7 +235,7 @@ def keys(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def callbacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Clients' own code fails, is slow, or hangs."""
+    """Callbacks fail, are slow, or hang."""
     for receiver in cast.receivers:
         for _ in range(chance.randint(1, 2)):
             how = chance.choice(("failing", "failing", "slow", "hanging", "stubborn"))
@@ -246,7 +245,7 @@ def callbacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def attacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Somebody means harm to receivers."""
+    """An attacker sends replays, altered notifications and forgeries to receivers."""
     for receiver in cast.receivers:
         for _ in range(chance.randint(3, 8)):
             at = 10 + chance.random() * SPAN
@@ -257,9 +256,9 @@ def attacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def hostile(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Owners take all that they can get; the last two webhooks are theirs.
+    """Hostile owners use all that they can get; the last two webhooks are theirs.
 
-    No step of this chapter is a fault: the others are to notice nothing.
+    No step of this chapter is a fault: other owners must not be delayed.
     """
     evils = cast.webhooks[-2:]
     mood, owners, fewest, most, updates = chance.choice(_FLOODS)
@@ -278,9 +277,9 @@ def hostile(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def leaving(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """An owner takes all that it can get, and leaves it while it is under way, again and again.
+    """A hostile owner repeatedly fills all slots, and removes its subscriptions during attempts.
 
-    The last two webhooks are its own; no step of this chapter is a fault, either.
+    The last two webhooks are its own. No step of this chapter is a fault.
     """
     evils, verb = cast.webhooks[-2:], chance.choice(("unsubscribe", "unsubscribe", "disable"))
     for evil in evils:
@@ -298,9 +297,9 @@ def leaving(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def endless(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """As many owners as there are slots have always more to send, each in its own.
+    """As many hostile owners as the first agent has slots always have more to send.
 
-    The last two webhooks are theirs, and the first agent's slots; no step is a fault, either.
+    The last two webhooks are theirs. No step of this chapter is a fault.
     """
     evils = cast.webhooks[-2:]
     for evil in evils:

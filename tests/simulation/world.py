@@ -1,7 +1,4 @@
-"""A world: machines, processes on them, a disk, a network, and the clock that they all live by.
-
-All of pushkit is the real code. What stands around it is simulated: see `loop`, `network`, `disk`.
-"""
+"""A simulated world: machines with clocks and disks, and the programs that run on them."""
 
 from __future__ import annotations
 
@@ -24,29 +21,29 @@ from tests.simulation.secrecy import Secrets
 __all__ = ["EPOCH", "Machine", "Unit", "World"]
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-_DRAIN = 19.9  # seconds that programs have to end in good order
+_DRAIN = 19.9  # seconds that programs have for a clean shutdown
 
 
 @dataclass(slots=True)
 class Trouble:
-    """Something that goes wrong: `death` of a process, `disk`, `clock`, `network`."""
+    """A fault that may excuse a repetition or a delay."""
 
-    kind: str
-    whom: str
+    kind: str  # such as `death`, `disk`, `clock`, `network`, `freeze`
+    whom: str  # the process or host that it strikes; empty for all
     begin: float
     end: float
 
 
 class World:
-    """What one seed brings about.
+    """The world of one seed: its loop, its network, its trace, and its faults.
 
     Attributes:
         loop: The event loop of all processes.
-        network: Between all of them.
-        trace: What happened, a line each, by virtual time; the same for the same seed.
-        violations: Promises that were broken.
-        troubles: What went wrong, and may explain a repetition.
-        secrets: Hears what is said, and looks for secrets in it.
+        network: The network between them.
+        trace: What happened, a line each, with virtual times; the same for the same seed.
+        violations: The broken promises.
+        troubles: The faults that struck, which may excuse a repetition.
+        secrets: Searches log lines, events and errors for secrets.
     """
 
     def __init__(self, seed: int) -> None:
@@ -70,32 +67,32 @@ class World:
         self.violations.append(what)
 
     def trouble(self, kind: str, *, whom: str = "", lasts: float = 0.0) -> Trouble:
-        """Note that something goes wrong from now on, for so many seconds."""
+        """Note a fault that begins now, and lasts so many seconds."""
         now = self.loop.time()
         self.note(f"trouble: {kind} {whom} for {lasts:g} s")
         self.troubles.append(trouble := Trouble(kind, whom, now, now + lasts))
         return trouble
 
     def _end_freeze(self, process: Process) -> None:
-        """Excuse nothing any more by a process that goes on, maybe earlier than it was to."""
+        """End the excuse of a freeze when its process continues, maybe earlier than planned."""
         now = self.loop.time()
         for each in self.troubles:
             if each.kind in ("freeze", "disk") and each.whom == process.name:
                 each.end = min(each.end, now)
 
     def strikes(self, kind: str) -> None:
-        """Note that a step of the story is a fault (see `coverage.FAULTS`)."""
+        """Note the time of a step that is a fault (see `coverage.FAULTS`)."""
         self._faults[kind] = self.loop.time()
 
     def recent_faults(self) -> tuple[str, ...]:
-        """Return the kinds that have struck just now."""
+        """Return the kinds of faults of the last `coverage.RECENT` seconds."""
         if not self._faults:
             return ()
         since = self.loop.time() - RECENT
         return tuple(kind for kind, at in self._faults.items() if at >= since)
 
     def had_trouble(self, kind: str, begin: float, end: float, *, whom: str | None = None) -> bool:
-        """Say whether something of a kind went wrong between two moments."""
+        """Return whether a fault of a kind overlaps a period; `whom` restricts it to one target."""
         return any(
             each.kind == kind
             and each.begin <= end
@@ -115,14 +112,14 @@ class World:
 
 @dataclass(slots=True)
 class Machine:
-    """A computer with a clock of its own.
+    """A computer with its own clock.
 
     Attributes:
-        world: Where it stands.
+        world: Its world.
         address: Its address on the network.
         offset: How many seconds its clock is ahead.
-        drift: How many seconds it gains in each.
-        disk: Its disk, or the server that its programs store in.
+        drift: How many seconds it gains in each second.
+        disk: Its disk, or the database server of its programs.
     """
 
     world: World
@@ -140,10 +137,9 @@ class Unit:
     """A program that is started, stopped, killed and started again.
 
     Args:
-        world: Where it lives.
-        name: For the trace.
+        world: Its world.
+        name: Its name in the trace.
         machine: Where it runs.
-        main: Runs it until it is stopped; made anew for each start.
     """
 
     def __init__(self, world: World, name: str, machine: Machine) -> None:
@@ -161,7 +157,7 @@ class Unit:
         return self.process is not None and self.process.alive
 
     def start(self) -> None:
-        """Start it, unless it runs."""
+        """Start it, unless it is running."""
         if self.is_up:
             return
         self.starts += 1
@@ -169,11 +165,11 @@ class Unit:
         self.world.spawn(self._run(self.process), self.process)
 
     def crash(self, *, down_for: float | None = None, power: bool = False) -> None:
-        """End its process as SIGKILL does; come back after a while, if at all.
+        """End its process as SIGKILL does, and start it again later.
 
         Args:
-            down_for: Seconds until it is started again; None: when the world heals.
-            power: The machine lost its power: peers get no reset.
+            down_for: Seconds until it is started again; None for the time when faults end.
+            power: Whether the machine lost its power: peers then get no reset.
         """
         process = self.process
         if process is None:
@@ -193,7 +189,7 @@ class Unit:
         async def stopping() -> None:
             try:
                 await self.shut()
-            except Exception as exc:  # noqa: BLE001  # whatever it was, it is reported
+            except Exception as exc:  # noqa: BLE001  # every error is reported
                 self.world.violated(f"{process.name} did not stop in good order: {exc!r}")
             self.world.note("stopped")
             self.world.loop.call_soon(gone, context=contextvars.Context())
@@ -202,7 +198,7 @@ class Unit:
 
         def gone() -> None:
             was_ours = self.process is process
-            # Whoever ended within the time that it had may leave nothing behind.
+            # A process that ended in time has settled everything: its end excuses nothing.
             self._die(process, is_excuse=self.world.loop.time() - begun > _DRAIN)
             self.world.network.drop(process)
             if was_ours:
@@ -212,7 +208,7 @@ class Unit:
         self.world.spawn(stopping(), process)
 
     def freeze(self, seconds: float) -> None:
-        """Let nothing of its process run for a while."""
+        """Let its process stand still for so many seconds, as SIGSTOP does."""
         if self.process is not None:
             self.world.trouble("freeze", whom=self.process.name, lasts=seconds)
             if self.machine.disk is not None and self.machine.disk.is_held_by(self.process):
@@ -220,7 +216,7 @@ class Unit:
             self.world.loop.freeze(self.process, seconds)
 
     def do(self, coro: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any] | None:
-        """Run something in its process; None if that is down."""
+        """Run something in its process; None if it is down."""
         if not self.is_up:
             return None
         return self.world.spawn(coro(), self.process)
@@ -228,13 +224,13 @@ class Unit:
     async def _run(self, process: Process) -> None:
         try:
             await self.main()
-        except Exception as exc:  # a supervisor's view of a program
+        except Exception as exc:  # as a supervisor sees a program that fails
             logging.getLogger("simulation").debug("%s ended", process.name, exc_info=exc)
             self.world.note(f"ended: {type(exc).__name__}: {exc}")
-            self.world.secrets.look_at("an error", str(exc))
+            self.world.secrets.check("an error", str(exc))
             self._die(process)
             self.world.network.drop(process)
-            # Of an old program whose turn to be replaced comes, nobody expects that it starts.
+            # An old program may refuse to start during an upgrade: that is no failure.
             self.failures += not isinstance(exc, SchemaError)
             if self.failures > 100:
                 self.world.violated(f"{self.name} does not come up: {type(exc).__name__}: {exc}")
@@ -256,5 +252,5 @@ class Unit:
         raise NotImplementedError
 
     async def shut(self) -> None:
-        """End what `main` began, in good order."""
+        """Close what `main` opened."""
         raise NotImplementedError

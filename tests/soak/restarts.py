@@ -1,12 +1,12 @@
-"""Start, close and start again receivers of one process, in random stories, and judge every call.
+"""Start, close and restart receivers of one process, in random scenarios, and check every call.
 
-python tests/soak/restarts.py --seed 7 --stories 100 [--postgresql] [--redis]
+python tests/soak/restarts.py --seed 7 --scenarios 100 [--postgresql] [--redis]
 
-A story has one to three receivers on one inbox, each of which lives several times, while callbacks
-fail, run out of time, swallow their cancellation or sit in threads, and others post, wait, expect,
-redrive and purge. Then all callbacks behave, and everything has to be called back. In the end
-nobody looks for anything by himself any more, where others can tell: what comes then has to be
-called back, too, and waited for. What must hold besides is said where it is judged.
+A scenario has one to three receivers on one inbox, each of which is started several times. In that
+time callbacks fail, time out, swallow their cancellation or block threads, and other tasks post,
+wait, expect, redrive and purge. Then all callbacks succeed, and everything has to be called back,
+also what is posted after that, when receivers no longer poll unless they have to. The checks of
+single calls are in `Scenario._calling`, those of a close in `Scenario._close`.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from receiver.testing import SigningAgent  # noqa: E402
 from tests.databases import PostgresServer, fresh  # noqa: E402
 from tests.redis_server import RedisServer  # noqa: E402
 
-__all__ = ["run_story"]
+__all__ = ["run_scenario"]
 
 PATIENCE = 60.0  # seconds in which everything is called back once callbacks behave
 DRAIN, TIMEOUT = 0.15, 0.3  # seconds
-CLOSING = DRAIN + 2 + 1 + 5 + 10  # those that a close may take at its stages, and a busy machine
+CLOSING = DRAIN + 2 + 1 + 5 + 10  # the time-outs of the stages of a close, and a busy machine
 CALLBACKS = ("coroutine", "thread")
 _NEVER = 3600.0  # seconds
 _OFTEN = RateLimit(per_second=1e6, burst=10**6)
@@ -67,7 +67,7 @@ _AGENT = SigningAgent(webhook_url="https://client.example.com/a2a/push")
 
 
 class Life:
-    """A receiver between a start and the end of a close."""
+    """The time of a receiver between a start and the end of a close."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,28 +77,28 @@ class Call:
     callback: str
     delivery_id: str
     life: Life
-    under_way: bool = True
-    is_left: bool = False  # its receiver was closed, and it went on
-    is_told: bool = False  # its receiver told how it ended
-    well: bool = False  # and that was well
-    had: bool = False  # or may have been: it was broken off meanwhile
+    in_progress: bool = True
+    is_abandoned: bool = False  # its receiver was closed, and it continued
+    is_reported: bool = False  # its receiver emitted its result
+    succeeded: bool = False  # by that result
+    had: bool = False  # it succeeded, or may have: it was interrupted
 
 
 @dataclass(slots=True)
-class Line:
+class Calls:
     """The calls of a task."""
 
     calls: list[Call] = field(default_factory=list)
-    ids: dict[str, int] = field(default_factory=dict)  # of what was called, by delivery id
+    ids: dict[str, int] = field(default_factory=dict)  # of called notifications, by delivery id
 
     def had(self, delivery_id: str) -> bool:
-        """Say whether all callbacks may have had it."""
+        """Return whether all callbacks may have succeeded with a notification."""
         had = {each.callback for each in self.calls if each.had and each.delivery_id == delivery_id}
         return had.issuperset(CALLBACKS)
 
 
-class Story:
-    """One story.
+class Scenario:
+    """One scenario.
 
     Args:
         location: An empty database: a path or a DSN.
@@ -110,11 +110,11 @@ class Story:
         self._random = random.Random(seed)
         self._inbox = open_inbox(location)
         self._is_calm = False
-        self._is_purged = self._random.random() < 0.3  # then nobody can wait for what is over
-        self._lines: defaultdict[str, Line] = defaultdict(Line)
+        self._is_purged = self._random.random() < 0.3  # then finished notifications are gone
+        self._calls: defaultdict[str, Calls] = defaultdict(Calls)
         self._accepted: set[tuple[str, str]] = set()  # task, delivery id
         self._dead: set[str] = set()
-        self._judging = threading.Lock()
+        self._checking = threading.Lock()
         self.complaints: list[str] = []
         self.seen = Counter[str]()
         many = self._random.choice((1, 1, 2, 3))
@@ -144,7 +144,7 @@ class Story:
             concurrency=self._random.choice((1, 2, 4)),
             callback_timeout=timedelta(seconds=TIMEOUT),
             drain=timedelta(seconds=DRAIN),
-            on_event=self._hear,
+            on_event=self._record,
         )
 
         @receiver.on_update(name="coroutine")
@@ -167,17 +167,17 @@ class Story:
             except asyncio.CancelledError:
                 if end != "swallows":
                     raise
-                call.had = True  # a time-out fails, an end may not
+                call.had = True  # a time-out counts as a failure, a close may not
                 await asyncio.sleep(self._random.choice((0.1, 2.5)))
                 return
-            self._come_to(end)
+            self._finish(end)
             call.had = True
 
     def _thread(self, notification: Notification, life: Life) -> None:
         end, takes = self._chance()
         with self._calling("thread", notification, life) as call:
             time.sleep(takes)
-            self._come_to(end)
+            self._finish(end)
             call.had = True
 
     def _chance(self) -> tuple[str, float]:
@@ -187,7 +187,7 @@ class Story:
         takes = self._random.choice((0.0, 0.0, 0.01, 0.01, 0.05, 0.2, 0.7))
         return end, takes if end != "swallows" else 0.7
 
-    def _come_to(self, end: str) -> None:
+    def _finish(self, end: str) -> None:
         self.seen[end] += 1
         if end == "fails":
             raise ValueError(end)
@@ -196,40 +196,41 @@ class Story:
 
     @contextlib.contextmanager
     def _calling(self, name: str, notification: Notification, life: Life) -> Iterator[Call]:
-        """Judge a call at its beginning: once, in order, one of a task at a time."""
+        """Check a call at its beginning: once, in order, one of a task at a time."""
         delivery_id, task = notification.delivery_id, str(notification.task_id)
         call = Call(name, delivery_id, life)
-        with self._judging:
-            line = self._lines[task]
-            said = f"{name} of {delivery_id}"
-            if any(e.under_way and not e.is_left for e in line.calls):
-                self.complaints.append(f"{said} began while another call of its task went on")
+        with self._checking:
+            known = self._calls[task]
+            what = f"{name} of {delivery_id}"
+            if any(e.in_progress and not e.is_abandoned for e in known.calls):
+                self.complaints.append(f"{what} began while another call of its task ran")
             if any(
-                e.well and (e.callback, e.delivery_id) == (name, delivery_id) for e in line.calls
+                e.succeeded and (e.callback, e.delivery_id) == (name, delivery_id)
+                for e in known.calls
             ):
-                self.complaints.append(f"{said} was called again though it had ended well")
-            for other, number in line.ids.items():
-                if number > notification.id and delivery_id not in line.ids:
-                    self.complaints.append(f"{said} was overtaken by {other}")
-                if number < notification.id and not line.had(other) and other not in self._dead:
-                    self.complaints.append(f"{said} overtook {other}")
-            line.ids[delivery_id] = notification.id
-            line.calls.append(call)
+                self.complaints.append(f"{what} was called again though it had succeeded")
+            for other, number in known.ids.items():
+                if number > notification.id and delivery_id not in known.ids:
+                    self.complaints.append(f"{what} was overtaken by {other}")
+                if number < notification.id and not known.had(other) and other not in self._dead:
+                    self.complaints.append(f"{what} overtook {other}")
+            known.ids[delivery_id] = notification.id
+            known.calls.append(call)
         try:
             yield call
         finally:
-            call.under_way = False
+            call.in_progress = False
 
-    def _hear(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         if isinstance(event, NotificationDead):
             self._dead.add(str(event.delivery_id))
         if isinstance(event, CalledBack):
-            said = event.callback, event.delivery_id
-            calls = self._lines[str(event.task_id)].calls
-            call = next(e for e in reversed(calls) if (e.callback, e.delivery_id) == said)
-            call.is_told, call.well = True, event.error is None
+            key = event.callback, event.delivery_id
+            calls = self._calls[str(event.task_id)].calls
+            call = next(e for e in reversed(calls) if (e.callback, e.delivery_id) == key)
+            call.is_reported, call.succeeded = True, event.error is None
 
-    # --- what goes on beside -------------------------------------------------------------------
+    # --- concurrent tasks ----------------------------------------------------------------------
 
     async def _live(self, receiver: Receiver) -> None:
         for _ in range(self._random.randint(1, 4)):
@@ -243,7 +244,7 @@ class Story:
             await self._close(receiver)
 
     async def _close(self, receiver: Receiver) -> None:
-        """Close a receiver, somehow: in time, and nothing of it is left in work."""
+        """Close a receiver in a random way; check that it ends in time, with all slots free."""
         life, begun = self._lives[receiver], time.monotonic()
         way = self._random.choice(("closes", "winds down", "is cancelled", "starts meanwhile"))
         self.seen[way] += 1
@@ -262,14 +263,14 @@ class Story:
         await closing
         self._lives[receiver] = Life()
         took = time.monotonic() - begun
-        with self._judging:
-            for line in self._lines.values():
-                for call in line.calls:
-                    call.is_left |= call.life is life and call.under_way
+        with self._checking:
+            for known in self._calls.values():
+                for call in known.calls:
+                    call.is_abandoned |= call.life is life and call.in_progress
         if took > CLOSING:
             self.complaints.append(f"a close took {took:.1f} s")
         if not starting and receiver.dispatcher.slots()[0]:
-            self.complaints.append(f"places in use after a close: {receiver.dispatcher.slots()}")
+            self.complaints.append(f"slots in use after a close: {receiver.dispatcher.slots()}")
         if starting:
             await starting[0]
             await asyncio.sleep(self._random.choice((0, 0.1)))
@@ -296,7 +297,7 @@ class Story:
         self._accepted.add((task, draft.delivery_id))
 
     async def _wait(self, task: str) -> None:
-        """Wait for something of a task: whoever waits hears of it, or of a close."""
+        """Wait for a notification of a task: the wait ends with it, or with a close."""
         while not self._is_purged:
             with contextlib.suppress(StorageError):
                 found = await self._one().wait(task, until=lambda _: True, timeout=2 * PATIENCE)
@@ -311,7 +312,7 @@ class Story:
         while True:
             await asyncio.sleep(self._random.uniform(0, 0.3))
             receiver = self._one()
-            receiver.dispatcher.wake()  # retries are found by looking
+            receiver.dispatcher.wake()  # it does not poll for retries
             with contextlib.suppress(StorageError):
                 await receiver.inbox.redrive(InboxFilter())
                 if self._is_purged:
@@ -323,62 +324,67 @@ class Story:
     def _one(self) -> Receiver:
         return self._random.choice(list(self._lives))
 
-    # --- from beginning to end -----------------------------------------------------------------
+    # --- the course ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Tell the story, and judge what is left of it."""
+        """Play the scenario, and check its end."""
         before = asyncio.all_tasks()
         await self._inbox.open()
         operating = asyncio.create_task(self._operate())
-        beside = self._beside("early")
+        traffic = self._begin_traffic("early")
         await asyncio.gather(*(self._live(each) for each in self._lives))
-        await self._until("calls go on after every close", self._nothing_runs)
+        await self._until("calls continue after every close", self._nothing_runs)
         self._is_calm = True
         await self._free_leases()
         await asyncio.gather(*(each.start() for each in self._lives))
-        await self._until("posted or waited for in vain", lambda: _all_done(beside))
+        await self._until("posted or waited for in vain", lambda: _all_done(traffic))
         await self._until("not called back", self._all_is_done)
         operating.cancel()
         await asyncio.wait([operating])
-        beside += self._beside("late")
-        await self._until("posted or waited for in vain, late", lambda: _all_done(beside))
+        traffic += self._begin_traffic("late")
+        await self._until("posted or waited for in vain, late", lambda: _all_done(traffic))
         await self._until("not called back, late", self._all_is_done)
         await asyncio.gather(*(self._close(each) for each in self._lives))
         await self._inbox.close()
         await self._until(f"tasks left: {asyncio.all_tasks() - before}", lambda: _same(before))
-        self._judge_the_end()
+        self._check_end()
 
-    def _beside(self, when: str) -> list[asyncio.Task[None]]:
-        """Begin to post, and to wait, for some tasks."""
+    def _begin_traffic(self, when: str) -> list[asyncio.Task[None]]:
+        """Begin to post to, and wait for, some tasks."""
         tasks = [f"{when}-{number}" for number in range(self._random.randint(1, 4))]
         return [asyncio.create_task(do(each)) for each in tasks for do in (self._post, self._wait)]
 
     async def _until(self, complaint: str, holds: Callable[[], Awaitable[object]]) -> None:
         try:
             async with asyncio.timeout(PATIENCE):
-                while not await holds():  # noqa: ASYNC110  # threads' and databases' doing
+                while not await holds():  # noqa: ASYNC110  # depends on threads and databases
                     await asyncio.sleep(0.02)
         except TimeoutError:
             self.complaints.append(complaint)
 
     async def _nothing_runs(self) -> bool:
-        return not any(e.under_way for line in self._lines.values() for e in line.calls)
+        return not any(e.in_progress for known in self._calls.values() for e in known.calls)
 
     async def _all_is_done(self) -> bool:
         statuses = (await self._one().inbox.stats()).statuses
         return not sum(statuses.values()) - statuses[InboxStatus.DONE]
 
     async def _free_leases(self) -> None:
-        """Let leases end: only what a close could not break off is under one."""
-        left = {e.delivery_id for line in self._lines.values() for e in line.calls if not e.is_told}
+        """End all leases; only calls that a close could not cancel may have one."""
+        unreported = {
+            e.delivery_id
+            for known in self._calls.values()
+            for e in known.calls
+            if not e.is_reported
+        }
         held = await self._inbox.write(_freed())
         self.seen["left"] += len(held)
-        if held - left:
-            self.complaints.append(f"leases were left behind: {held - left}")
+        if held - unreported:
+            self.complaints.append(f"leases were left behind: {held - unreported}")
 
-    def _judge_the_end(self) -> None:
+    def _check_end(self) -> None:
         for task, delivery_id in self._accepted:
-            if not self._lines[task].had(delivery_id):
+            if not self._calls[task].had(delivery_id):
                 self.complaints.append(f"{delivery_id} was accepted and is lost")
         for receiver in self._lives:
             if receiver.dispatcher.count_hanging():
@@ -403,36 +409,36 @@ async def _same(before: set[asyncio.Task[object]]) -> bool:
     return asyncio.all_tasks() <= before
 
 
-def run_story(
+def run_scenario(
     seed: int, location: str, replay: str | None = None
 ) -> tuple[list[str], Counter[str]]:
-    """Tell a story; return what was wrong, and what it had seen."""
+    """Play a scenario; return its violations, and counts of what happened."""
     threads, files = set(threading.enumerate()), _open_files()
-    story = Story(seed, location, replay)
-    asyncio.run(story.run())
+    scenario = Scenario(seed, location, replay)
+    asyncio.run(scenario.run())
     deadline = time.monotonic() + PATIENCE
     while left := set(threading.enumerate()) - threads:
         if time.monotonic() > deadline:
-            story.complaints.append(f"threads left: {[each.name for each in left]}")
+            scenario.complaints.append(f"threads left: {[each.name for each in left]}")
             break
         time.sleep(0.01)
     if (now := _open_files()) != files:
-        story.complaints.append(f"open files: {files} before, {now} after")
-    return story.complaints, story.seen
+        scenario.complaints.append(f"open files: {files} before, {now} after")
+    return scenario.complaints, scenario.seen
 
 
 def _open_files() -> int:
-    gc.collect()  # closes what was left to it before
+    gc.collect()  # closes unreachable files
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="Of the first story.")
-    parser.add_argument("--stories", type=int, default=100)
-    parser.add_argument("--postgresql", action="store_true", help="On a server of its own.")
-    parser.add_argument("--redis", action="store_true", help="The memory of ids is elsewhere.")
+    parser.add_argument("--seed", type=int, default=0, help="The first scenario's seed.")
+    parser.add_argument("--scenarios", type=int, default=100)
+    parser.add_argument("--postgresql", action="store_true", help="Use a PostgreSQL server.")
+    parser.add_argument("--redis", action="store_true", help="Keep the replay memory in Redis.")
     arguments = parser.parse_args()
     logging.disable()  # callbacks fail all the time
     seen = Counter[str]()
@@ -445,16 +451,16 @@ def main() -> int:
         if arguments.redis:
             redis = RedisServer()
             servers.callback(redis.remove)
-        for seed in range(arguments.seed, arguments.seed + arguments.stories):
+        for seed in range(arguments.seed, arguments.seed + arguments.scenarios):
             location = fresh(postgres.dsn) if postgres else f"{folder}/{seed}.db"
-            complaints, of_story = run_story(seed, location, redis.url if redis else None)
-            seen += of_story
+            complaints, of_scenario = run_scenario(seed, location, redis.url if redis else None)
+            seen += of_scenario
             broken += bool(complaints)
             for each in complaints:
-                print(f"story {seed}: {each}", flush=True)
+                print(f"scenario {seed}: {each}", flush=True)
             advance(1)
     print(*(f"{what}: {count}" for what, count in sorted(seen.items())), sep=", ")
-    print(f"{broken} of {arguments.stories} stories broke a promise")
+    print(f"{broken} of {arguments.scenarios} scenarios broke a promise")
     return 1 if broken else 0
 
 

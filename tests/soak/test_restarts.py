@@ -1,4 +1,4 @@
-"""A few stories of restarts; many: `python tests/soak/restarts.py --stories 1000`."""
+"""A few scenarios of restarts; many: `python tests/soak/restarts.py --scenarios 1000`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import pytest
 
 from receiver.callbacks import dispatcher, waiting
 from tests.long_runs import examples
-from tests.soak.restarts import run_story
+from tests.soak.restarts import run_scenario
 
 
 @pytest.fixture(autouse=True)
 def _looking_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take back what a story sets."""
+    """Take back what a scenario sets."""
     monkeypatch.setattr(dispatcher, "POLL_INTERVAL", dispatcher.POLL_INTERVAL)
     monkeypatch.setattr(waiting, "_POLL_SECONDS", waiting._POLL_SECONDS)
 
 
 @pytest.mark.parametrize("seed", range(examples(1)))
 def test_restarts_keep_every_promise_on_sqlite(seed: int, tmp_path: Path) -> None:
-    complaints, seen = run_story(seed, str(tmp_path / "inbox.db"))
+    complaints, seen = run_scenario(seed, str(tmp_path / "inbox.db"))
 
     assert complaints == []
     assert seen["accepted"] > 0
@@ -28,7 +28,7 @@ def test_restarts_keep_every_promise_on_sqlite(seed: int, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", range(examples(1)))
 def test_restarts_keep_every_promise_on_postgresql(seed: int, postgres_dsn: str) -> None:
-    complaints, seen = run_story(seed, postgres_dsn)
+    complaints, seen = run_scenario(seed, postgres_dsn)
 
     assert complaints == []
     assert seen["accepted"] > 0

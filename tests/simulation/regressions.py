@@ -1,17 +1,15 @@
-"""Stories of what seeds found, in their smallest form: defects, which must not come back, and what
-looks like one and is right.
-"""
+"""Former failures as small scenarios: mended defects, and false alarms of the checks."""
 
 from __future__ import annotations
 
 from tests.simulation.scenario import Scenario, Step
 
-__all__ = ["KEPT"]
+__all__ = ["REGRESSIONS"]
 
 _NOTIFIED = tuple(Step(2.0 + n, "notify", (0, "task0", n)) for n in range(8))
 
-KEPT = {
-    # An agent was told that nothing was stored, and it was.
+REGRESSIONS = {
+    # `notify()` reported that nothing was stored, though it was.
     "a commit in which the disk fails": Scenario(
         seed=5,
         agents=1,
@@ -27,7 +25,8 @@ KEPT = {
         ),
         ends=100.0,
     ),
-    # What was sent again stayed behind for ever: nobody could resume what its end had withdrawn.
+    # A resent delivery stayed pending for ever: a subscription that was withdrawn as its task ended
+    # could not be resumed.
     "a pause while the last of a task is under way": Scenario(
         seed=268,
         agents=1,
@@ -45,7 +44,7 @@ KEPT = {
         ),
         ends=100.0,
     ),
-    # A worker that stood still in its claim sent what it took under a lease that was over by then.
+    # A worker frozen in its claim sent what it had claimed after the lease was over.
     "a freeze in the middle of a claim": Scenario(
         seed=600,
         agents=3,
@@ -74,7 +73,8 @@ KEPT = {
         ),
         ends=150.0,
     ),
-    # What a worker had of it held its slot for 30 s, as if somebody else had the row.
+    # The deliveries of a removed subscription kept their slot for 30 s, as if another process held
+    # the row.
     "a subscription that is removed while its worker stands still": Scenario(
         seed=5686,
         agents=3,
@@ -96,8 +96,8 @@ KEPT = {
         ),
         ends=150.0,
     ),
-    # A forgery made the receiver look for its key, so that it may not look for the next one, which
-    # nobody announced, for 30 s: what is signed with that is refused, and tried again.
+    # Right: a forgery made the receiver fetch keys, so that it may not fetch again for 30 s. Until
+    # then, notifications signed with an unannounced key are refused, and retried.
     "a key that is revoked soon after a forgery": Scenario(
         seed=65008,
         agents=2,
@@ -118,7 +118,7 @@ KEPT = {
         ),
         ends=75.0,
     ),
-    # Its day was over before it had been tried there thrice: dead of age, not of the address.
+    # A delivery reached its maximum age before its third refused address: dead of age.
     "an address that is refused when a delivery is old": Scenario(
         seed=115172,
         agents=1,
@@ -137,7 +137,7 @@ KEPT = {
         ),
         ends=90000.0,
     ),
-    # A claim failed after it was cancelled, and nobody asked what with.
+    # The exception of a cancelled claim was never retrieved.
     "a claim that fails while its receiver stops": Scenario(
         seed=120324,
         agents=1,
@@ -153,7 +153,7 @@ KEPT = {
         ),
         ends=75.0,
     ),
-    # It claimed anew what it had slept over, and called again what somebody else had called.
+    # A thawed receiver claimed expired notifications anew, and called back what another had called.
     "a receiver that stands still while it stores": Scenario(
         seed=122963,
         agents=3,
@@ -192,7 +192,7 @@ KEPT = {
         ),
         ends=150.0,
     ),
-    # Claims went from destination to destination: whoever had many was in the way of all behind.
+    # Claims went from destination to destination: an owner with many delayed all owners behind it.
     "an owner with more destinations than claims look at": Scenario(
         seed=7,
         crowded=True,
@@ -217,8 +217,8 @@ KEPT = {
         ),
         ends=30.0,
     ),
-    # An old program that froze in the middle of a write keeps an upgrade waiting, and calls back
-    # before it hears of it: right, since nobody else could know of that.
+    # Right: an old program frozen in the middle of a write delays an upgrade, and calls back before
+    # it can learn of it.
     "an upgrade that waits for a program that stands still": Scenario(
         seed=1,
         agents=1,
@@ -235,7 +235,7 @@ KEPT = {
         ),
         ends=150.0,
     ),
-    # An agent told of its updates when its server was back, after all else was whole.
+    # An agent notified its updates only when its server was back, after all other faults had ended.
     "a server that is away beyond the end of all other faults": Scenario(
         seed=1,
         agents=1,

@@ -1,8 +1,7 @@
-"""Databases that migrations have made, used by one world after the other.
+"""Migrated databases in memory, which one world after another reuses.
 
-To make tables, to look at them, and to prepare some hundred statements for them takes as long as
-all that a world stores there. So a database that is as it was made, but for its rows, is emptied,
-and the next world has it.
+Creating tables and preparing some hundred statements takes as long as everything that a world
+stores. So a database whose schema is unchanged is emptied, and reused by the next world.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import Any, Generic, TypeVar
 
 from pushkit.storage.migrations import Migration
 
-__all__ = ["Shelf"]
+__all__ = ["DatabasePool"]
 
 C = TypeVar("C", bound=sqlite3.Connection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
-    """How a database was when it was made: in rows by table."""
+    """A database as it was created: its schema version, and its rows by table."""
 
     component: str
     migrations: tuple[Migration, ...]
@@ -31,12 +30,12 @@ class _Made:
     rows: dict[str, list[tuple[Any, ...]]]
 
 
-class Shelf(Generic[C]):
-    """The databases of one kind that no world uses just now.
+class DatabasePool(Generic[C]):
+    """The unused databases of one kind.
 
     Args:
         connect: Returns a connection to an empty database in memory.
-        make: Makes the tables of a component there.
+        make: Creates the tables of a component there.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Shelf(Generic[C]):
         self._made: dict[C, _Made] = {}
 
     def take(self, component: str, migrations: Sequence[Migration]) -> C:
-        """Return one with the tables of a component, and nothing in them."""
+        """Return a database with the empty tables of a component."""
         free = self._free[component, tuple(migrations)]
         if free:
             return free.pop()
@@ -65,7 +64,7 @@ class Shelf(Generic[C]):
         return connection
 
     def put_back(self, connection: C) -> None:
-        """Empty one for the next world, if no tables of it were changed."""
+        """Empty a database and keep it, unless its schema was changed."""
         made = self._made.get(connection)
         if made is None or _schema_of(connection) != made.schema:
             return
@@ -76,7 +75,7 @@ class Shelf(Generic[C]):
                 _execute(connection, f"INSERT INTO {table} VALUES ({places})", row)
         self._free[made.component, made.migrations].append(connection)
 
-    @functools.cache  # noqa: B019  # shelves stay as long as the process does
+    @functools.cache  # noqa: B019  # pools live as long as the process
     def _template(self, component: str, migrations: tuple[Migration, ...]) -> sqlite3.Connection:
         connection = sqlite3.connect(":memory:", isolation_level=None)
         connection.row_factory = sqlite3.Row
@@ -85,7 +84,7 @@ class Shelf(Generic[C]):
 
 
 def _execute(connection: sqlite3.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-    # As it is: connections of worlds have faults.
+    # Not by the connection's own method, which may inject faults.
     return sqlite3.Connection.execute(connection, sql, values).fetchall()
 
 
