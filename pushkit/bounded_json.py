@@ -49,7 +49,7 @@ def read_json(data: bytes) -> JsonValue:
 
 
 def _read_canonical(data: bytes) -> tuple[bool, JsonValue]:
-    """Read JSON that is spelled as pushkit would write it, as most senders' is; return if it was.
+    """Return True and the value of JSON that is spelled as pushkit would write it, as most is.
 
     The fast reader keeps the last of two equal members, and rounds numbers. Its result is written
     again: if that gives the same bytes, nothing was lost.
@@ -120,9 +120,9 @@ def _finite_float(text: str) -> float:
     return value
 
 
-_ONE_KIND = bytes.maketrans(b"[{]}", b"(())")
-_NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
-_NOR_ESCAPE = bytes(set(_NEITHER_BRACKET_NOR_QUOTE) - set(b"\\/bfnrtu"))
+_AS_PARENTHESES = bytes.maketrans(b"[{]}", b"(())")
+_ALL_BUT_BRACKETS_AND_QUOTES = bytes(set(range(256)) - set(b'[]{}"'))
+_ALL_BUT_THOSE_AND_ESCAPES = bytes(set(_ALL_BUT_BRACKETS_AND_QUOTES) - set(b"\\/bfnrtu"))
 
 
 def is_too_deep(data: bytes) -> bool:
@@ -131,10 +131,10 @@ def is_too_deep(data: bytes) -> bool:
         return False
     if b"\\" in data:  # blank out escapes in strings: first of backslashes, then of quotes
         # Twice as fast as a search in all of the text: this one is shorter, and keeps its length.
-        data = data.translate(None, _NOR_ESCAPE)
+        data = data.translate(None, _ALL_BUT_THOSE_AND_ESCAPES)
         data = data.replace(rb"\\", b"nn").replace(rb"\"", b"nn")
     # Two adjacent quotes: a string without a bracket, or the end of one and the start of the next.
-    found = data.translate(_ONE_KIND, _NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"")
+    found = data.translate(_AS_PARENTHESES, _ALL_BUT_BRACKETS_AND_QUOTES).replace(b'""', b"")
     if b'"' in found:
         found = b"".join(found.split(b'"')[::2])
     for _ in range(MAX_DEPTH):

@@ -51,7 +51,7 @@ class RepeatedLog:
         self._logged: dict[Hashable, _Logged] = {}
         self._lock = threading.Lock()
 
-    def say(
+    def log(
         self,
         # Identifies lines that repeat: a code and its subject. Never a value that a stranger
         # chooses freely, because of more than 1,000 causes the oldest is forgotten.
@@ -78,7 +78,7 @@ class RepeatedLog:
         extra: Mapping[str, object] | None = None,
         stacklevel: int = 2,  # which caller is named as the source, as for `logging`
     ) -> None:
-        """Log a line after `due` returned a count: as `say`, for lines that are costly to make."""
+        """Log a line after `due` returned a count: as `log`, for lines that are costly to make."""
         if suppressed:
             message += " (and %d more like it since the last such line)"
             args = (*args, suppressed)

@@ -112,7 +112,7 @@ class Probes:
         for parts, says in ((unready, "not ready: %s"), (degraded, "degraded: %s")):
             if parts:
                 reasons = "; ".join(parts.values())
-                self._log.say((says, *parts), logging.WARNING, says, reasons)
+                self._log.log((says, *parts), logging.WARNING, says, reasons)
         # The answer names the parts alone; the log also says whose keys are missing.
         more = {"degraded": sorted(degraded)} if degraded else {}
         if unready:

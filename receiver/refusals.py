@@ -380,7 +380,7 @@ class Refusals:
         """Log a fault of this process, with its traceback if it has one; return the verdict."""
         verdict, reason = Verdict.of(code), says or refusal_of(code).means
         args, facts = _line(verdict, peer, reason, proven)
-        self._by_interval[_MINUTE].say(
+        self._by_interval[_MINUTE].log(
             (code, type(error)),
             refusal_of(code).level,
             _REFUSED,

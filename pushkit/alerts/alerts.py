@@ -144,7 +144,7 @@ class Alerts:
                 await self.run_once()
             except Exception as exc:  # noqa: BLE001  # the top of a loop
                 message = "alerts: could not check health"
-                self._faults.say(type(exc).__name__, logging.ERROR, message, exc_info=exc)
+                self._faults.log(type(exc).__name__, logging.ERROR, message, exc_info=exc)
             await asyncio.sleep(self._pause)
 
     async def _send_all(self, sink: AlertSink, queue: asyncio.Queue[Alert]) -> None:

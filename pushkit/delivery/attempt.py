@@ -131,7 +131,7 @@ class Attempt:
             return await self._make_traced(self.tracing, delivery, to, refusals)
         except Exception as exc:  # noqa: BLE001  # a fault of this side, not of the webhook
             code = exc.code if isinstance(exc, PushkitError) else _UNEXPECTED
-            self.faults.say(
+            self.faults.log(
                 (code, type(exc)),
                 logging.ERROR,
                 "delivery %s: not sent, because of a fault of this side (%s); it is retried\n%s",

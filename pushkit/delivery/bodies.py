@@ -88,7 +88,7 @@ class BodyEncoder:
             body = self._status_alone(update) if version is WireVersion.V0_3 else None
             if body is None:
                 raise
-            self._repeated.say(
+            self._repeated.log(
                 ("alone", exc.code),
                 logging.WARNING,
                 "task %r: clients of A2A 0.3 get only its status: %s",
@@ -131,7 +131,7 @@ class BodyEncoder:
             if snapshot is not None:
                 check_type("snapshot", snapshot, Task)
         except Exception as exc:  # noqa: BLE001  # the agent's code; other owners are not affected
-            self._repeated.say(
+            self._repeated.log(
                 ("snapshot", type(exc)),
                 logging.ERROR,
                 "task %r: no snapshot for owner %r: its provider failed",

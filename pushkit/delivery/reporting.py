@@ -116,7 +116,7 @@ class Reports:
         }
         changed = [name for name, differs in differences.items() if differs]
         if changed:
-            self._repeated.say(
+            self._repeated.log(
                 ("replaced", now.key.owner),
                 logging.WARNING,
                 "task %r: owner %r registered config %r again with another %s, which replaced it:"
@@ -155,7 +155,7 @@ class Reports:
                     )
                 )
         for each in result.refused:
-            self._repeated.say(
+            self._repeated.log(
                 (each.code, each.owner),
                 logging.WARNING,
                 "task %r: %s not stored for config %r of owner %r (%s): %s",

@@ -145,7 +145,7 @@ class PushkitNotificationSender(Buffered):
             alone = {name: document[name] for name in _STATUS_ALONE if name in document}
             update = parse_update(alone, WireVersion.V0_3)
             message = "task %r: webhooks get only its status: %s"
-            self._repeated.say("alone", logging.WARNING, message, update.task_id, exc)
+            self._repeated.log("alone", logging.WARNING, message, update.task_id, exc)
             return update
 
 

@@ -166,7 +166,7 @@ class EnqueueBuffer:
         queue.waiting.append(update)
         self._waiting += 1
         self._bytes += update.size
-        self._repeated.say(
+        self._repeated.log(
             "kept",
             logging.ERROR,
             "an update could not be stored and is kept in memory: %s",
@@ -188,7 +188,7 @@ class EnqueueBuffer:
                 pause = 0.0
         queue.emptying = None
         if not self._waiting:
-            self._repeated.say("stored", logging.WARNING, "the updates kept in memory are stored")
+            self._repeated.log("stored", logging.WARNING, "the updates kept in memory are stored")
         self._forget(task_id, queue)
 
     async def _try_first(self, queue: _Queue) -> None:
@@ -240,7 +240,7 @@ class EnqueueBuffer:
         """Count and log an update that will not be stored."""
         self.refused += 1
         expected = isinstance(reason, PushkitError)
-        self._repeated.say(
+        self._repeated.log(
             ("refused", type(reason)),
             logging.ERROR,
             "an update was not stored, and will not be sent to its webhooks: %s",

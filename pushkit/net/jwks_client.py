@@ -202,7 +202,7 @@ class JwksClient:
             answer = await self._fetch(self.url, held.value.etag if held else None)
             found = self._read(answer, held.value if held else None)
         except PushkitError as exc:
-            self._log.say("fetch", logging.WARNING, _NOT_FETCHED, self._shown, exc)
+            self._log.log("fetch", logging.WARNING, _NOT_FETCHED, self._shown, exc)
             raise
         self._loaded = True
         until = started + min(max(_lifetime(answer.headers), _MIN_AGE), self._max_age)
@@ -218,7 +218,7 @@ class JwksClient:
             raise JwksError(f"expected HTTP status 200, found {answer.status}")
         found = parse_jwks(answer.body)
         for name, reason in found.refused:
-            self._log.say(name, logging.WARNING, _LEFT_OUT, name, self._shown, reason)
+            self._log.log(name, logging.WARNING, _LEFT_OUT, name, self._shown, reason)
         return _FetchedSet(keys=MappingProxyType(dict(found.keys)), etag=etag)
 
 

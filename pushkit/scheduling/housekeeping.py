@@ -38,12 +38,12 @@ class Housekeeper:
                 await self.run_once()
             except StorageError as exc:
                 text = "housekeeping: the %s is out of reach: %s; trying again later"
-                self._faults.say(
+                self._faults.log(
                     type(exc.__cause__).__name__, logging.ERROR, text, self._store, exc
                 )
             except Exception as exc:  # noqa: BLE001  # the top of a worker loop
                 text = "housekeeping: failed unexpectedly; trying again later"
-                self._faults.say(type(exc).__name__, logging.ERROR, text, exc_info=exc)
+                self._faults.log(type(exc).__name__, logging.ERROR, text, exc_info=exc)
             await asyncio.sleep(self._interval.total_seconds())
 
     async def run_once(self) -> int:

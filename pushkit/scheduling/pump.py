@@ -219,10 +219,10 @@ class Pump(Generic[Item]):
         if isinstance(fault, StorageError):
             cause = (then, type(fault).__name__, type(fault.__cause__).__name__)
             text = "%s: %s: %s; %s"
-            self._faults.say(cause, logging.ERROR, text, self._name, of_storage, fault, then)
+            self._faults.log(cause, logging.ERROR, text, self._name, of_storage, fault, then)
             return
         text = "%s: failed unexpectedly; %s"
-        self._faults.say(
+        self._faults.log(
             (then, type(fault).__name__), logging.ERROR, text, self._name, then, exc_info=fault
         )
 

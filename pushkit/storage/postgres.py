@@ -463,7 +463,7 @@ class PostgresDatabase:
                 await self._listen_once(wake, news)
             except _FAULTS as exc:
                 text = "PostgreSQL: not listening: %s; trying again"
-                self._faults.say(type(exc).__name__, logging.WARNING, text, _reason(exc))
+                self._faults.log(type(exc).__name__, logging.WARNING, text, _reason(exc))
             await asyncio.sleep(1)
 
     def _check_open(self) -> None:

@@ -146,7 +146,7 @@ class SqliteDatabase:
                         f"{self.path}: {exc.__cause__}, for {self._start_timeout}, {_BY_WHOM}"
                     ) from exc
             text = "%s: it is locked, %s; waiting"
-            self._faults.say("start", logging.WARNING, text, self.path, _BY_WHOM)
+            self._faults.log("start", logging.WARNING, text, self.path, _BY_WHOM)
 
     def _check(self, connection: sqlite3.Connection) -> None:
         """Refuse to write if the file was replaced, or upgraded beyond what this code may write."""
@@ -218,7 +218,7 @@ class SqliteDatabase:
             self._log_check_at = now + _CHECKPOINT_AGAIN_AFTER
             text = "%s: its -wal has %d MB, and grows until a process that reads it ends: a shell,"
             text += " a copy"
-            self._faults.say("log", logging.WARNING, text, self.path, size // 1_000_000)
+            self._faults.log("log", logging.WARNING, text, self.path, size // 1_000_000)
 
     async def schema(self) -> Schema:
         """Return the file's schema, without changing it; the database need not be open."""

@@ -73,7 +73,7 @@ async def serving(endpoints: Endpoints, sockets: Sequence[socket.socket]) -> Asy
             page = await endpoints.answer(request.method, request.path)
         except Exception as exc:  # noqa: BLE001  # the top of a request
             path = printable(request.path)
-            faults.say(type(exc).__name__, logging.ERROR, "%s failed", path, exc_info=exc)
+            faults.log(type(exc).__name__, logging.ERROR, "%s failed", path, exc_info=exc)
             page = Page(500, b"internal error: see the log\n")
         headers = {"Content-Type": page.content_type, "Server": "pushkit"}
         if page.status == 405:

@@ -164,7 +164,7 @@ class Metrics(Collector):
             return await self._read()
         except Exception as exc:  # noqa: BLE001  # the page is served without the readings
             name = type(exc).__name__
-            self._faults.say(name, logging.WARNING, "metrics: not all could be read: %s", name)
+            self._faults.log(name, logging.WARNING, "metrics: not all could be read: %s", name)
             return {}
 
     def _registries(self) -> list[CollectorRegistry]:

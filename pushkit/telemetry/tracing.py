@@ -133,7 +133,7 @@ class Tracing:
 
     def _log_failure(self, end: str, exc: BaseException) -> None:
         message = "a span failed at its %s: the trace has a gap"
-        self._faults.say(end, logging.ERROR, message, end, exc_info=exc)
+        self._faults.log(end, logging.ERROR, message, end, exc_info=exc)
 
 
 def _context_of(traceparent: str | None) -> Context:

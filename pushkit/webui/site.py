@@ -351,7 +351,7 @@ class Site:
             raise Refused(403, "the form is not from a page of this dashboard")
         if not self.access.holds_token(request.field("token").strip()):
             said = "dashboard: wrong token from %s"
-            self._wrong_tokens.say(request.peer, logging.WARNING, said, request.peer)
+            self._wrong_tokens.log(request.peer, logging.WARNING, said, request.peer)
             return self._html(request, "login.html", {"then": then, "wrong": True}, status=403)
         lifetime = int(SESSION_LIFETIME.total_seconds())
         cookie = self._set_cookie(request, self.access.begin_session(self._clock()), lifetime)

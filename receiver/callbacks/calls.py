@@ -241,7 +241,7 @@ class Caller:
 
     def _log_timed_out(self, run: _Running, what: str) -> None:
         callback, notification = run.callback, run.notification
-        self._said.say(
+        self._said.log(
             (what, callback.name),
             logging.ERROR,
             f"callback %s {what} with notification %d task=%a%s",  # %a: a sender forges no line

@@ -153,7 +153,7 @@ class RedisReplay:
         except StorageError as exc:
             said = "%s; only the inbox remembers id %a"
             cause = type(exc.__cause__).__name__
-            self._faults.say(cause, logging.WARNING, said, exc, reserved.delivery_id[:128])
+            self._faults.log(cause, logging.WARNING, said, exc, reserved.delivery_id[:128])
 
     async def release(self, reserved: Seen) -> None:
         """Give up a reservation; if that fails, it ends with its lease."""

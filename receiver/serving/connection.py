@@ -80,7 +80,7 @@ class HttpConnection(asyncio.Protocol):
         reason = self._server.open.add(self, self._peer)
         if reason is None:
             return True
-        self._server.repeated_log.say(
+        self._server.repeated_log.log(
             ("connection", rate_key(self._peer)),
             logging.WARNING,
             "refused connection peer=%s: %s",

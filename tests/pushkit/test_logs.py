@@ -33,7 +33,7 @@ def test_says_a_cause_once_in_an_interval(
 ) -> None:
     said = []
     for _ in range(100):
-        said.append(log.say("away", logging.WARNING, "away: %s", "db"))
+        said.append(log.log("away", logging.WARNING, "away: %s", "db"))
         clock.now += 0.5
 
     assert sum(said) == 1
@@ -44,11 +44,11 @@ def test_says_how_many_were_left_unsaid(
     log: RepeatedLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(5):
-        log.say("away", logging.WARNING, "away: %s", "db")
+        log.log("away", logging.WARNING, "away: %s", "db")
     clock.now = 60.0
-    log.say("away", logging.WARNING, "away: %s", "db")
+    log.log("away", logging.WARNING, "away: %s", "db")
     clock.now = 120.0
-    log.say("away", logging.WARNING, "away: %s", "db")
+    log.log("away", logging.WARNING, "away: %s", "db")
 
     assert [record.getMessage() for record in caplog.records] == [
         "away: db",
@@ -58,8 +58,8 @@ def test_says_how_many_were_left_unsaid(
 
 
 def test_tells_causes_apart(log: RepeatedLog, caplog: pytest.LogCaptureFixture) -> None:
-    log.say("one", logging.WARNING, "one")
-    log.say("two", logging.ERROR, "two")
+    log.log("one", logging.WARNING, "one")
+    log.log("two", logging.ERROR, "two")
 
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
 
@@ -67,7 +67,7 @@ def test_tells_causes_apart(log: RepeatedLog, caplog: pytest.LogCaptureFixture) 
 def test_logs_the_traceback_with_the_line(
     log: RepeatedLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log.say("failed", logging.ERROR, "failed", exc_info=ValueError("why"))
+    log.log("failed", logging.ERROR, "failed", exc_info=ValueError("why"))
 
     assert "ValueError: why" in caplog.text
 
@@ -76,11 +76,11 @@ def test_remembers_no_more_causes_than_its_bound(
     log: RepeatedLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(1_001):
-        log.say(number, logging.WARNING, "cause")
+        log.log(number, logging.WARNING, "cause")
     caplog.clear()
 
-    assert not log.say(1_000, logging.WARNING, "the newest is remembered")
-    assert log.say(0, logging.WARNING, "the oldest is forgotten")
+    assert not log.log(1_000, logging.WARNING, "the newest is remembered")
+    assert log.log(0, logging.WARNING, "the oldest is forgotten")
 
 
 def test_of_all_causes_an_interval_has_so_many_lines(
@@ -90,7 +90,7 @@ def test_of_all_causes_an_interval_has_so_many_lines(
     said = []
     for minute in range(2):
         clock.now = 60.0 * minute
-        said += [log.say(("away", n), logging.WARNING, "away: %d", n) for n in range(2_000)]
+        said += [log.log(("away", n), logging.WARNING, "away: %d", n) for n in range(2_000)]
 
     assert sum(said) == 6
     assert [record.getMessage() for record in caplog.records] == [
