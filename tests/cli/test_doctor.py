@@ -1,4 +1,4 @@
-"""`doctor` as it is called: its report, its exit status, and who has to consent."""
+"""The command `doctor`: its report, its exit status, and the consent that it needs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.cli.conftest import ROOT, TOKEN, UPDATE, Run, Webhook
 
 @pytest.fixture
 def examined(pushkit_command: Run, webhook: Webhook) -> list[str]:
-    """A webhook that accepts everything, and what it is examined with."""
+    """A webhook that accepts everything, and the arguments to examine it."""
     pushkit_command("keys", "new")
     return ["doctor", webhook.url, "--token", TOKEN]
 
 
-def test_a_broken_promise_is_status_1_and_stands_in_the_report(
+def test_a_broken_promise_is_status_1_and_is_in_the_report(
     receiver_command: Run, examined: list[str]
 ) -> None:
     checks = ["--only", "genuine", "--only", "token", "--only", "crash_after_answer"]
@@ -30,7 +30,7 @@ def test_a_broken_promise_is_status_1_and_stands_in_the_report(
     assert found == {"genuine": "passed", "token": "failed", "crash_after_answer": "unseen"}
 
 
-def test_a_receiver_of_other_signatures_is_examined_with_these(
+def test_a_receiver_of_other_signatures_is_examined_with_those(
     receiver_command: Run, webhook: Webhook, tmp_path: Path
 ) -> None:
     (tmp_path / "secrets").write_text(f"{generate_webhook_secret()}\n")
@@ -73,7 +73,7 @@ SEND = "-m pushkit.cli.main send update.json --issuer https://agent.example.com 
 
 
 @pytest.mark.slow
-def test_a_sender_is_examined_by_a_command_that_has_it_notify_each_url(
+def test_a_sender_is_examined_by_a_command_that_makes_it_notify_each_url(
     receiver_command: Run, pushkit_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -84,7 +84,7 @@ def test_a_sender_is_examined_by_a_command_that_has_it_notify_each_url(
     ran = receiver_command("doctor", "--sender", *run, *once, "--patience", "1", "--format", "json")
     assert ran.status == 0
     found = {each["check"]: each["outcome"] for each in json.loads(ran.out)["results"]}
-    # `pushkit send` sends once: that it comes again is not to be seen.
+    # `pushkit send` sends once: no retry can be seen.
     assert found == {"accepted": "passed", "server_error": "unseen"}
 
 
@@ -98,7 +98,7 @@ def test_a_sender_is_examined_by_a_command_that_has_it_notify_each_url(
         pytest.param(["--sender", "--run", "./none.sh"], "no such command", id="command"),
     ],
 )
-def test_a_sender_cannot_be_examined_so(
+def test_wrong_options_of_a_senders_examination_are_refused(
     receiver_command: Run, options: list[str], says: str
 ) -> None:
     ran = receiver_command("doctor", *options)
@@ -106,5 +106,5 @@ def test_a_sender_cannot_be_examined_so(
     assert says in ran.error
 
 
-def test_without_a_url_and_a_token_there_is_nobody_to_examine(receiver_command: Run) -> None:
+def test_a_url_and_a_token_are_required(receiver_command: Run) -> None:
     assert receiver_command("doctor").status == 2

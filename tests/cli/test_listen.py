@@ -1,4 +1,4 @@
-"""`listen` in a process of its own, and what it saves put to use."""
+"""`listen` in its own process, and the use of what it saves."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def listening(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[st
 
 
 def trial(output: Path) -> list[str]:
-    """Return the arguments of the line that it prints for trying it."""
+    """Return the arguments of the command that it prints for trying it."""
     lines = eventually_sync(
         lambda: [line for line in output.read_text().splitlines() if "pushkit trigger" in line]
     )
     return shlex.split(lines[0])[1:]
 
 
-def test_what_it_prints_to_try_it_with_works_and_what_it_saves_is_verified_and_replayed(
+def test_the_printed_command_works_and_saved_requests_are_verified_and_replayed(
     tmp_path: Path, pushkit_command: Run
 ) -> None:
     with listening(tmp_path, "--save", "saved") as (process, output):

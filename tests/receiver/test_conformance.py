@@ -1,4 +1,4 @@
-"""pushkit's own receiver, in a process of its own, under the kit that everybody may use."""
+"""pushkit's own receiver, in its own process, under the public test kit."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_a_thousand_copies_over_as_many_sockets_are_one_callback_also_afte
 
 
 async def until_settled(subject: ReceiverProcess, seq: int) -> None:
-    """Wait until what was accepted of the task is called back, and that is written down.
+    """Wait until the accepted notifications of the task were called back and settled.
 
     By one more update of the task, which is not called back before.
     """

@@ -1,4 +1,4 @@
-"""`doctor`: it catches each wrong receiver, or says that it could not see; its reports."""
+"""`doctor`: it catches each wrong receiver, or names the checks that it could not make."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.receiver.wrong.receivers import CAUGHT_BY
 
 pytestmark = pytest.mark.usefixtures("no_stalls")
 
-SECONDS = timedelta(seconds=3)  # in which this process does not stand still
+SECONDS = timedelta(seconds=3)  # on a clock that stops while this process is suspended
 RESTART = """\
 touch restart-please
 while [ -e restart-please ]; do sleep 0.02; done
@@ -37,7 +37,7 @@ while [ -e restart-please ]; do sleep 0.02; done
 
 
 class Noted(list[str]):
-    """The calls, in a file too, that a command can print."""
+    """The calls, also in a file that a command can print."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -97,7 +97,7 @@ def failed(results: dict[str, Result]) -> set[str]:
 
 @pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
 @pytest.mark.slow
-async def test_observed_and_restarted_each_wrong_receiver_is_caught(
+async def test_each_wrong_receiver_is_caught_with_both_commands(
     run: Run, kind: type[Miniature]
 ) -> None:
     async with run(kind) as wrong:
@@ -113,7 +113,7 @@ UNSEEN_OVER_HTTP = {"CheckThenInsert", "MarksBeforeStoring", "AnswersBeforeStori
 
 @pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
 @pytest.mark.slow
-async def test_over_http_alone_a_wrong_receiver_is_caught_or_its_check_named_as_unseen(
+async def test_a_wrong_receiver_is_caught_over_http_alone_or_its_check_is_unseen(
     run: Run, kind: type[Miniature]
 ) -> None:
     async with run(kind) as wrong:
@@ -203,7 +203,9 @@ async def test_a_receiver_that_takes_any_body_and_waits_for_it_is_caught(run: Ru
     assert "a body that is not JSON: answered 202" in results["malformed_json"].details[0]
 
 
-async def test_who_refuses_what_is_genuine_is_asked_nothing_more(run: Run) -> None:
+async def test_a_receiver_that_refuses_a_genuine_notification_is_not_examined_further(
+    run: Run,
+) -> None:
     async with run(Miniature) as receiver:
         stranger = SigningAgent(webhook_url=receiver.agent.webhook_url)
         subject = Examined(receiver.agent.webhook_url, observe=None, restart=None)
@@ -212,15 +214,15 @@ async def test_who_refuses_what_is_genuine_is_asked_nothing_more(run: Run) -> No
     assert failed(results) == {"genuine"}
 
 
-async def test_a_command_that_fails_is_said(run: Run) -> None:
+async def test_a_command_that_fails_is_reported(run: Run) -> None:
     async with run(Miniature) as receiver:
         subject = Examined(receiver.agent.webhook_url, observe="cat none.txt", restart=None)
         with pytest.raises(ConfigError, match="--observe: cat ended with status 1"):
             await found(subject, receiver.agent, "genuine")
 
 
-async def test_what_a_command_leaves_running_is_not_waited_for(run: Run) -> None:
-    left = "sh -c 'sleep 600 & echo $!'"  # it holds what the command prints to
+async def test_a_process_that_a_command_leaves_running_is_not_waited_for(run: Run) -> None:
+    left = "sh -c 'sleep 600 & echo $!'"  # it keeps the command's output open
     async with run(Miniature) as receiver:
         subject = Examined(receiver.agent.webhook_url, observe=left, restart=None)
         async with asyncio.timeout(60):
@@ -236,12 +238,12 @@ async def test_this_machine_needs_no_consent(url: str) -> None:
     await check_consent(url, operated=False)
 
 
-async def test_elsewhere_the_operators_word_is_enough() -> None:
+async def test_the_operators_confirmation_is_enough_for_another_machine() -> None:
     await check_consent("https://client.example.com/push", operated=True)
 
 
 @pytest.mark.parametrize("echoes", [True, False])
-async def test_elsewhere_who_echoes_a_token_has_consented(
+async def test_another_machine_that_echoes_a_token_has_consented(
     aiohttp_server: AiohttpServer, tmp_path: Path, echoes: bool
 ) -> None:
     port, sender = free_port(), TrustedSender(name="agent", issuer="urn:agent", keys={})
@@ -254,7 +256,7 @@ async def test_elsewhere_who_echoes_a_token_has_consented(
     await aiohttp_server(receiver.app(), port=port)
     refused = contextlib.nullcontext() if echoes else pytest.raises(ConfigError, match="i-operate")
     with refused:
-        # RFC 6761 §6.3: every name below localhost is this machine; but it is not named so.
+        # RFC 6761 §6.3: names below localhost are this machine, but doctor does not rely on that.
         await check_consent(f"http://app.localhost:{port}{sender.path}", operated=False)
 
 
@@ -272,7 +274,7 @@ RESULTS = [
 ]
 
 
-def test_junit_reads_what_failed_as_failures_and_what_was_unseen_as_skipped() -> None:
+def test_junit_has_failed_checks_as_failures_and_unseen_ones_as_skipped() -> None:
     suite = ET.fromstring(as_junit("http://127.0.0.1:9000/", RESULTS))  # noqa: S314  # our own
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
     [failure] = suite.findall("testcase/failure")
@@ -286,7 +288,7 @@ def test_json_has_every_result() -> None:
     assert [each["outcome"] for each in document["results"]] == ["passed", "failed", "unseen"]
 
 
-def test_text_has_a_line_a_check_and_a_summary() -> None:
+def test_text_has_a_line_per_check_and_a_summary() -> None:
     lines = [line for result in RESULTS for line in as_text(result)]
     assert lines[0].startswith("✓ genuine")
     assert "    no token: answered 202, expected 401" in lines

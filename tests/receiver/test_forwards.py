@@ -40,7 +40,7 @@ HOSTILE = "task\r\nX-Evil: 1\x01ä%"
 
 @dataclass
 class Inside:
-    """A server on the inside."""
+    """A server of the internal network."""
 
     url: str = ""
     status: int = 204
@@ -62,7 +62,7 @@ async def inside(aiohttp_server: AiohttpServer) -> Inside:
 
 
 async def accepted(world: World, task_id: str = "task-1") -> Notification:
-    """Have a notification accepted, and return it as a callback gets it."""
+    """Let the receiver accept a notification; return it as a callback gets it."""
     verdict = await world.receive(world.draft(task_id=task_id))
     assert verdict.status == 202
     async for notification in world.receiver.updates(task_id):
@@ -73,7 +73,7 @@ async def accepted(world: World, task_id: str = "task-1") -> Notification:
 # --- HTTP -----------------------------------------------------------------------------------------
 
 
-async def test_the_body_goes_on_untouched_with_what_was_verified(
+async def test_the_body_is_forwarded_untouched_with_the_verified_facts(
     world: World, inside: Inside
 ) -> None:
     world.receiver.forward(HttpForward(inside.url))
@@ -100,7 +100,7 @@ async def test_the_body_goes_on_untouched_with_what_was_verified(
     assert "X-A2A-Token" not in headers
 
 
-async def test_what_a_sender_writes_forges_no_header(world: World, inside: Inside) -> None:
+async def test_a_sender_cannot_forge_a_header(world: World, inside: Inside) -> None:
     notification = await accepted(world, HOSTILE)
     forward = HttpForward(inside.url)
     await forward.send(notification)
@@ -124,7 +124,9 @@ async def test_any_other_answer_than_2xx_is_tried_again(
     assert len(inside.requests) == 1
 
 
-async def test_nobody_there_is_tried_again(world: World, unused_tcp_port: int) -> None:
+async def test_a_target_that_does_not_answer_is_tried_again(
+    world: World, unused_tcp_port: int
+) -> None:
     notification = await accepted(world)
     forward = HttpForward(f"http://127.0.0.1:{unused_tcp_port}/")
     with pytest.raises(ForwardFailedError):
@@ -209,7 +211,7 @@ async def test_a_notification_is_added_to_a_stream(
     assert fields[b"seq"] == b"1"
 
 
-async def test_a_stream_that_is_none_is_tried_again(
+async def test_a_key_that_is_not_a_stream_is_tried_again(
     world: World, redis: Redis, redis_server: str
 ) -> None:
     await redis.set("updates", "a string")
@@ -219,7 +221,9 @@ async def test_a_stream_that_is_none_is_tried_again(
     await forward.close()
 
 
-async def test_no_server_is_tried_again(world: World, unused_tcp_port: int) -> None:
+async def test_a_redis_server_out_of_reach_is_tried_again(
+    world: World, unused_tcp_port: int
+) -> None:
     forward = StreamForward(f"redis://user:password@127.0.0.1:{unused_tcp_port}/0?stream=s")
     with pytest.raises(ForwardFailedError) as raised:
         await forward.send(await accepted(world))
@@ -244,7 +248,7 @@ def test_a_stream_needs_a_name(url: str) -> None:
         StreamForward(url)
 
 
-async def test_a_socket_of_redis_may_stand_in_the_configuration(tmp_path: Path) -> None:
+async def test_a_redis_socket_may_be_configured(tmp_path: Path) -> None:
     forward = ForwardSettings(to="unix:///run/redis.sock?stream=updates").build(tmp_path)
     assert isinstance(forward, StreamForward)
     await forward.close()
@@ -259,7 +263,7 @@ json.dump({"body": sys.stdin.read(), "facts": facts}, open(sys.argv[1], "w"))
 """
 
 
-async def test_a_command_gets_the_body_and_what_was_verified(
+async def test_a_command_gets_the_body_and_the_verified_facts(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RECEIVER_SENDERS", "[a token]")
@@ -283,7 +287,7 @@ async def test_another_exit_status_is_tried_again(world: World, status: int) -> 
         await forward.send(await accepted(world))
 
 
-async def test_a_command_that_reads_nothing_is_no_fault(world: World) -> None:
+async def test_a_command_may_ignore_its_input(world: World) -> None:
     await CommandForward(["true"]).send(await accepted(world))
 
 
@@ -305,7 +309,7 @@ time.sleep(100)
 
 
 def free(path: Path) -> bool:
-    """Say whether no process holds the lock."""
+    """Return whether no process holds the lock."""
     with path.open() as file, contextlib.suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -313,7 +317,7 @@ def free(path: Path) -> bool:
 
 
 def both_run(path: Path) -> bool:
-    """Say whether the command and its child hold the lock."""
+    """Return whether the command and its child hold the lock."""
     return path.exists() and "locked" in path.read_text()
 
 
@@ -336,7 +340,7 @@ async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing_behind
     sending = asyncio.create_task(forward.send(await accepted(world)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    eventually_sync(lambda: both_run(path))  # while the event loop knows nothing of it
+    eventually_sync(lambda: both_run(path))  # while the event loop is blocked
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(sending, DEADLINE)

@@ -1,4 +1,4 @@
-"""`listen`: what it shows of each request, whom it believes, and what it saves and posts on."""
+"""`listen`: what it shows of each request, what it accepts, saves and forwards."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TRIAL_KEY = generate_key(Algorithm.ES256)
 
 
 class Terminal:
-    """A listener that runs, an agent that posts to it, and what is on its screen."""
+    """A running listener, an agent that posts to it, and its output."""
 
     def __init__(self, agent: SigningAgent, screen: Callable[[], str]) -> None:
         self.agent = agent
@@ -151,7 +151,7 @@ UNSTATED = {
 
 
 @pytest.mark.parametrize("scheme", UNSTATED)
-async def test_another_scheme_than_the_jwt_is_believed_where_it_is_named(
+async def test_another_scheme_than_the_jwt_is_accepted_if_it_is_given(
     terminal: Open, tmp_path: Path, scheme: Scheme
 ) -> None:
     secrets = (SECRET,) if scheme is Scheme.STANDARD_WEBHOOKS else ()
@@ -212,7 +212,7 @@ async def test_the_step_that_fails_is_shown_with_its_reason_and_nothing_after_it
         assert arrival["steps"][STEPS.index("sender")]["says"] == "agent"
 
 
-async def test_of_a_signature_that_cannot_be_read_everybody_of_the_path_is_possible(
+async def test_a_signature_that_cannot_be_read_may_be_of_any_sender_of_the_path(
     terminal: Open,
 ) -> None:
     async with terminal(jwks=True, issuer="https://agent.example.com") as listener:
@@ -236,7 +236,7 @@ async def test_a_retry_and_another_body_under_its_id_are_told_apart(terminal: Op
     assert results(listener.arrivals()[2])["replay"] is False
 
 
-async def test_without_an_issuer_anybody_is_taken_whose_key_is_known(terminal: Open) -> None:
+async def test_any_issuer_with_a_known_key_is_accepted_by_default(terminal: Open) -> None:
     async with terminal(jwks=True) as listener:
         draft = listener.agent.draft("task-1")
         await listener.post(draft)
@@ -246,7 +246,7 @@ async def test_without_an_issuer_anybody_is_taken_whose_key_is_known(terminal: O
         assert results(arrival) == dict.fromkeys(STEPS, True) | {"issuer": None}
 
 
-async def test_any_key_is_taken_and_everything_else_still_checked(terminal: Open) -> None:
+async def test_any_key_is_accepted_and_everything_else_is_checked(terminal: Open) -> None:
     async with terminal(any_key=True) as listener:
         await listener.post(listener.agent.draft("task-1"))
         wrong = replace(listener.agent.draft("task-1"), audience="https://other.example.com/")
@@ -257,7 +257,7 @@ async def test_any_key_is_taken_and_everything_else_still_checked(terminal: Open
     assert [arrival["code"] for arrival in refused] == ["wrong_audience", "digest_mismatch"]
 
 
-async def test_without_a_key_source_nobody_is_believed_but_the_trial_key(terminal: Open) -> None:
+async def test_only_the_trial_key_is_accepted_by_default(terminal: Open) -> None:
     async with terminal() as listener:
         draft = listener.agent.draft("task-1")
         await listener.post(draft)
@@ -267,7 +267,7 @@ async def test_without_a_key_source_nobody_is_believed_but_the_trial_key(termina
     assert codes == ["unknown_sender", "accepted", "invalid_signature"]
 
 
-async def test_an_sdk_that_signs_nothing_is_taken_by_its_token(terminal: Open) -> None:
+async def test_an_sdk_that_signs_nothing_is_accepted_by_its_token(terminal: Open) -> None:
     async with terminal(profile=SenderProfile.UNSIGNED_SECRET_ONLY) as listener:
         draft = replace(listener.agent.draft("task-1"), signed=False)
         await listener.post(draft)
@@ -294,7 +294,7 @@ async def test_a_body_that_is_broken_is_answered_and_shown(terminal: Open) -> No
     assert (arrival["status"], arrival["code"]) == (400, "incomplete_body")
 
 
-async def test_what_is_saved_is_what_came_and_what_it_was_held_against(
+async def test_a_saved_request_is_whole_and_has_what_it_was_verified_with(
     terminal: Open, tmp_path: Path
 ) -> None:
     folder = tmp_path / "saved"
@@ -313,7 +313,7 @@ async def test_what_is_saved_is_what_came_and_what_it_was_held_against(
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
 
 
-async def test_what_is_accepted_is_posted_on_byte_by_byte_and_nothing_else(
+async def test_only_accepted_notifications_are_forwarded_byte_by_byte(
     terminal: Open, aiohttp_server: AiohttpServer
 ) -> None:
     came: list[tuple[dict[str, str], bytes]] = []
@@ -342,7 +342,7 @@ async def test_what_is_accepted_is_posted_on_byte_by_byte_and_nothing_else(
     assert headers["Host"] == f"127.0.0.1:{server.port}"
 
 
-async def test_a_terminal_gets_lines_for_people_that_others_cannot_colour(terminal: Open) -> None:
+async def test_a_sender_cannot_colour_the_lines_on_a_terminal(terminal: Open) -> None:
     async with terminal(any_key=True, as_json=False) as listener:
         draft = listener.agent.draft("task-\x1b[31m1")
         await listener.post(draft)

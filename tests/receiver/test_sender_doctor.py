@@ -1,4 +1,4 @@
-"""`doctor --sender`: pushkit's own sender passes; whatever a sender may do wrong is told."""
+"""`doctor --sender`: pushkit's own sender passes, and faulty senders are reported."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def examined(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_stalls")  # its attempts may take a second, and it must not come early
+@pytest.mark.usefixtures("no_stalls")  # an attempt may take a second, and a retry must not be early
 async def test_pushkits_own_sender_does_nothing_wrong(tmp_path: Path) -> None:
     options = SenderOptions(retry=SOON, timeout=timedelta(seconds=1))
     loop, began = asyncio.get_running_loop(), utc_now()
@@ -81,7 +81,7 @@ async def test_pushkits_own_sender_does_nothing_wrong(tmp_path: Path) -> None:
         results = await examined(push, *SCENARIOS, patience=timedelta(seconds=4))
     outcomes = {name: result.outcome for name, result in results.items()}
     assert Outcome.FAILED not in outcomes.values(), results
-    # Whether the others are seen in so short a time, is the machine's affair.
+    # The others may be unseen in so short a time on a slow machine.
     seen = {"accepted", "gone", "redirect"}
     assert {outcomes[name] for name in seen} == {Outcome.PASSED}, results
 
@@ -99,7 +99,7 @@ SCHEMES = [
 
 @pytest.mark.parametrize("schemes", SCHEMES)
 @pytest.mark.parametrize("genuine", [True, False])
-async def test_signatures_are_verified_where_keys_are_named(
+async def test_signatures_are_verified_if_keys_are_given(
     tmp_path: Path, schemes: Schemes, *, genuine: bool
 ) -> None:
     ring = KeyRing.create(utc_now())
@@ -128,7 +128,7 @@ async def test_signatures_are_verified_where_keys_are_named(
     assert [detail.partition(":")[0] for detail in result.details] == told
 
 
-async def test_what_another_library_refuses_is_told(
+async def test_a_signature_that_another_library_refuses_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> None:
@@ -163,7 +163,7 @@ async def test_what_another_library_refuses_is_told(
         pytest.param([(name, name) for name in TOKEN_HEADERS], "invalid_token", id="different"),
     ],
 )
-def test_a_token_may_come_in_any_of_its_headers(headers: list[tuple[str, str]], told: str) -> None:
+def test_a_token_may_be_in_any_of_its_headers(headers: list[tuple[str, str]], told: str) -> None:
     agent = SigningAgent(webhook_url="http://127.0.0.1:9000/x")
     genuine = agent.draft("task-1").request()
     fields = [field for field in genuine.headers if field[0] not in TOKEN_HEADERS]
@@ -210,7 +210,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("scenario", "visits", "says"), WRONG)
-def test_what_a_sender_does_wrong_is_told(scenario: str, visits: list[Visit], says: str) -> None:
+def test_a_faulty_sender_is_reported(scenario: str, visits: list[Visit], says: str) -> None:
     outcome, details = SCENARIOS[scenario].judge(visits, 60.0)
     assert outcome is Outcome.FAILED
     assert says in details[0]
@@ -219,13 +219,15 @@ def test_what_a_sender_does_wrong_is_told(scenario: str, visits: list[Visit], sa
 @pytest.mark.parametrize(
     ("scenario", "watched"), [("server_error", 60.0), ("retry_after", 4.0), ("slow", 10.0)]
 )
-def test_what_has_not_been_watched_for_long_enough_is_unseen(scenario: str, watched: float) -> None:
+def test_a_scenario_that_was_not_watched_for_long_enough_is_unseen(
+    scenario: str, watched: float
+) -> None:
     outcome, details = SCENARIOS[scenario].judge([visit(0)], watched)
     assert outcome is Outcome.UNSEEN
     assert "--patience" in details[0]
 
 
-async def test_a_connection_that_came_at_the_end_is_closed_too() -> None:
+async def test_a_connection_that_is_opened_at_the_end_is_closed_too() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         reader, writer = await asyncio.open_connection(sock=ours)

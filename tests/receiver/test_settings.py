@@ -1,4 +1,4 @@
-"""What stands in the file is what the receiver is built with; what does not is the code's own."""
+"""The receiver is built with the values of the file, and with the code's defaults for the rest."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def seconds_for(receiver: Receiver, name: str) -> float | None:
 # --- what the file says ---------------------------------------------------------------------------
 
 
-def test_a_callback_has_the_time_that_the_file_gives_it(
+def test_a_callback_has_the_time_out_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["patient", "quick", "endless"]
@@ -70,7 +70,7 @@ def test_a_callback_has_the_time_that_the_file_gives_it(
     assert found == {"patient": 7.0, "quick": 1.0, "endless": None}
 
 
-def test_a_set_of_keys_counts_after_its_end_for_as_long_as_the_file_says(tmp_path: Path) -> None:
+def test_keys_are_used_after_they_expired_for_as_long_as_the_file_says(tmp_path: Path) -> None:
     build(tmp_path, f"{SHORTEST}stale_for_seconds = 0\n")
     [sender] = load_settings(tmp_path / "receiver.toml").trusted_senders()
     assert sender.stale_for == timedelta(0)
@@ -80,7 +80,7 @@ def test_a_set_of_keys_counts_after_its_end_for_as_long_as_the_file_says(tmp_pat
 
 
 async def test_the_inbox_holds_as_much_as_the_file_says(tmp_path: Path, world: World) -> None:
-    world.clock.now = utc_now()  # the clock of what is built from a file
+    world.clock.now = utc_now()  # a receiver built from a file has no other clock
     text = 'url = "https://client.example.com"\nmax_backlog = 3\nmax_backlog_per_sender = 2\n'
     for name, key in (("agent", world.draft().key), ("other", OTHERS_KEY)):
         (tmp_path / f"{name}.json").write_text(json.dumps({"keys": [public_jwk(key)]}))
@@ -107,7 +107,7 @@ tasks = "any"
         return draft
 
     drafts = [of_agent(1), of_agent(2), of_agent(3), of_other(1), of_other(2)]
-    await receiver.open()  # without callbacks: nothing of it is finished
+    await receiver.open()  # without callbacks: all notifications stay unfinished
     try:
         verdicts = [await receiver.receive(draft.request()) for draft in drafts]
     finally:
@@ -130,7 +130,7 @@ tasks = "any"
         pytest.param(f"max_done = 1{'0' * 5000}", "not TOML", id="many-digits"),
     ],
 )
-def test_what_no_receiver_can_be_built_with_is_refused_with_its_place(
+def test_a_value_that_no_receiver_can_be_built_with_is_refused_with_its_place(
     tmp_path: Path, line: str, says: str
 ) -> None:
     text = SHORTEST.replace("\n\n", f"\n\n{line}\n", 1)
@@ -205,7 +205,7 @@ def test_a_mistake_says_what_was_found_and_what_was_expected_in_words_of_the_fil
         ),
     ],
 )
-def test_what_proves_wrong_as_the_receiver_is_built_has_its_line(
+def test_a_mistake_found_while_the_receiver_is_built_has_its_line(
     tmp_path: Path, table: str, says: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -221,7 +221,7 @@ def test_what_proves_wrong_as_the_receiver_is_built_has_its_line(
         ("\n\n", '\nallow = ["https://a"]\n', "2: allow: 'https://a': expected host:port"),
     ],
 )
-def test_an_url_that_no_keys_are_fetched_from_has_its_line(
+def test_a_url_that_keys_cannot_be_fetched_from_has_its_line(
     tmp_path: Path, old: str, new: str, says: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -257,14 +257,14 @@ def test_each_of_several_listeners_gets_a_free_port(tmp_path: Path) -> None:
     build(tmp_path, f"listen = {zero}\nops_listen = {zero}\n{SHORTEST}")
 
 
-def test_a_setting_of_the_whole_file_below_a_table_is_told_where_it_belongs(
+def test_a_top_level_setting_below_a_table_is_refused_with_where_it_belongs(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ConfigError, match=r"senders\[0\]\.listen: .* above the first \[table\]"):
         build(tmp_path, f'{SHORTEST}listen = "127.0.0.1:9001"\n')
 
 
-def test_two_senders_of_one_name_are_refused_by_it(tmp_path: Path) -> None:
+def test_two_senders_of_one_name_are_refused(tmp_path: Path) -> None:
     table = SHORTEST.partition("\n\n")[2]
     with pytest.raises(ConfigError, match="two senders are called 'agent'"):
         build(tmp_path, f"{SHORTEST}\n{table}")
@@ -273,7 +273,7 @@ def test_two_senders_of_one_name_are_refused_by_it(tmp_path: Path) -> None:
 # --- what it leaves out ---------------------------------------------------------------------------
 
 
-def test_what_the_file_leaves_out_means_the_defaults_of_the_code(tmp_path: Path) -> None:
+def test_the_defaults_of_the_file_are_those_of_the_code(tmp_path: Path) -> None:
     receiver = build(tmp_path, SHORTEST)
     settings = load_settings(tmp_path / "receiver.toml")
     own = Receiver(
@@ -291,7 +291,7 @@ def test_what_the_file_leaves_out_means_the_defaults_of_the_code(tmp_path: Path)
     assert settings.retention.build() == InboxRetention()
 
 
-def test_what_a_senders_table_leaves_out_means_the_defaults_of_the_code(tmp_path: Path) -> None:
+def test_the_defaults_of_a_senders_table_are_those_of_the_code(tmp_path: Path) -> None:
     receiver = build(tmp_path, SHORTEST)
     url = "https://agent.example.com/jwks.json"
     own = TrustedSender(name="agent", issuer="https://agent.example.com", jwks_url=url)

@@ -1,4 +1,4 @@
-"""An inbox with a dispatcher that runs when it is told to."""
+"""An inbox with a dispatcher that the test runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BODY = '{"statusUpdate":{"taskId":"%s","status":{"state":"TASK_STATE_WORKING"}}}
 
 @dataclass
 class House:
-    """An inbox, a clock that the test moves, and a dispatcher that runs when it is told to."""
+    """An inbox, a clock that the test moves, and a dispatcher that the test runs."""
 
     location: str
     now: datetime = START

@@ -1,4 +1,4 @@
-"""The decorators of a receiver, and until when they may be used."""
+"""The decorators of a receiver, and how long they may be used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_decorator_without_parentheses_registers_its_function(world: Wor
 
 async def test_a_function_among_states_is_refused(world: World) -> None:
     async def callback(notification: Notification) -> None:
-        """Is none of the states."""
+        """Is a function among states."""
 
     with pytest.raises(ConfigError, match="on_status"):
         world.receiver.on_status("completed", callback)  # type: ignore[call-overload]  # the mistake
@@ -52,7 +52,7 @@ async def test_a_callback_that_is_registered_while_the_receiver_runs_is_refused(
     world: World,
 ) -> None:
     async def callback(notification: Notification) -> None:
-        """Would never get what was handed out before."""
+        """Is registered too late."""
 
     receiver = await world.start()
     with pytest.raises(ConfigError, match="before it starts"):
@@ -67,7 +67,7 @@ async def test_a_callback_that_is_registered_while_the_receiver_runs_is_refused(
 
 async def test_a_receiver_that_is_only_open_takes_callbacks(world: World) -> None:
     async def callback(notification: Notification) -> None:
-        """Is called once the receiver starts."""
+        """Is registered in time."""
 
     await world.receiver.open()
     world.receiver.on_update(callback)

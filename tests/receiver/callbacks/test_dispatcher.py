@@ -1,4 +1,4 @@
-"""Callbacks from the inbox: per task in order, retried, dead in the end, never twice."""
+"""Callbacks from the inbox: in order for each task, retried, dead letters at last, never twice."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_notification_that_nobody_wants_is_done(house: House) -> None:
     assert await house.counts() == {"done": 1}
 
 
-async def test_what_no_callback_wants_is_told_once_a_kind_and_can_be_redriven_for_one_that_does(
+async def test_an_unmatched_notification_is_logged_once_a_kind_and_can_be_redriven(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     house.registry.add(forget, states=["completed"], name="completed")
@@ -105,7 +105,7 @@ async def test_what_no_callback_wants_is_told_once_a_kind_and_can_be_redriven_fo
     assert await admin.find(unmatched) == []
 
 
-async def test_a_redrive_of_dead_letters_leaves_what_no_callback_wanted(house: House) -> None:
+async def test_a_redrive_of_dead_letters_leaves_unmatched_notifications(house: House) -> None:
     await house.store()
     await house.run_once()
     admin = InboxAdmin(house.database)
@@ -121,7 +121,7 @@ async def forget(_: Notification) -> None:
 # --- order --------------------------------------------------------------------------------------
 
 
-async def test_a_task_is_handed_out_in_order(house: House) -> None:
+async def test_the_notifications_of_a_task_are_called_back_in_order(house: House) -> None:
     house.record("record")
     for number in (1, 2, 3):
         await house.store(number)
@@ -133,7 +133,7 @@ async def test_a_task_is_handed_out_in_order(house: House) -> None:
 
 
 async def test_tasks_run_beside_each_other(house: House) -> None:
-    meeting = asyncio.Barrier(3)  # nobody passes unless all three run at once
+    meeting = asyncio.Barrier(3)  # none passes unless all three run at once
 
     async def meet(_: Notification) -> None:
         async with asyncio.timeout(DEADLINE):
@@ -175,7 +175,7 @@ async def test_no_more_callbacks_run_at_once_than_the_concurrency(house: House) 
     assert await house.counts() == {"done": 10}
 
 
-async def test_a_failing_task_does_not_hold_up_another(house: House) -> None:
+async def test_a_failing_task_does_not_delay_another(house: House) -> None:
     house.record("record", failures=1)
     await house.store(1, "task-1")
     await house.run_once()
@@ -204,7 +204,7 @@ async def test_a_failing_callback_is_called_again_by_schedule(house: House) -> N
     assert await house.counts() == {"done": 1}
 
 
-async def test_a_callback_that_keeps_failing_is_a_dead_letter_and_the_task_goes_on(
+async def test_a_callback_that_keeps_failing_is_a_dead_letter_and_its_task_continues(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     house.record("record", failures=3)
@@ -226,7 +226,7 @@ async def test_a_callback_that_keeps_failing_is_a_dead_letter_and_the_task_goes_
         pytest.param(2, ["a:task-1#1", "a:task-1#1", "a:task-1#2"], id="its-own-retry"),
     ],
 )
-async def test_what_follows_a_failure_does_not_wait_for_the_poll(
+async def test_the_notification_after_a_failure_does_not_wait_for_the_poll(
     house: House, monkeypatch: pytest.MonkeyPatch, attempts: int, called: list[str]
 ) -> None:
     monkeypatch.setattr(leases, "_LEASE", 2 * PATIENT)
@@ -283,7 +283,7 @@ async def test_a_callback_that_succeeded_is_not_repeated_for_one_that_fails(hous
     ]
 
 
-async def test_who_slept_through_its_lease_calls_no_further_callback(house: House) -> None:
+async def test_a_worker_suspended_beyond_its_lease_calls_no_further_callback(house: House) -> None:
     other, slept = house.another_dispatcher(), list[datetime]()
 
     async def sleeping(_: Notification) -> None:
@@ -302,7 +302,7 @@ async def test_who_slept_through_its_lease_calls_no_further_callback(house: Hous
     assert await house.counts() == {"done": 1}
 
 
-async def test_who_slept_through_its_lease_does_not_go_on_by_another_claim_of_its_own(
+async def test_a_worker_suspended_beyond_its_lease_does_not_continue_by_its_own_new_claim(
     house: House,
 ) -> None:
     other = house.another_dispatcher()
@@ -328,7 +328,7 @@ async def test_who_slept_through_its_lease_does_not_go_on_by_another_claim_of_it
     assert await house.counts() == {"in_progress": 1}
 
 
-async def test_what_succeeded_is_remembered_across_a_restart(house: House) -> None:
+async def test_a_successful_call_is_remembered_across_a_restart(house: House) -> None:
     house.record("first")
     house.record("failing", failures=1)
     await house.store()
@@ -372,7 +372,7 @@ async def test_whatever_a_callback_raises_is_a_failure(
     assert await house.counts() == {"dead": 1}
 
 
-async def test_a_notification_that_cannot_be_read_does_not_stand_in_the_way(house: House) -> None:
+async def test_a_notification_that_cannot_be_read_does_not_delay_its_task(house: House) -> None:
     house.record("record")
     await house.store(1, body=b"of another code")
     await house.store(2)
@@ -395,7 +395,7 @@ def test_the_default_schedule_gives_up_after_ten_attempts_in_about_two_hours() -
 # --- leases -------------------------------------------------------------------------------------
 
 
-async def test_a_notification_under_a_lease_is_nobody_elses(house: House) -> None:
+async def test_a_notification_under_a_lease_is_claimed_by_no_other_worker(house: House) -> None:
     house.locks.hold("gone")
     await house.store()
     taken = await house.database.write(
@@ -421,7 +421,7 @@ async def test_a_lease_that_ended_gives_its_notification_back(house: House) -> N
     assert await house.counts() == {"done": 1}
 
 
-async def test_who_stood_still_in_a_claim_calls_nobody_and_leaves_it_to_its_lease(
+async def test_a_worker_suspended_in_a_claim_calls_nothing_back(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.record("record")
@@ -469,7 +469,7 @@ async def test_a_worker_that_lost_its_lease_settles_nothing(house: House) -> Non
     assert await house.counts() == {"in_progress": 1}
 
 
-async def test_a_clock_that_leaps_does_not_call_back_what_is_in_hand(house: House) -> None:
+async def test_a_clock_that_leaps_does_not_call_back_what_is_held(house: House) -> None:
     started, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(_: Notification) -> None:
@@ -507,20 +507,20 @@ async def test_a_dead_dispatchers_notifications_are_taken_over_at_once(house: Ho
     await house.database.write(
         house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
     )
-    await house.run_once()  # nobody holds the lock of `gone`
+    await house.run_once()  # no process holds the lock of `gone`
 
     assert house.called == ["record:task-1#1"]
 
 
 async def break_off(house: House) -> None:
-    """Claim as a process does that dies before it settles."""
+    """Claim, as a process does that dies before it settles."""
     claim = house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
     [claimed] = await house.database.write(claim)
     await house.database.write(house.inbox.take_over("gone"))
     assert claimed.attempts
 
 
-async def test_what_ends_its_process_as_often_as_is_allowed_is_a_dead_letter(
+async def test_a_notification_that_keeps_ending_its_process_is_a_dead_letter(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     house.record("deadly")
@@ -538,7 +538,7 @@ async def test_what_ends_its_process_as_often_as_is_allowed_is_a_dead_letter(
     assert "the process ended 3 times in the middle of: deadly, also" in caplog.text
 
 
-async def test_what_was_broken_off_once_is_called_again_at_once(house: House) -> None:
+async def test_a_notification_broken_off_once_is_called_again_at_once(house: House) -> None:
     house.record("record")
     await house.store()
     await break_off(house)
@@ -547,7 +547,7 @@ async def test_what_was_broken_off_once_is_called_again_at_once(house: House) ->
     assert house.called == ["record:task-1#1"]
 
 
-async def test_what_was_broken_off_more_often_is_put_off_and_that_is_no_attempt(
+async def test_a_notification_broken_off_more_often_is_put_off_without_an_attempt(
     house: House,
 ) -> None:
     house.record("record")
@@ -567,7 +567,9 @@ async def test_what_was_broken_off_more_often_is_put_off_and_that_is_no_attempt(
     assert await house.counts() == {"done": 1}
 
 
-async def test_what_was_put_off_and_broken_off_again_is_given_up_in_the_end(house: House) -> None:
+async def test_a_notification_put_off_and_broken_off_again_is_given_up_in_the_end(
+    house: House,
+) -> None:
     house.record("deadly")
     await house.store()
     for _ in range(2):
@@ -581,7 +583,7 @@ async def test_what_was_put_off_and_broken_off_again_is_given_up_in_the_end(hous
     assert await house.counts() == {"dead": 1}
 
 
-async def test_what_failed_as_often_and_was_never_broken_off_has_its_last_attempt(
+async def test_a_notification_that_failed_as_often_but_was_never_broken_off_has_its_last_attempt(
     house: House,
 ) -> None:
     house.record("record", failures=2)
@@ -620,7 +622,7 @@ async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("receiver.callbacks.dispatcher._LAST_WRITES", DEADLINE)
-    house = House(postgres_dsn)  # there transactions run beside one another
+    house = House(postgres_dsn)  # its transactions run concurrently
 
     def store_in_hand(ids: Sequence[str], /, *, wait: bool) -> Script[list[None]]:  # noqa: ARG001
         lease = house.dispatcher.lease((yield from house.database.now()), 0)
@@ -650,7 +652,7 @@ async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
     storing = house.database.write_together(store_in_hand, "delivery-1")
     await eventually(it_waits)
     retiring = asyncio.create_task(house.dispatcher.retire())
-    await asyncio.wait([retiring], timeout=0.2)  # as far as it comes without
+    await asyncio.wait([retiring], timeout=0.2)  # until it has to wait
     await transaction.rollback()
     await asyncio.gather(storing, retiring)
     counts = await house.counts()
@@ -661,15 +663,15 @@ async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["ends-well", "raises"])
-async def test_what_a_callback_had_is_written_down_also_by_whom_the_end_breaks_off(
+async def test_a_call_is_recorded_even_if_the_end_breaks_that_off(
     postgres_dsn: str, fails: bool
 ) -> None:
-    house = House(postgres_dsn)  # there a statement that is under way can be broken off
+    house = House(postgres_dsn)  # its statements can be cancelled while they run
 
     async def first(_: Notification) -> None:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().call_soon(task.cancel)  # right behind it
+        asyncio.get_running_loop().call_soon(task.cancel)  # right after this call
         if fails:
             raise RuntimeError
 
@@ -690,7 +692,7 @@ async def test_what_a_callback_had_is_written_down_also_by_whom_the_end_breaks_o
     assert house.called == []
 
 
-async def test_what_is_offered_to_claims_is_looked_for_though_one_looked_before_the_commit(
+async def test_an_offered_notification_is_claimed_though_a_claim_ran_before_the_commit(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (1, 2):
@@ -719,7 +721,7 @@ async def test_what_is_offered_to_claims_is_looked_for_though_one_looked_before_
     assert claims.is_set()
 
 
-async def test_what_is_handed_over_behind_the_end_keeps_no_slot(house: House) -> None:
+async def test_a_notification_stored_after_the_end_keeps_no_slot(house: House) -> None:
     await house.store()
     dispatcher = house.another_dispatcher(concurrency=1)
     taken: list[ClaimedNotification] = []
@@ -758,7 +760,7 @@ async def test_a_redriven_notification_is_called_back_where_it_failed(house: Hou
     ]
 
 
-async def test_what_was_called_while_the_database_went_away_is_not_called_again(
+async def test_a_call_made_while_the_database_went_away_is_not_repeated(
     house: House,
 ) -> None:
     away, calls = "ALTER TABLE pushkit_callbacks RENAME TO away", 0
@@ -785,7 +787,7 @@ async def test_what_was_called_while_the_database_went_away_is_not_called_again(
 
 
 @pytest.mark.parametrize("names", [("lose",), ("lose", "record")], ids=["one", "several"])
-async def test_however_long_the_database_is_away_nothing_is_called_again(
+async def test_no_call_is_repeated_however_long_the_database_is_away(
     house: House,
     names: Sequence[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -816,7 +818,7 @@ async def test_however_long_the_database_is_away_nothing_is_called_again(
     assert await house.counts() == {"done": 1}
 
 
-async def test_an_outage_longer_than_a_lease_is_not_taken_for_the_end_of_others(
+async def test_an_outage_longer_than_a_lease_is_not_taken_for_the_death_of_others(
     house: House,
 ) -> None:
     started, go_on = asyncio.Event(), asyncio.Event()
@@ -845,7 +847,7 @@ async def test_an_outage_longer_than_a_lease_is_not_taken_for_the_end_of_others(
     assert await house.counts() == {"done": 1}
 
 
-async def test_what_somebody_left_who_died_in_an_outage_is_taken_over_a_moment_later(
+async def test_the_notifications_of_a_worker_that_died_in_an_outage_are_taken_over_a_moment_later(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(of_dispatcher, "_SPARED_FOR", 0.0)
@@ -870,7 +872,7 @@ def execute(location: str, sql: str) -> None:
         connection.execute(sql)
 
 
-async def test_a_message_of_an_exception_is_kept_nowhere(house: House) -> None:
+async def test_the_message_of_an_exception_is_not_stored(house: House) -> None:
     house.record("bad", failures=1)
     await house.store()
     await house.run_once()
@@ -915,7 +917,9 @@ async def test_every_subscription_has_its_own_sequence(house: House) -> None:
     assert sorted(seen, key=str) == [("a", 0, False), ("a", 2, False), ("b", 0, False)]
 
 
-async def test_what_fails_before_its_callbacks_ends_as_a_dead_letter(house: House) -> None:
+async def test_a_notification_that_fails_before_its_callbacks_becomes_a_dead_letter(
+    house: House,
+) -> None:
     house.record("note")
     await house.store()
 
@@ -931,7 +935,7 @@ async def test_what_fails_before_its_callbacks_ends_as_a_dead_letter(house: Hous
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["under-way", "at-the-next-start"])
-async def test_what_was_accepted_does_not_wait_for_a_clock_that_was_set_back(
+async def test_a_new_notification_does_not_wait_for_a_clock_that_was_set_back(
     house: House, is_restarted: bool
 ) -> None:
     house.record("other")
@@ -947,7 +951,7 @@ async def test_what_was_accepted_does_not_wait_for_a_clock_that_was_set_back(
     assert house.called == ["other:task-1#1", "other:task-1#2"]
 
 
-async def test_a_retry_waits_for_its_time_also_where_the_clock_was_set_back(house: House) -> None:
+async def test_a_retry_waits_for_its_time_although_the_clock_was_set_back(house: House) -> None:
     house.record("other", failures=1)
     await house.store()
     await house.run_once()

@@ -20,7 +20,7 @@ def claimed(number: int, leased_at: float) -> Any:
 
 
 async def test_a_suspended_claim_does_not_release_the_claim_after_it() -> None:
-    database: Any = None  # is asked when a lease is to be renewed, which is later
+    database: Any = None  # is used to renew leases, which is later
     leases = Leases(database)
     asleep, anew = claimed(7, time.perf_counter() - 100), claimed(7, time.perf_counter())
     leases.hold(asleep)

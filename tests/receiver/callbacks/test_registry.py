@@ -124,7 +124,7 @@ def test_a_second_callback_of_the_same_name_is_an_error(
     ],
 )
 def test_a_function_that_takes_no_notification_is_refused(function: Any) -> None:
-    """Each call would fail, and the notification be a dead letter after hours."""
+    """Every call would fail, and after hours the notification would be a dead letter."""
     with pytest.raises(ConfigError, match="a function of one argument"):
         CallbackRegistry().add(function)
 
@@ -146,7 +146,7 @@ class Yielding:
     "function", [yielding, yielding_later, Yielding(), functools.partial(yielding)]
 )
 def test_a_generator_is_refused(function: Any) -> None:
-    """To call it runs nothing, and the notification would count as called back."""
+    """A call would run nothing, and the notification would count as called back."""
     with pytest.raises(ConfigError, match="found a generator"):
         CallbackRegistry().add(function)
 

@@ -1,4 +1,4 @@
-"""Callbacks that do not end: each is cut off or left alone in time, and the others go on."""
+"""Callbacks that do not end: each is cut off, or gives up its slot, and the others continue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOON = timedelta(milliseconds=50)
 
 @contextlib.asynccontextmanager
 async def running(dispatcher: Dispatcher) -> AsyncIterator[None]:
-    """Hand out what is due, for as long as a test looks on."""
+    """Call back what is due while the block runs."""
     task = asyncio.create_task(dispatcher.pump.run())
     try:
         yield
@@ -41,7 +41,7 @@ async def running(dispatcher: Dispatcher) -> AsyncIterator[None]:
 
 @pytest.fixture
 def release() -> Iterator[threading.Event]:
-    """What lets threads go on that hang; the end of the test does, too."""
+    """An event that ends the threads that hang; the end of the test sets it, too."""
     event = threading.Event()
     yield event
     event.set()
@@ -138,7 +138,7 @@ async def test_no_time_at_all_is_refused(house: House, make_world: WorldFactory)
 # --- plain functions ------------------------------------------------------------------------------
 
 
-async def test_a_plain_function_over_its_time_keeps_its_task_and_nothing_else(
+async def test_a_plain_function_that_times_out_delays_only_its_own_task(
     house: House, release: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     def slow(notification: Notification) -> None:
@@ -175,7 +175,7 @@ async def test_a_plain_function_over_its_time_keeps_its_task_and_nothing_else(
 
 
 @pytest.mark.slow
-async def test_so_many_threads_may_hang_and_then_the_receiver_is_not_ready(
+async def test_the_receiver_is_not_ready_once_too_many_threads_hang(
     make_world: WorldFactory, release: threading.Event
 ) -> None:
     world = make_world({"concurrency": 2, "callback_timeout": SOON})
@@ -193,7 +193,7 @@ async def test_so_many_threads_may_hang_and_then_the_receiver_is_not_ready(
     await until_ready(
         world, {"status": "not ready", "failed": ["callbacks"], "degraded": ["callbacks"]}
     )
-    assert len(called) == 4  # as many again as may run at once
+    assert len(called) == 4  # twice as many as there are slots
     assert world.receiver.degraded() == {"callbacks": "callbacks: 4 calls of hanging hang"}
 
     release.set()
@@ -212,7 +212,7 @@ async def until_ready(world: World, expected: dict[str, object]) -> None:
     await eventually(look)
 
 
-async def test_what_a_thread_is_still_inside_of_is_not_given_back_at_the_end(
+async def test_a_notification_whose_thread_still_runs_is_not_given_back_at_the_end(
     make_world: WorldFactory, release: threading.Event
 ) -> None:
     world = make_world({"drain": SOON})
@@ -245,7 +245,7 @@ async def test_what_a_thread_is_still_inside_of_is_not_given_back_at_the_end(
     ]
 
 
-async def test_what_a_thread_is_still_inside_of_is_not_given_back_at_the_next_end_either(
+async def test_a_notification_whose_thread_still_runs_is_not_given_back_at_the_next_end_either(
     make_world: WorldFactory, release: threading.Event
 ) -> None:
     world = make_world({"drain": SOON})
@@ -270,7 +270,7 @@ async def test_what_a_thread_is_still_inside_of_is_not_given_back_at_the_next_en
     assert (len(inside), found.status.value) == (1, "in_progress")
 
 
-async def test_what_a_thread_came_to_the_end_of_before_the_receiver_is_given_back(
+async def test_a_notification_whose_thread_ended_before_the_receiver_is_given_back(
     make_world: WorldFactory, release: threading.Event
 ) -> None:
     world = make_world({"drain": SOON})
@@ -305,7 +305,7 @@ async def test_what_a_thread_came_to_the_end_of_before_the_receiver_is_given_bac
     assert [each.status.value for each in found] == ["received", "received"]
 
 
-async def test_a_thread_that_goes_on_after_the_end_takes_its_lock_and_itself_along(
+async def test_a_thread_that_ends_after_the_receiver_releases_its_lock(
     make_world: WorldFactory, release: threading.Event, tmp_path: Path
 ) -> None:
     threads = set(threading.enumerate())
@@ -335,10 +335,10 @@ def locks(folder: Path) -> int:
     return len(list(folder.glob("*.lock")))
 
 
-async def test_whoever_waits_for_a_callback_at_the_end_takes_none_of_its_places_along(
+async def test_a_call_that_waits_for_a_slot_at_the_end_keeps_none(
     make_world: WorldFactory,
 ) -> None:
-    world = make_world({"concurrency": 2, "drain": timedelta(0)})  # of which each may have one
+    world = make_world({"concurrency": 2, "drain": timedelta(0)})  # one slot for each
     blocked = asyncio.Event()
     called: list[str | None] = []
 
@@ -386,7 +386,7 @@ async def test_a_coroutine_that_swallows_its_cancellation_does_not_keep_the_rece
     await world.receiver.open()
     [found] = await world.receiver.inbox.find(InboxFilter())
 
-    assert found.status.value == "in_progress"  # it comes back with its lease
+    assert found.status.value == "in_progress"  # until its lease ends
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ async def test_a_coroutine_that_caught_a_cancellation_of_its_own_has_ended(
     async def caught(_: Notification) -> None:
         task = asyncio.current_task()
         assert task is not None
-        task.cancel()  # as time-outs of libraries do that know no `uncancel()`
+        task.cancel()  # as time-outs of libraries without `uncancel()` do
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         if fails:
@@ -448,11 +448,11 @@ async def test_a_callback_that_always_hangs_leaves_slots_to_the_others(house: Ho
 
         await eventually(others_went_on)
 
-    # `other` had all but those that `hang` is inside of, also those that it never got.
+    # `other` had all but those that `hang` holds, including those that `hang` never got.
     assert len(inside) == 3
 
 
-async def test_tasks_that_ran_out_of_time_before_leave_slots_to_the_others(house: House) -> None:
+async def test_tasks_that_timed_out_before_leave_slots_to_the_others(house: House) -> None:
     inside: list[str] = []
     again = asyncio.Event()
 
@@ -481,7 +481,7 @@ async def test_tasks_that_ran_out_of_time_before_leave_slots_to_the_others(house
     assert len([task for task in inside if task.startswith("bad")]) == 2
 
 
-async def test_what_hangs_again_outside_of_its_slot_takes_none(
+async def test_a_call_that_hangs_again_without_a_slot_takes_none(
     house: House, release: threading.Event
 ) -> None:
     first = threading.Event()

@@ -1,4 +1,4 @@
-"""Waiting for a task as if its notifications were a local await."""
+"""Waiting for the notifications of a task."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 async def waiting(world: World, task_id: str = "task-1") -> asyncio.Task[Notification]:
-    """Start to wait, and return once the waiter has looked at the inbox in vain."""
+    """Start to wait, and return once the waiter has read the inbox and found nothing."""
     task = asyncio.create_task(world.receiver.wait(task_id, timeout=DEADLINE))
-    # There is one reader: a look that starts later ends later.
+    # There is one reader: a read that starts later ends later.
     with contextlib.suppress(TimeoutError):
         await world.receiver.wait(task_id, timeout=0.02)
     return task
 
 
-async def test_what_arrived_before_is_found(world: World) -> None:
+async def test_a_notification_that_arrived_before_the_wait_is_found(world: World) -> None:
     await world.receive(world.draft(state="completed"))
 
     found = await world.receiver.wait("task-1", timeout=DEADLINE)
@@ -35,7 +35,7 @@ async def test_what_arrived_before_is_found(world: World) -> None:
     assert found.state is TaskState.COMPLETED
 
 
-async def test_what_arrives_later_ends_the_wait(world: World) -> None:
+async def test_a_notification_that_arrives_later_ends_the_wait(world: World) -> None:
     task = await waiting(world)
     await world.receive(world.draft(1, state="working"))
     await world.receive(world.draft(2, state="completed"))
@@ -45,7 +45,7 @@ async def test_what_arrives_later_ends_the_wait(world: World) -> None:
     assert (found.seq, found.state) == (2, TaskState.COMPLETED)
 
 
-async def test_two_waiters_are_both_told(world: World) -> None:
+async def test_one_notification_ends_two_waits(world: World) -> None:
     tasks = [await waiting(world), await waiting(world)]
     await world.receive(world.draft(state="failed"))
 
@@ -64,9 +64,9 @@ async def test_another_task_does_not_end_the_wait(world: World) -> None:
     assert found.task_id == "task-2"
 
 
-async def test_who_waits_for_another_task_is_not_woken(traced: list[str], world: World) -> None:
+async def test_a_wait_for_another_task_is_not_woken(traced: list[str], world: World) -> None:
     idle = [await waiting(world, f"idle-{number}") for number in range(30)]
-    task = await waiting(world)  # one reader: the others have looked before it
+    task = await waiting(world)  # one reader: the others have read before it
     traced.clear()
     await world.receive(world.draft(1, state="working"))
     await world.receive(world.draft(2, state="completed"))
@@ -79,7 +79,7 @@ async def test_who_waits_for_another_task_is_not_woken(traced: list[str], world:
         each.cancel()
 
 
-async def test_all_who_wait_look_together_for_what_others_accept(
+async def test_all_waits_share_one_look_for_what_other_processes_accept(
     traced: list[str], make_world: WorldFactory
 ) -> None:
     world = make_world()
@@ -149,7 +149,7 @@ async def test_a_state_in_which_the_agent_stops_ends_the_wait(world: World, stat
         pytest.param(lambda found: found.seq == 2, id="predicate"),
     ],
 )
-async def test_a_wait_may_be_for_something_else(world: World, until: object) -> None:
+async def test_a_wait_may_be_for_any_condition(world: World, until: object) -> None:
     await world.receive(world.draft(1, kind="artifact"))
     await world.receive(world.draft(2, state="working"))
 
@@ -170,7 +170,7 @@ async def test_a_wait_is_for_the_task_of_one_sender(make_world: WorldFactory) ->
     assert await world.receiver.wait("task-1", sender="agent", timeout=DEADLINE)
 
 
-async def test_a_second_wait_is_for_what_came_after_the_first(world: World) -> None:
+async def test_a_second_wait_is_for_what_arrived_after_the_first(world: World) -> None:
     await world.receive(world.draft(1, state="input_required"))
     asked = await world.receiver.wait("task-1", timeout=DEADLINE)
     await world.receive(world.draft(2, state="completed"))
@@ -193,7 +193,7 @@ async def test_a_cancelled_wait_leaves_the_others(world: World) -> None:
 
 async def test_a_wait_that_is_cancelled_as_something_arrives_ends(world: World) -> None:
     task = await waiting(world)
-    await world.receive(world.draft(state="working"))  # wakes it, and is not what it waits for
+    await world.receive(world.draft(state="working"))  # wakes it, but is not wanted
     task.cancel()
 
     async with asyncio.timeout(DEADLINE):
@@ -202,7 +202,7 @@ async def test_a_wait_that_is_cancelled_as_something_arrives_ends(world: World) 
     assert task.cancelled()
 
 
-async def test_what_cannot_be_read_any_more_ends_no_wait(world: World) -> None:
+async def test_a_notification_that_cannot_be_read_ends_no_wait(world: World) -> None:
     await world.receive(world.draft(1, state="working"))
     world.execute("UPDATE pushkit_inbox SET body = X'7B7D'")
     await world.receive(world.draft(2, state="completed"))
@@ -246,11 +246,11 @@ async def test_more_updates_than_one_look_returns_are_all_yielded(world: World) 
     assert seen == list(range(1, 121))
 
 
-async def test_whoever_waits_hears_that_the_receiver_was_closed(world: World) -> None:
+async def test_closing_the_receiver_ends_every_wait(world: World) -> None:
     await world.start()
     task = await waiting(world)
     following = asyncio.ensure_future(anext(world.receiver.updates("task-2")))
-    await waiting(world, "task-3")  # one reader: the one before has looked, too
+    await waiting(world, "task-3")  # one reader: the previous wait has read, too
 
     await world.receiver.close()
 
@@ -260,7 +260,7 @@ async def test_whoever_waits_hears_that_the_receiver_was_closed(world: World) ->
 
 
 @pytest.mark.parametrize("until", ["complete", ["completed", "complete"], []])
-async def test_waiting_for_a_state_that_there_is_not_is_refused(world: World, until: Any) -> None:
+async def test_a_wait_for_an_unknown_state_is_refused(world: World, until: Any) -> None:
     await world.start()
     with pytest.raises(ConfigError, match=r"found 'complete', expected one of|found no state"):
         await world.receiver.wait("task-1", until=until, timeout=DEADLINE)

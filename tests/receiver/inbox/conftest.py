@@ -29,7 +29,7 @@ BODY = b'{"statusUpdate":{"taskId":"task-1","status":{"state":"TASK_STATE_WORKIN
 
 @dataclass
 class Shelf:
-    """The inbox's scripts, run."""
+    """The inbox, whose scripts it runs."""
 
     scripts: ScriptRunner
     now: datetime = START
@@ -73,7 +73,7 @@ class Shelf:
         )
 
     def stored(self, number: int = 1, task_id: str | None = "task-1", *, body: bytes = BODY) -> int:
-        """Store one that is new, and return its id."""
+        """Store a new notification, and return its id."""
         found = self.store(number, task_id, body=body)
         assert found is not None
         return found

@@ -1,4 +1,4 @@
-"""The mark of the oldest, where two transactions on PostgreSQL meet."""
+"""The mark of the head, under concurrent transactions on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_lease_that_ends_while_an_older_one_is_redriven_makes_no_second_
             while "ORDER BY CASE" not in statement.sql:
                 rows = await connection.fetch(statement.sql, *statement.parameters)
                 statement = redriving.send(rows)
-            # Now, before the head is chosen, another worker gives back what the lost one had.
+            # Before the head is chosen, another worker gives back what the dead one held.
             await database.write(claiming)
             await connection.fetch(statement.sql, *statement.parameters)
         [head] = await run_script(connection, heads())

@@ -1,4 +1,4 @@
-"""The inbox on both databases: what is handed out to whom, and what comes back."""
+"""The inbox on both databases: storing, claiming, settling and giving back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_delivery_is_known_by_its_body(shelf: Shelf) -> None:
     assert (known, other) == (True, False)
 
 
-def test_what_is_stored_comes_back_whole(shelf: Shelf) -> None:
+def test_a_stored_notification_is_read_back_whole(shelf: Shelf) -> None:
     shelf.store(3)
 
     [claimed] = shelf.claim()
@@ -55,7 +55,7 @@ def test_what_is_stored_comes_back_whole(shelf: Shelf) -> None:
     assert notification.update.task_id == "task-1"
 
 
-def test_gaps_and_late_ones_are_told(shelf: Shelf) -> None:
+def test_gaps_and_late_updates_are_reported(shelf: Shelf) -> None:
     for seq in (1, 2, 5, 4, 6):
         shelf.store(seq)
 
@@ -91,7 +91,7 @@ def test_the_next_one_is_claimed_once_the_one_before_is_settled(shelf: Shelf) ->
     assert shelf.claimed_ids("two") == ["task-1#2"]
 
 
-def test_a_dead_one_does_not_hold_up_its_task(shelf: Shelf) -> None:
+def test_a_dead_letter_does_not_delay_its_task(shelf: Shelf) -> None:
     shelf.store(1)
     shelf.store(2)
     [first] = shelf.claim()
@@ -100,7 +100,7 @@ def test_a_dead_one_does_not_hold_up_its_task(shelf: Shelf) -> None:
     assert shelf.claimed_ids() == ["task-1#2"]
 
 
-def test_one_that_is_retried_holds_up_its_task(shelf: Shelf) -> None:
+def test_a_retry_delays_its_task(shelf: Shelf) -> None:
     shelf.store(1)
     shelf.store(2)
     [first] = shelf.claim()
@@ -134,14 +134,14 @@ def test_tasks_of_two_senders_with_one_name_do_not_wait_for_each_other(shelf: Sh
     assert len(shelf.claim()) == 2
 
 
-def test_what_has_no_task_waits_for_nothing(shelf: Shelf) -> None:
+def test_a_notification_without_a_task_waits_for_nothing(shelf: Shelf) -> None:
     shelf.store(1, None)
     shelf.store(2, None)
 
     assert len(shelf.claim()) == 2
 
 
-def test_what_has_no_task_comes_again_until_it_is_done(shelf: Shelf) -> None:
+def test_a_notification_without_a_task_is_retried_until_it_is_done(shelf: Shelf) -> None:
     shelf.store(1, None)
     [first] = shelf.claim()
     shelf.settle(first, InboxStatus.RECEIVED, retry_in=0)
@@ -174,7 +174,7 @@ def test_a_lease_that_ended_counts_as_broken_off(shelf: Shelf) -> None:
     assert (second.attempts, second.broken_off) == (2, True)
 
 
-def test_a_lease_that_was_kept_is_nobody_elses(shelf: Shelf) -> None:
+def test_a_renewed_lease_is_claimed_by_no_other_worker(shelf: Shelf) -> None:
     notification_id = shelf.stored(1)
     shelf.claim()
     shelf.advance(LEASE.total_seconds() - 1)
@@ -186,7 +186,7 @@ def test_a_lease_that_was_kept_is_nobody_elses(shelf: Shelf) -> None:
     assert not shelf.run(shelf.inbox.keep_leases([notification_id], "two", shelf.now + LEASE))
 
 
-def test_what_a_worker_has_in_hand_it_does_not_take_again(shelf: Shelf) -> None:
+def test_a_worker_does_not_claim_what_it_holds(shelf: Shelf) -> None:
     ids = [shelf.stored(1, f"task-{number}") for number in range(150)]
     shelf.claim(limit=150)
     shelf.advance(3600)
@@ -194,7 +194,7 @@ def test_what_a_worker_has_in_hand_it_does_not_take_again(shelf: Shelf) -> None:
     assert shelf.claim(held=ids) == []
 
 
-def test_an_attempt_that_was_lost_goes_on_with_nothing_and_settles_nothing(shelf: Shelf) -> None:
+def test_an_attempt_that_lost_its_lease_neither_continues_nor_settles(shelf: Shelf) -> None:
     shelf.store(1)
     [lost] = shelf.claim()
     shelf.advance(LEASE.total_seconds())
@@ -206,7 +206,7 @@ def test_an_attempt_that_was_lost_goes_on_with_nothing_and_settles_nothing(shelf
     assert shelf.settle(taken)
 
 
-def test_a_dead_workers_are_taken_over_at_once(shelf: Shelf) -> None:
+def test_the_notifications_of_a_dead_worker_are_taken_over_at_once(shelf: Shelf) -> None:
     shelf.store(1, "task-1")
     shelf.store(1, "task-2")
     shelf.claim("gone", limit=1)
@@ -218,7 +218,7 @@ def test_a_dead_workers_are_taken_over_at_once(shelf: Shelf) -> None:
     assert [(each.attempts, each.broken_off) for each in claimed] == [(2, True), (1, False)]
 
 
-def test_what_is_given_back_was_no_attempt(shelf: Shelf) -> None:
+def test_giving_back_is_no_attempt(shelf: Shelf) -> None:
     notification_id = shelf.stored(1)
     shelf.claim()
     shelf.record(notification_id, "first")
@@ -229,7 +229,7 @@ def test_what_is_given_back_was_no_attempt(shelf: Shelf) -> None:
     assert claimed.had_by("first")
 
 
-def test_what_is_put_off_waits_uncounted_and_still_holds_up_its_task(shelf: Shelf) -> None:
+def test_putting_off_is_no_attempt_and_delays_the_task(shelf: Shelf) -> None:
     shelf.store(1)
     shelf.store(2)
     [claimed] = shelf.claim()
@@ -246,7 +246,7 @@ def test_what_is_put_off_waits_uncounted_and_still_holds_up_its_task(shelf: Shel
 # --- what is due ----------------------------------------------------------------------------------
 
 
-def test_nothing_unfinished_is_never_due(shelf: Shelf) -> None:
+def test_an_inbox_without_unfinished_notifications_is_never_due(shelf: Shelf) -> None:
     shelf.store(1)
     [claimed] = shelf.claim()
     shelf.settle(claimed)
@@ -254,7 +254,7 @@ def test_nothing_unfinished_is_never_due(shelf: Shelf) -> None:
     assert shelf.run(shelf.inbox.next_due()) is None
 
 
-def test_what_waits_behind_another_is_not_due_before_it(shelf: Shelf) -> None:
+def test_a_notification_behind_another_is_not_due_before_it(shelf: Shelf) -> None:
     shelf.store(1)
     shelf.store(2)
     [first] = shelf.claim()
@@ -302,7 +302,7 @@ def test_a_callback_that_is_done_stays_done(shelf: Shelf) -> None:
     assert [(each.done, each.attempts) for each in report.callbacks] == [(True, 1)]
 
 
-def test_callbacks_of_others_are_left_alone(shelf: Shelf) -> None:
+def test_calls_with_other_notifications_are_left_alone(shelf: Shelf) -> None:
     mine, other = shelf.stored(1, "task-1"), shelf.stored(1, "task-2")
     shelf.record(other, "good")
     [claimed, _] = shelf.claim()
@@ -314,7 +314,7 @@ def test_callbacks_of_others_are_left_alone(shelf: Shelf) -> None:
 # --- a task ---------------------------------------------------------------------------------------
 
 
-def test_a_task_is_read_in_order_from_a_place_on(shelf: Shelf) -> None:
+def test_a_task_is_read_in_order_after_an_id(shelf: Shelf) -> None:
     ids = [shelf.stored(number) for number in range(1, 6)]
     shelf.store(1, "task-2")
     shelf.store(9, sender="other")
@@ -328,7 +328,7 @@ def test_a_task_is_read_in_order_from_a_place_on(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_task_with_work_left_has_one_head_whatever_happens(shelf: Shelf, seed: int) -> None:
+def test_every_task_with_unfinished_notifications_has_one_head(shelf: Shelf, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311  # repeatable, not secret
     numbers = dict.fromkeys(("task-1", "task-2"), 0)
     in_hand: list[ClaimedNotification] = []
@@ -352,7 +352,7 @@ def test_every_task_with_work_left_has_one_head_whatever_happens(shelf: Shelf, s
 
 
 def assert_marks(shelf: Shelf) -> None:
-    """One head for each task with unfinished ones: what is in progress, or else the oldest."""
+    """Check that each queue has one head: the notification in progress, or else the oldest."""
     heads: dict[str, list[int]] = {}
     unfinished: dict[str, list[tuple[bool, int]]] = {}
     for row in shelf.query("SELECT id, task_id, status, head FROM pushkit_inbox ORDER BY id"):
@@ -383,7 +383,7 @@ def test_a_claim_is_shared_among_senders_however_much_one_has(shelf: Shelf) -> N
     assert sorted(second) == ["flood", "flood", "flood", "flood", "one", "two"]
 
 
-def test_the_next_moment_is_the_earliest_of_any_sender(shelf: Shelf) -> None:
+def test_the_next_due_moment_is_the_earliest_of_any_sender(shelf: Shelf) -> None:
     for sender, seconds in (("one", 30), ("two", 10), ("three", 20)):
         shelf.store(1, sender, sender=sender)
         [claimed] = shelf.claim()
@@ -399,7 +399,7 @@ def test_the_next_moment_is_the_earliest_of_any_sender(shelf: Shelf) -> None:
 # --- news -----------------------------------------------------------------------------------------
 
 
-def test_tasks_with_something_after_what_was_seen_are_found_among_many(shelf: Shelf) -> None:
+def test_tasks_with_news_are_found_among_many(shelf: Shelf) -> None:
     old = shelf.stored(1, "old")
     new = shelf.stored(1, "new")
     shelf.store(1, "new", sender="other")

@@ -1,4 +1,4 @@
-"""Looking at the inbox, redriving and purging, as scripts on both databases."""
+"""Reading, redriving and purging the inbox, on both databases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MEGABYTE = b"x" * 1024 * 1024
         ),
     ],
 )
-def test_a_list_is_of_what_was_asked_for(
+def test_a_list_has_what_its_filter_wants(
     shelf: Shelf, wanted: InboxFilter, found: list[str]
 ) -> None:
     shelf.store(1, "task-1")
@@ -59,7 +59,7 @@ def test_a_list_comes_in_pages(shelf: Shelf) -> None:
     assert [summary.id for summary in page] == ids[1:2]
 
 
-def test_a_summary_says_how_it_stands(shelf: Shelf) -> None:
+def test_a_summary_has_the_state(shelf: Shelf) -> None:
     shelf.store(3)
     [claimed] = shelf.claim()
     shelf.advance(1)
@@ -74,11 +74,11 @@ def test_a_summary_says_how_it_stands(shelf: Shelf) -> None:
     assert summary.last_error == "callback: ValueError"
 
 
-def test_what_is_not_there_is_not_shown(shelf: Shelf) -> None:
+def test_a_missing_notification_is_not_shown(shelf: Shelf) -> None:
     assert shelf.run(shelf.inspection.show(1)) is None
 
 
-def test_the_numbers_count_every_status_and_what_never_came(shelf: Shelf) -> None:
+def test_the_stats_count_every_status_and_missing_updates(shelf: Shelf) -> None:
     shelf.finish(1)
     shelf.finish(2, InboxStatus.DEAD)
     shelf.advance(5)
@@ -102,7 +102,7 @@ def test_the_numbers_count_every_status_and_what_never_came(shelf: Shelf) -> Non
     assert (other.sender, other.unfinished, other.missing, other.late) == ("other", 3, 2, 1)
 
 
-def test_a_sender_that_jumps_about_in_its_numbers_leaves_the_others_theirs(shelf: Shelf) -> None:
+def test_a_sender_that_skips_numbers_does_not_affect_the_counts_of_others(shelf: Shelf) -> None:
     for number in range(2):
         shelf.store(2**63 - 1, f"task-{number}", sender="leaper")
     shelf.store(3, "task-9", sender="other")
@@ -113,7 +113,7 @@ def test_a_sender_that_jumps_about_in_its_numbers_leaves_the_others_theirs(shelf
     assert other.missing == 2
 
 
-def test_an_empty_inbox_has_numbers_too(shelf: Shelf) -> None:
+def test_an_empty_inbox_has_stats(shelf: Shelf) -> None:
     stats = shelf.run(shelf.inspection.stats())
 
     assert set(stats.statuses.values()) == {0}
@@ -123,7 +123,7 @@ def test_an_empty_inbox_has_numbers_too(shelf: Shelf) -> None:
 # --- redriving ------------------------------------------------------------------------------------
 
 
-def test_a_redriven_one_begins_anew_and_remembers_who_had_it(shelf: Shelf) -> None:
+def test_a_redriven_notification_begins_anew_and_keeps_its_successful_calls(shelf: Shelf) -> None:
     notification_id = shelf.stored(1)
     [claimed] = shelf.claim()
     shelf.record(notification_id, "good")
@@ -144,7 +144,7 @@ def test_only_dead_letters_are_redriven(shelf: Shelf) -> None:
     assert shelf.redrive(done, received, 999) == []
 
 
-def test_other_tasks_are_handed_out_while_one_is_redriven(shelf: Shelf) -> None:
+def test_other_tasks_are_claimed_while_one_is_redriven(shelf: Shelf) -> None:
     dead = shelf.finish(1, InboxStatus.DEAD)
     shelf.store(1, "other")
     shelf.store(1, "t-1", sender="other")
@@ -156,7 +156,7 @@ def test_other_tasks_are_handed_out_while_one_is_redriven(shelf: Shelf) -> None:
 # --- purging --------------------------------------------------------------------------------------
 
 
-def test_what_was_finished_before_is_found_oldest_first(shelf: Shelf) -> None:
+def test_finished_notifications_are_found_oldest_first(shelf: Shelf) -> None:
     ids = []
     for number in range(3):
         ids.append(shelf.finish(number))
@@ -177,7 +177,7 @@ def test_what_was_finished_before_is_found_oldest_first(shelf: Shelf) -> None:
     assert shelf.run(before) == ids[:1]
 
 
-def test_what_is_crowded_out_is_the_oldest_of_the_done(shelf: Shelf) -> None:
+def test_the_excess_is_the_oldest_of_the_done(shelf: Shelf) -> None:
     ids = [shelf.finish(number) for number in range(4)]  # all at one moment
     shelf.finish(9, InboxStatus.DEAD)
 
@@ -186,7 +186,7 @@ def test_what_is_crowded_out_is_the_oldest_of_the_done(shelf: Shelf) -> None:
     assert shelf.run(shelf.purge.excess(4, limit=10)) == []
 
 
-def test_a_lot_is_bounded_in_bytes_and_never_empty(
+def test_a_batch_is_bounded_in_bytes_and_never_empty(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "_BYTES_AT_ONCE", 2 * len(MEGABYTE))
@@ -202,7 +202,7 @@ def test_a_lot_is_bounded_in_bytes_and_never_empty(
     assert (two, one) == (ids[:2], ids[:1])
 
 
-def test_what_callbacks_did_goes_with_the_notification(shelf: Shelf) -> None:
+def test_calls_are_deleted_with_their_notification(shelf: Shelf) -> None:
     gone, kept = shelf.finish(1), shelf.finish(2)
     for notification_id in (gone, kept):
         shelf.record(notification_id, "good")
@@ -215,7 +215,7 @@ def test_what_callbacks_did_goes_with_the_notification(shelf: Shelf) -> None:
     assert [row["notification_id"] for row in rows] == [kept]
 
 
-def test_what_was_redriven_in_the_meantime_stays(shelf: Shelf) -> None:
+def test_a_notification_redriven_meanwhile_is_not_deleted(shelf: Shelf) -> None:
     dead = shelf.finish(1, InboxStatus.DEAD)
     shelf.redrive(dead)
 
@@ -223,7 +223,7 @@ def test_what_was_redriven_in_the_meantime_stays(shelf: Shelf) -> None:
     assert shelf.ids() == [dead]
 
 
-def test_sequences_without_news_are_forgotten(shelf: Shelf) -> None:
+def test_sequences_that_no_longer_grow_are_deleted(shelf: Shelf) -> None:
     shelf.store(1, "old")
     shelf.advance(10)
     shelf.store(1, "young")
@@ -255,7 +255,7 @@ def test_a_retention_that_makes_no_sense_is_refused(wrong: dict[str, timedelta])
         pytest.param(InboxFilter(unmatched=True), "unmatched = 1", id="unmatched"),
     ],
 )
-def test_a_page_of_what_is_rare_is_full_however_much_else_came_since(
+def test_a_page_of_rare_notifications_is_full_in_a_large_inbox(
     shelf: Shelf, wanted: InboxFilter, rare: str
 ) -> None:
     shelf.finish(1)

@@ -1,4 +1,4 @@
-"""A file that the code before this schema wrote goes on as it was."""
+"""A file of an older schema is migrated, and works as before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from receiver.replay.memory import Replay, Seen
 from tests.receiver.storing import remember
 
 DUMP = Path(__file__).resolve().parents[2] / "vectors" / "inbox_schema_3.sql"
-# When it was written: one done, one dead, one that failed once and the next of its task behind it.
+# The file has one done, one dead, one that failed once, and the next of its task.
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = THEN + timedelta(minutes=1)
 BODY_SHA256 = "7726fc35cb5e2008ed1d2d8d999140b0676124be4b8d4b49b92a6b1703c9fc85"
@@ -30,7 +30,7 @@ def old_file(folder: Path) -> Path:
     return path
 
 
-async def test_callbacks_of_an_old_file_are_called_where_they_are_still_missing(
+async def test_callbacks_of_an_old_file_are_called_if_they_are_still_missing(
     tmp_path: Path,
 ) -> None:
     database = open_inbox(old_file(tmp_path), clock=lambda: LATER)
@@ -87,14 +87,14 @@ async def test_ids_and_sequences_of_an_old_file_are_remembered(tmp_path: Path) -
     }
 
 
-async def test_what_a_process_of_the_version_before_still_accepts_is_called_back(
+async def test_notifications_that_the_previous_version_still_accepts_are_called_back(
     tmp_path: Path,
 ) -> None:
     path = old_file(tmp_path)
     database = open_inbox(path, clock=lambda: LATER)
     await database.open()
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        # Its very statement: in a rolling upgrade it runs beside the new schema.
+        # The statement of the previous version, which runs on the new schema in a rolling upgrade.
         connection.execute(
             "INSERT INTO pushkit_inbox (sender, delivery_id, task_id, config_id, seq, missing,"
             " late, kid, issued_at, received_at, not_before, body)"

@@ -1,4 +1,4 @@
-"""What is accepted and what is settled share a transaction."""
+"""Notifications are accepted and settled in one transaction."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ ISSUER = "https://agent.example.com"
 
 
 class AskingAgent(AgentExecutor):
-    """Asks back once, then is done; to `hello` it just says something."""
+    """Asks a question, then completes; answers `hello` with a message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.message is not None
@@ -180,7 +180,7 @@ async def test_a_message_that_could_not_be_sent_leaves_no_token_behind(
     assert not list(live_tokens(tmp_path / "inbox.db"))
 
 
-async def test_a_task_that_is_forgotten_is_accepted_no_more(ends: Ends, tmp_path: Path) -> None:
+async def test_a_forgotten_task_is_no_longer_accepted(ends: Ends, tmp_path: Path) -> None:
     async with client_of(ends, streaming=False) as client:
         task = await PushClient(client, ends.receiver).send("Please.")
         await task.wait(timeout=DEADLINE)

@@ -47,7 +47,7 @@ TABLES = """
 
 @dataclass(frozen=True)
 class Stored:
-    """What is to be stored of a request."""
+    """The parts of a request that are stored."""
 
     id: str
     body: bytes
@@ -79,7 +79,7 @@ class Miniature(ReceiverUnderTest):
             connection.executescript(TABLES)
         app = web.Application()
         app.add_routes([web.post("/push", self._handle)])
-        # What is cancelled is over: nothing to wait for.
+        # A cancelled task has ended: there is nothing to wait for.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.001)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
@@ -87,7 +87,7 @@ class Miniature(ReceiverUnderTest):
         self._spawn(self._call_back())
 
     async def stop(self) -> None:
-        """End all that is in work, wherever it is: the nearest to a kill that a task comes."""
+        """Cancel all tasks at whatever point they are: the closest that a task comes to a kill."""
         assert self._runner is not None
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
@@ -203,5 +203,5 @@ class Miniature(ReceiverUnderTest):
 
 
 def compact_json(body: bytes) -> bytes:
-    """Write JSON again, as short as it goes."""
+    """Write JSON again, in its shortest form."""
     return json.dumps(json.loads(body), ensure_ascii=False, separators=(",", ":")).encode()

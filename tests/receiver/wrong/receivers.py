@@ -1,4 +1,4 @@
-"""Ten receivers, each wrong in one thing, and the checks that have to catch it."""
+"""Ten receivers with one fault each, and the checks that have to catch it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["CAUGHT_BY", "TOUCHED_TOO"]
 
 
 class NoReplayCheck(Miniature):
-    """Calls back whatever verifies, as often as it comes."""
+    """Calls back every copy that verifies."""
 
     async def take(self, stored: Stored) -> int:
         return await self.write(self.store, stored)
 
 
 class CheckThenInsert(Miniature):
-    """Looks for the id, and marks it later: in between come others."""
+    """Looks for the id, and marks it later: copies may arrive in between."""
 
     async def take(self, stored: Stored) -> int:
         known = await self.write(self.look, stored)
@@ -64,28 +64,28 @@ class AnswersBeforeStoring(Miniature):
 
 
 class VerifiesReserialisedJson(Miniature):
-    """Hashes what it parsed."""
+    """Hashes the parsed body."""
 
     def covered(self, body: bytes) -> bytes:
         return compact_json(body)
 
 
 class IgnoresTheTimestamp(Miniature):
-    """A signature is good for ever."""
+    """Accepts signatures of any age."""
 
     def check_time(self, claims: VerifiedJwt) -> None:
         del claims
 
 
 class IgnoresTheAudience(Miniature):
-    """What the agent signed for somebody else is good here."""
+    """Accepts what the agent signed for another webhook."""
 
     def check_audience(self, claims: VerifiedJwt) -> None:
         del claims
 
 
 class ComparesAPrefixOfTheToken(Miniature):
-    """As far as the token goes, it is right."""
+    """Accepts a prefix of the token."""
 
     def check_token(self, token: str) -> None:
         if not token or not self.agent.token.startswith(token):
@@ -93,7 +93,7 @@ class ComparesAPrefixOfTheToken(Miniature):
 
 
 class TrustsJku(Miniature):
-    """Fetches the key from where the message says."""
+    """Fetches the key from the URL in the message."""
 
     async def key_of(self, unverified: UnverifiedJwt) -> VerificationKey:
         jku = protected_header(unverified.token.partition(".")[0]).get("jku")
@@ -105,15 +105,15 @@ class TrustsJku(Miniature):
 
 
 class LeaksTheReason(Miniature):
-    """Tells whoever asks what was wrong."""
+    """Says in its answer what was wrong."""
 
     def refuse(self, refusal: InboundError) -> web.Response:
         return web.json_response({"detail": str(refusal)}, status=refusal.status)
 
 
-# What a fault touches as well, depending on the moment.
+# Checks that a fault may also break, depending on timing.
 TOUCHED_TOO: Mapping[type[Miniature], set[str]] = {
-    # It does not know yet what it has answered, and a crash later loses retries, too.
+    # It has not stored what it answered: a later crash loses retries, too.
     AnswersBeforeStoring: {"conflict", "crash_before_answer"},
 }
 

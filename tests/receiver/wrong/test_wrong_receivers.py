@@ -1,4 +1,4 @@
-"""Proof that the kit can fail: it catches each receiver that is wrong, for what it does wrong."""
+"""Proof that the kit can fail: it catches each wrong receiver by the checks of its fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.receiver.wrong.receivers import CAUGHT_BY, TOUCHED_TOO
 
 pytestmark = pytest.mark.slow
 
-# Of a callback that never comes, all in this process, in seconds that it does not stand still.
+# How long to wait for a callback that never comes, not counting suspensions of this process.
 DEADLINE = timedelta(seconds=2)
 
 Make = Callable[[type[Miniature]], Miniature]
@@ -24,7 +24,7 @@ Make = Callable[[type[Miniature]], Miniature]
 
 @pytest.fixture
 def miniature(tmp_path: Path, unused_tcp_port: int) -> Make:
-    """Make a receiver that listens on a port of its own."""
+    """Make a receiver that listens on its own port."""
     return lambda kind: kind(tmp_path, unused_tcp_port)
 
 
@@ -40,7 +40,7 @@ async def findings_of(subject: Miniature) -> dict[str, list[str]]:
 
 
 @pytest.mark.usefixtures("no_stalls")
-async def test_the_receiver_that_the_wrong_ones_are_made_of_keeps_every_promise(
+async def test_the_receiver_that_the_wrong_ones_extend_keeps_every_promise(
     miniature: Make,
 ) -> None:
     assert await findings_of(miniature(Miniature)) == {}
@@ -57,7 +57,7 @@ async def test_a_wrong_receiver_is_caught_for_what_it_does_wrong_and_for_nothing
 
 
 class AcceptsNothing(Miniature):
-    """Refuses whatever comes."""
+    """Refuses every request."""
 
     async def post(self, request: WebhookRequest) -> Answer | None:
         del request
@@ -73,7 +73,7 @@ class IsNotThere(Miniature):
 
 
 @pytest.mark.parametrize("kind", [AcceptsNothing, IsNotThere])
-async def test_a_receiver_that_accepts_nothing_does_not_pass_for_one_that_refuses_well(
+async def test_a_receiver_that_accepts_nothing_passes_no_other_check(
     miniature: Make, kind: type[Miniature]
 ) -> None:
     subject = miniature(kind)
@@ -84,7 +84,7 @@ async def test_a_receiver_that_accepts_nothing_does_not_pass_for_one_that_refuse
     assert findings[0].promise == "A genuine notification is accepted, and called back once."
 
 
-async def test_a_check_that_there_is_none_of_is_a_mistake(miniature: Make) -> None:
+async def test_an_unknown_check_is_refused(miniature: Make) -> None:
     subject = miniature(Miniature)
 
     with pytest.raises(ConfigError, match="'replays'"):
@@ -92,7 +92,7 @@ async def test_a_check_that_there_is_none_of_is_a_mistake(miniature: Make) -> No
 
 
 def test_every_check_but_the_first_two_has_a_receiver_that_it_catches() -> None:
-    # `genuine` and `signature` are broken by whoever accepts nothing, and by whoever accepts all.
+    # A receiver that accepts nothing breaks `genuine`, and one that accepts all `signature`.
     caught = set().union(*CAUGHT_BY.values())
 
     assert set(CHECKS) - caught == {"genuine", "signature"}
