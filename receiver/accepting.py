@@ -349,14 +349,14 @@ class Acceptance:
                 heads.append(each)
             if each.task is not None:
                 behind.add(each.task)
-        in_hand = dict(
+        reserved = dict(
             zip(heads, self._slots.reserve([each.sender for each in heads]), strict=True)
         )
         for each in candidates:
             said, missing, late = each.verified.notification, 0, False
             if each.sequence is not None and said.seq is not None:
                 missing, late = queues.compare(each.sequence, said.seq)
-            each.lease = lease if in_hand.get(each) else None
+            each.lease = lease if reserved.get(each) else None
             each.stored = NewNotification(
                 sender=each.sender,
                 delivery_id=each.seen.delivery_id,
@@ -369,7 +369,7 @@ class Acceptance:
                 late=late,
                 body=each.verified.body,
                 received_at=now,
-                head=each in in_hand,
+                head=each in reserved,
                 lease=each.lease,
                 traceparent=each.traceparent,
             )

@@ -26,7 +26,7 @@ from receiver.answers import PROBES, Answer, Health, Probes, echo, problem
 from receiver.limits import Limits
 from receiver.peers import Peers, shown
 from receiver.refusals import Refusals, Verdict
-from receiver.selection import KeysOf, Place
+from receiver.selection import Endpoint, KeysOf
 from receiver.service_state import (
     BodyTimeoutError,
     IncompleteBodyError,
@@ -110,7 +110,7 @@ class Edge:
 
     def knows(self, path: str) -> bool:
         """Return whether a sender posts to this path."""
-        return path in self.trust.places
+        return path in self.trust.endpoints
 
     async def answer(self, head: Head, read: ReadBody) -> Answer:
         """Answer one request.
@@ -132,12 +132,12 @@ class Edge:
                 peer = shown(head.socket_peer)
             else:
                 peer = self.peers.of(head.socket_peer, head.headers)
-            place = self.trust.places.get(head.path)
+            endpoint = self.trust.endpoints.get(head.path)
             # Probes are never rate-limited: a flood must not make an orchestrator restart us.
             if head.method in _READS and head.path in PROBES:
                 rest = self._probe(head.path, reply)
-            elif place is None or head.method != "POST":
-                reply(self._neither(head, place, peer))
+            elif endpoint is None or head.method != "POST":
+                reply(self._neither(head, endpoint, peer))
                 return None
             elif not self._health.is_open:
                 reply(problem(self.refusals.fault("not_started", _HOW_TO_START, peer=peer)))
@@ -145,12 +145,12 @@ class Edge:
             else:
                 rest = self._begin(
                     head,
-                    place,
+                    endpoint,
                     read,
                     lambda verdict: reply(_THANKS.get(verdict.status) or problem(verdict)),
                     peer=peer,
                 )
-        except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
+        except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
             reply(self._fault(head, exc))
             return None
         return None if rest is None else self._guarded(rest, head, reply)
@@ -167,39 +167,41 @@ class Edge:
     async def _probe(self, path: str, reply: Reply) -> None:
         reply(await self._probes.answer(path))
 
-    def _neither(self, head: Head, place: Place | None, peer: str) -> Answer:
+    def _neither(self, head: Head, endpoint: Endpoint | None, peer: str) -> Answer:
         """Answer a request that is neither a notification nor a probe."""
         try:
             self._service.count_peer(peer, self._clock())
         except InboundError as exc:
             return problem(self.refusals.verdict(exc, peer=peer))
-        if head.method in _READS and place is not None and self._validation_echo:
+        if head.method in _READS and endpoint is not None and self._validation_echo:
             return echo(head.target)
-        verdict = Verdict.of("not_found" if place is None else "method_not_allowed")
+        verdict = Verdict.of("not_found" if endpoint is None else "method_not_allowed")
         reason = "expected POST"
-        if place is None:
-            paths = [each.path for each in self.trust.places.values()]
+        if endpoint is None:
+            paths = [each.path for each in self.trust.endpoints.values()]
             expected = " or ".join(paths[:_SHOWN_PATHS]) + (" …" if paths[_SHOWN_PATHS:] else "")
             reason = f"no sender posts to {head.path[:200]!a}, expected {expected}"
         self.refusals.note(verdict, peer=peer, reason=reason)
-        return problem(verdict, allow=None if place is None else "POST")
+        return problem(verdict, allow=None if endpoint is None else "POST")
 
     # --- notifications -------------------------------------------------------------------------
 
-    async def receive(self, head: Head, place: Place, read: ReadBody, *, peer: str) -> Verdict:
+    async def receive(
+        self, head: Head, endpoint: Endpoint, read: ReadBody, *, peer: str
+    ) -> Verdict:
         """Verify and store one notification.
 
         Args:
-            place: Its path, as the trust in force when it arrived has it.
+            endpoint: That of its path, in the trust that was in force when it arrived.
             read: Reads its body; called only once the head is proven.
             peer: The address that it came from.
         """
-        return await replied(functools.partial(self._begin, head, place, read, peer=peer))
+        return await replied(functools.partial(self._begin, head, endpoint, read, peer=peer))
 
     def _begin(
         self,
         head: Head,
-        place: Place,
+        endpoint: Endpoint,
         read: ReadBody,
         reply: Callable[[Verdict], None],
         *,
@@ -216,7 +218,7 @@ class Edge:
         asked = _Asked(head, peer, reply, now, facts)
         try:
             service.count_peer(peer, now)  # 1
-            steps = verify(head, place, now=now, service=service, facts=facts)
+            steps = verify(head, endpoint, now=now, service=service, facts=facts)
             question = next(steps)
         except StopIteration as done:
             found: Verified | Repetition = done.value
@@ -324,7 +326,7 @@ class Edge:
                 self._service.remember_accepted(verified, asked.now)
                 verdict = Verdict(status=202, code="accepted", notification_id=result)
                 self._end(asked, verdict, verified)
-        except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
+        except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
             self._fail(asked, exc)
 
     # --- replies -------------------------------------------------------------------------------

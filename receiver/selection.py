@@ -50,7 +50,7 @@ class Entry(NamedTuple):
     held: HeldKeys | None  # its keys, if they never change
 
 
-class Place(NamedTuple):
+class Endpoint(NamedTuple):
     """One path with the senders that post to it, indexed for step 2."""
 
     path: str  # as it is configured
@@ -106,8 +106,8 @@ def base_url(url: str) -> str:
     return normalised.rstrip("/")
 
 
-def places_of(url: str, entries: Sequence[Entry]) -> Mapping[str, Place]:
-    """Return the places, by path.
+def endpoints_of(url: str, entries: Sequence[Entry]) -> Mapping[str, Endpoint]:
+    """Return the endpoint of each path.
 
     Args:
         url: The base URL, in one spelling.
@@ -120,15 +120,15 @@ def places_of(url: str, entries: Sequence[Entry]) -> Mapping[str, Place]:
     at: dict[str, list[Entry]] = {}
     for entry in entries:
         at.setdefault(entry.sender.path, []).append(entry)
-    return {path: _place(url, path, found) for path, found in sorted(at.items())}
+    return {path: _endpoint(url, path, found) for path, found in sorted(at.items())}
 
 
-def _place(url: str, path: str, entries: Sequence[Entry]) -> Place:
+def _endpoint(url: str, path: str, entries: Sequence[Entry]) -> Endpoint:
     by_issuer: dict[str | None, list[Entry]] = {}
     for entry in entries:
         if entry.sender.issuer is not None:
             by_issuer.setdefault(entry.sender.issuer, []).append(entry)
-    return Place(
+    return Endpoint(
         path,
         audience_of(f"{url}{path}"),
         tuple(entries),
@@ -138,7 +138,7 @@ def _place(url: str, path: str, entries: Sequence[Entry]) -> Place:
     )
 
 
-def keys_to_ask_for(place: Place, headers: Headers) -> KeysOf:
+def keys_to_ask_for(endpoint: Endpoint, headers: Headers) -> KeysOf:
     """Begin step 2: find by path and `iss` which senders' keys are needed.
 
     Where senders with different schemes share a path, a signature that cannot be read is ignored if
@@ -151,21 +151,21 @@ def keys_to_ask_for(place: Place, headers: Headers) -> KeysOf:
     jwt: UnverifiedJwt | None = None
     signatures: Sequence[UnverifiedHttpSignature] = ()
     unread: InboundError | None = None
-    if Scheme.JWT in place.schemes:
+    if Scheme.JWT in endpoint.schemes:
         try:
             # None for a Bearer value that is no JWT: that is the client's own secret.
             compact = find_jwt(headers)
             jwt = None if compact is None else read_unverified(compact)
         except InboundError as exc:
             unread = exc
-    if Scheme.HTTP_MESSAGE_SIGNATURES in place.schemes:
+    if Scheme.HTTP_MESSAGE_SIGNATURES in endpoint.schemes:
         try:
             signatures = read_unverified_signatures(headers)
         except InboundError as exc:
             unread = exc
-    if unread is not None and (len(place.entries) == 1 or not (jwt or signatures)):
+    if unread is not None and (len(endpoint.entries) == 1 or not (jwt or signatures)):
         raise unread
-    return KeysOf(_possible(place, jwt), jwt, signatures)
+    return KeysOf(_possible(endpoint, jwt), jwt, signatures)
 
 
 def at_hand(asked: KeysOf) -> list[HeldKeys] | None:
@@ -182,11 +182,11 @@ def at_hand(asked: KeysOf) -> list[HeldKeys] | None:
     return found
 
 
-def select(place: Place, asked: KeysOf, held: Sequence[HeldKeys]) -> Selected:
+def select(endpoint: Endpoint, asked: KeysOf, held: Sequence[HeldKeys]) -> Selected:
     """Do the rest of step 2, and find the key for step 3 by `kid`.
 
     Args:
-        place: The path that the request arrived at.
+        endpoint: The endpoint that the request arrived at.
         asked: The signatures that the request states.
         held: The possible senders with their keys.
 
@@ -199,7 +199,9 @@ def select(place: Place, asked: KeysOf, held: Sequence[HeldKeys]) -> Selected:
         held = _with_key(held, asked)
     if len(held) != 1:
         found = [entry.sender for entry in held]
-        raise UnknownSenderError(_unknown(asked, found, [entry.sender for entry in place.entries]))
+        raise UnknownSenderError(
+            _unknown(asked, found, [entry.sender for entry in endpoint.entries])
+        )
     sender = held[0].sender
     by_jwt = Scheme.JWT in sender.signing
     by_http = Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing
@@ -211,13 +213,13 @@ def select(place: Place, asked: KeysOf, held: Sequence[HeldKeys]) -> Selected:
     )
 
 
-def _possible(place: Place, jwt: UnverifiedJwt | None) -> Sequence[Entry]:
+def _possible(endpoint: Endpoint, jwt: UnverifiedJwt | None) -> Sequence[Entry]:
     """Return the senders at a path that a request may be from, by its issuer."""
     if jwt is None:
-        return place.entries
+        return endpoint.entries
     # A stated `iss` selects that sender alone: one without an issuer must not be able to make the
     # choice ambiguous by publishing a key with the same `kid`.
-    return place.by_issuer.get(jwt.issuer) or place.unnamed
+    return endpoint.by_issuer.get(jwt.issuer) or endpoint.unnamed
 
 
 def _unknown(asked: KeysOf, found: Sequence[TrustedSender], among: Sequence[TrustedSender]) -> str:

@@ -19,12 +19,12 @@ from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fe
 from pushkit.net.transport import Transport, closing
 from pushkit.signing.scheme import Scheme
 from receiver.selection import (
+    Endpoint,
     Entry,
     HeldKeys,
     KeysOf,
-    Place,
     base_url,
-    places_of,
+    endpoints_of,
 )
 from receiver.senders import TrustedSender, check_senders
 
@@ -45,11 +45,11 @@ class TrustSnapshot:
     def __init__(self, url: str, held: Iterable[HeldKeys]) -> None:
         self.held: tuple[HeldKeys, ...] = tuple(held)
         entries = [Entry(each.sender, StaticKeys(each.keys.values()), each) for each in self.held]
-        self._places = places_of(base_url(url), entries)
+        self._endpoints = endpoints_of(base_url(url), entries)
 
-    def at(self, path: str) -> Place:
-        """Return the place of a configured path; one without senders if there is none."""
-        return self._places.get(path) or Place(path, "")
+    def at(self, path: str) -> Endpoint:
+        """Return the endpoint of a path, as configured; one without senders if there is none."""
+        return self._endpoints.get(path) or Endpoint(path, "")
 
 
 class Trust:
@@ -57,15 +57,15 @@ class Trust:
 
     Attributes:
         url: The base URL, normalised.
-        places: The senders of each path; paths are decoded, as those of requests are.
+        endpoints: By path, decoded as that of a request is.
     """
 
     def __init__(self, url: str, senders: Iterable[tuple[TrustedSender, VerificationKeys]]) -> None:
         self.url: str = base_url(url)
         self._entries = [_entry(sender, keys) for sender, keys in senders]
-        self._places = places_of(self.url, self._entries)
-        self.places: Mapping[str, Place] = {
-            unquote(path): place for path, place in self._places.items()
+        self._endpoints = endpoints_of(self.url, self._entries)
+        self.endpoints: Mapping[str, Endpoint] = {
+            unquote(path): endpoint for path, endpoint in self._endpoints.items()
         }
         self._by_name = {entry.sender.name: entry for entry in self._entries}
 
@@ -106,9 +106,9 @@ class Trust:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def at(self, path: str) -> Place:
-        """Return the place of a configured path; one without senders if there is none."""
-        return self._places.get(path) or Place(path, "")
+    def at(self, path: str) -> Endpoint:
+        """Return the endpoint of a path, as configured; one without senders if there is none."""
+        return self._endpoints.get(path) or Endpoint(path, "")
 
     async def close(self, *, but: Trust | None = None) -> None:
         """Close the sources of keys, except those that the trust `but` also uses."""

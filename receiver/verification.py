@@ -68,7 +68,7 @@ from pushkit.signing.times import check_times, check_timestamp
 from pushkit.signing.token import hash_credentials, hash_token, read_token
 from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.selection import KeysOf, Place, Selected, at_hand, keys_to_ask_for, select
+from receiver.selection import Endpoint, KeysOf, Selected, at_hand, keys_to_ask_for, select
 from receiver.senders import SenderProfile, TrustedSender
 from receiver.service_state import ServiceState, body_too_large
 
@@ -233,7 +233,7 @@ class Verified:
 
 def verify(
     head: Head,
-    place: Place,  # its path: the senders there, and where their keys are found
+    endpoint: Endpoint,  # the senders at its path, and the sources of their keys
     *,
     now: datetime,
     # The limits and caches of the service; None for a caller that does step 1 itself.
@@ -254,13 +254,13 @@ def verify(
         service.check_head(head)  # 1
     if head.method != "POST":
         raise MethodNotAllowedError(f"method {printable(head.method)}, expected POST")
-    keys = keys_to_ask_for(place, headers)  # 2
+    keys = keys_to_ask_for(endpoint, headers)  # 2
     held = at_hand(keys)
     if held is None:
         held = yield keys
-    selected = select(place, keys, held)
+    selected = select(endpoint, keys, held)
     sender = selected.sender
-    proven = verify_head(selected, head, own_url=place.url, now=now)  # 3, 4
+    proven = verify_head(selected, head, own_url=endpoint.url, now=now)  # 3, 4
     facts["sender"] = sender.name
     secret = presented(headers, sender, selected.jwt)  # 5
     handed_out: Sequence[HandedOut] = ()

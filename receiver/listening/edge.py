@@ -110,10 +110,10 @@ class ListeningEdge:
 
     def _possible(self, head: Head) -> list[str]:
         """Return the names of the senders that a request may be from, by its headers."""
-        place = self._listened_to.trust.at(head.path)
-        entries = place.entries
+        endpoint = self._listened_to.trust.at(head.path)
+        entries = endpoint.entries
         with contextlib.suppress(InboundError):
-            entries = keys_to_ask_for(place, head.headers).entries
+            entries = keys_to_ask_for(endpoint, head.headers).entries
         return [entry.sender.name for entry in entries]
 
     async def _whole(self, read: ReadBody) -> tuple[bytes | None, Exception | None]:
