@@ -156,11 +156,11 @@ class OutboxAdmin:
         They keep id and `seq`, start with no attempts and a new age, and go ahead of pending
         deliveries. A webhook may get one again that it has, if its answer was lost.
         """
-        revive = self._again.would_revive if dry_run else self._again.revive
+        redrive = self._again.would_redrive if dry_run else self._again.redrive
         return await self._send(
             OutboxChange.REDRIVEN,
             self._chosen(wanted, DeliveryState.DEAD),
-            lambda ids: revive(ids, (DeliveryState.DEAD,)),
+            lambda ids: redrive(ids, (DeliveryState.DEAD,)),
             Redriven(),
             dry_run=dry_run,
         )
@@ -189,11 +189,11 @@ class OutboxAdmin:
             if state not in states:
                 raise ConfigError(f"resend: found state {state}, expected delivered or cancelled")
             states = (state,)
-        revive = self._again.would_revive if dry_run else self._again.revive
+        redrive = self._again.would_redrive if dry_run else self._again.redrive
         return await self._send(
             OutboxChange.RESENT,
             self._chosen(wanted, state, from_seq),
-            lambda ids: revive(ids, states),
+            lambda ids: redrive(ids, states),
             Redriven(),
             dry_run=dry_run,
         )

@@ -81,8 +81,10 @@ class Again:
     destinations: DestinationStore = field(default_factory=DestinationStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
-    def would_revive(self, ids: Sequence[str], states: Sequence[DeliveryState]) -> Script[Redriven]:
-        """Return the result that `revive` would have."""
+    def would_redrive(
+        self, ids: Sequence[str], states: Sequence[DeliveryState]
+    ) -> Script[Redriven]:
+        """Return the result that `redrive` would have."""
         standings = yield from self.dead_letters.standings(ids)
         found = {each: _why_not(standings.get(each), states) for each in ids}
         return Redriven(
@@ -90,19 +92,19 @@ class Again:
             reasons=Counter(why for why in found.values() if why is not None),
         )
 
-    def revive(self, ids: Sequence[str], states: Sequence[DeliveryState]) -> Script[Redriven]:
+    def redrive(self, ids: Sequence[str], states: Sequence[DeliveryState]) -> Script[Redriven]:
         """Make deliveries in these states pending again, if their subscriptions are active."""
         by_subscription = yield from self.dead_letters.subscriptions_of(ids)
         held = yield from self.subscriptions.lock_all(list(by_subscription))
-        asked = yield from self.would_revive(ids, states)
+        asked = yield from self.would_redrive(ids, states)
         now = yield from self.database.now()
-        wanted, revived = set(asked.ids), list[str]()
+        wanted, redriven = set(asked.ids), list[str]()
         for subscription_id, theirs in by_subscription.items():
             chosen = [each for each in theirs if each in wanted]
             if chosen:
                 # The operator assumes that the webhook works again: old failures no longer count.
                 yield from self.subscriptions.set_failing_since(subscription_id, None)
-                revived += yield from self.dead_letters.revive(
+                redriven += yield from self.dead_letters.redrive(
                     subscription_id,
                     chosen,
                     states=states,
@@ -110,7 +112,7 @@ class Again:
                     now=now,
                 )
         yield from self.database.wake()
-        return Redriven(ids=tuple(revived), reasons=asked.reasons)
+        return Redriven(ids=tuple(redriven), reasons=asked.reasons)
 
     def would_retry(self, ids: Sequence[str]) -> Script[Retried]:
         """Return the result that `retry` would have."""

@@ -26,7 +26,7 @@ from pushkit.delivery.limits import Quota
 from pushkit.delivery.queues import Queues
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
 from pushkit.outbox.dead_letters import DeadLetters
-from pushkit.outbox.heads import hold_back, mark_oldest
+from pushkit.outbox.heads import clear_head, set_head
 from pushkit.outbox.model import new_delivery_id
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.outbox.store import OutboxStore
@@ -156,7 +156,7 @@ class SubscriptionChanges:
         now = yield from self.database.now()
         for subscription in found:
             yield from self.subscriptions.set_paused(subscription.id, now, paused=True)
-            yield from hold_back(subscription.id)
+            yield from clear_head(subscription.id)
         return Found(found)
 
     def resume(self, chosen: Chosen) -> Script[Found]:
@@ -165,7 +165,7 @@ class SubscriptionChanges:
         now = yield from self.database.now()
         for subscription in found:
             yield from self.subscriptions.set_paused(subscription.id, now, paused=False)
-            yield from mark_oldest(subscription.id)
+            yield from set_head(subscription.id)
         yield from self.database.wake()
         return Found(found)
 
@@ -201,7 +201,7 @@ class SubscriptionChanges:
                 cancelled = yield from self.dead_letters.cancelled_with(
                     subscription.id, subscription.disabled_at
                 )
-                again += yield from self.dead_letters.revive(
+                again += yield from self.dead_letters.redrive(
                     subscription.id,
                     cancelled,
                     states=(DeliveryState.CANCELLED,),

@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.heads import mark_oldest
-from pushkit.outbox.states import CANCELLED, REVIVED, CancelledBy, DeliveryState
+from pushkit.outbox.heads import set_head
+from pushkit.outbox.states import CANCELLED, REDRIVEN, CancelledBy, DeliveryState
 from pushkit.storage.script import Row, Script, Statement, among, to_micros
 
 
@@ -70,7 +70,7 @@ class DeadLetters:
             due += [str(row["id"]) for row in rows]
         return sorted(due)
 
-    def revive(
+    def redrive(
         self,
         subscription_id: str,
         ids: Sequence[str],
@@ -84,20 +84,20 @@ class DeadLetters:
         Id and `seq` stay, attempts and age begin anew, and they go to the subscription's current
         URL. A delivery in flight continues; pending ones wait behind a lower `seq`.
         """
-        revived: list[str] = []
+        redriven: list[str] = []
         # Two parameters, the last state repeated: one statement for every choice.
         first, second = (*states, states[-1])[:2]
         for clause, values in among(ids, after=5):
             rows = yield Statement(
-                REVIVED.where(
+                REDRIVEN.where(
                     f"subscription_id = $1 AND state IN ($4, $5) AND id {clause} RETURNING id"
                 ),
                 (subscription_id, to_micros(now), origin, first.value, second.value, *values),
             )
-            revived += [str(row["id"]) for row in rows]
-        if revived:
-            yield from mark_oldest(subscription_id)
-        return sorted(revived)
+            redriven += [str(row["id"]) for row in rows]
+        if redriven:
+            yield from set_head(subscription_id)
+        return sorted(redriven)
 
     def cancelled_with(self, subscription_id: str, since: datetime) -> Script[list[str]]:
         """Return the deliveries that were cancelled when a subscription was disabled, by `seq`."""
@@ -118,7 +118,7 @@ class DeadLetters:
             )
             cancelled += [str(row["id"]) for row in rows]
         if cancelled:
-            yield from mark_oldest(subscription_id)
+            yield from set_head(subscription_id)
         return sorted(cancelled)
 
 

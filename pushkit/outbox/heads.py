@@ -14,8 +14,8 @@ from pushkit.outbox.states import UNFINISHED
 from pushkit.storage.script import Script, Statement, padded, rows_of_places
 
 
-def hold_back(subscription_id: str) -> Script[None]:
-    """Take the head of a queue away until `mark_oldest`; a delivery in flight continues."""
+def clear_head(subscription_id: str) -> Script[None]:
+    """Leave a queue without a head until `set_head`; a delivery in flight continues."""
     yield Statement(
         "UPDATE pushkit_deliveries SET head = 0"
         f" WHERE subscription_id = $1 AND head > 0 AND {UNFINISHED}",
@@ -36,15 +36,15 @@ def pass_heads_on(ids: Sequence[str]) -> Script[None]:
     )
 
 
-def mark_oldest(subscription_id: str) -> Script[None]:
-    """Mark the head of a queue anew, after a change in its middle.
+def set_head(subscription_id: str) -> Script[None]:
+    """Set the head of a queue anew, after a change in its middle.
 
     A delivery in flight stays the head, and passes the mark on when it settles: two deliveries of
     a subscription are never attempted at once.
     """
     # This also writes a head in flight: it waits for a transaction that claims or releases the
     # head, whose state then stays the same until this transaction ends.
-    yield from hold_back(subscription_id)
+    yield from clear_head(subscription_id)
     yield Statement(
         "UPDATE pushkit_deliveries SET head = 1 WHERE id = (SELECT id FROM pushkit_deliveries"
         f" WHERE subscription_id = $1 AND {UNFINISHED}"

@@ -9,9 +9,9 @@
 | local fault | in flight | pending | no attempt; the schedule is not used up |
 | not begun | in flight | pending | no attempt: it returns behind the delivery before it |
 | given up | in flight | dead | |
-| gone | in flight | dead | its subscription is disabled: the rest of the queue is withdrawn |
+| gone | in flight | dead | its subscription is disabled, and the rest of the queue cancelled |
 | lost: worker died, lease ended | in flight | pending | no attempt; one fruitless claim |
-| withdrawn with its subscription | pending, in flight | cancelled | |
+| cancelled with its subscription | pending, in flight | cancelled | |
 | superseded, cancelled by an operator | pending | cancelled | |
 | redriven, sent again | delivered, dead, cancelled | pending | age and attempts begin anew |
 
@@ -51,7 +51,7 @@ class Outcome(StrEnum):
     NOT_BEGUN = "not_begun"
     """It was in a chain behind a delivery that failed, or that had to leave its slot."""
     GONE = "gone"
-    """Answered 410: dead, and the subscription's pending deliveries are withdrawn."""
+    """Answered 410: dead, and the subscription's unfinished deliveries are cancelled."""
 
 
 class CancelledBy(StrEnum):
@@ -103,7 +103,7 @@ LOST: Final = Transition(
     DeliveryState.PENDING,
     f"{_NO_LEASE}, last_error = $1, not_before = COALESCE($2, not_before)",
 )
-WITHDRAWN: Final = Transition(
+CANCELLED_WITH_SUBSCRIPTION: Final = Transition(
     _UNFINISHED,
     DeliveryState.CANCELLED,
     f"head = 0, {_NO_LEASE}, finished_at = $2, cancelled_by = $3",
@@ -116,7 +116,7 @@ CANCELLED: Final = Transition(
 SUPERSEDED: Final = Transition(
     CANCELLED.before, CANCELLED.after, f"{CANCELLED.sets}, last_error = 'superseded'"
 )
-REVIVED: Final = Transition(
+REDRIVEN: Final = Transition(
     _FINISHED,
     DeliveryState.PENDING,
     "head = 0, attempts = 0, redriven_at = $2, not_before = $2, finished_at = NULL,"

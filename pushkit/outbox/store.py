@@ -11,9 +11,9 @@ import operator
 from collections.abc import Sequence
 from datetime import datetime
 
-from pushkit.outbox.heads import mark_oldest
+from pushkit.outbox.heads import set_head
 from pushkit.outbox.model import DELIVERY, Delivery, NewDelivery, delivery_of
-from pushkit.outbox.states import SUPERSEDED, UNFINISHED, WITHDRAWN, CancelledBy
+from pushkit.outbox.states import CANCELLED_WITH_SUBSCRIPTION, SUPERSEDED, UNFINISHED, CancelledBy
 from pushkit.storage.script import Script, Statement, among, rows_of_places, slices, to_micros
 
 
@@ -50,7 +50,7 @@ class OutboxStore:
     ) -> Script[int]:
         """Cancel the unfinished deliveries of a subscription; return how many."""
         rows = yield Statement(
-            WITHDRAWN.where("subscription_id = $1 RETURNING id"),
+            CANCELLED_WITH_SUBSCRIPTION.where("subscription_id = $1 RETURNING id"),
             (subscription_id, to_micros(now), by.value),
         )
         return len(rows)
@@ -119,7 +119,7 @@ class OutboxStore:
             (subscription_id, to_micros(now), CancelledBy.SUPERSEDED.value, int(by_new_status)),
         )
         if rows:
-            yield from mark_oldest(subscription_id)
+            yield from set_head(subscription_id)
         return len(rows)
 
 

@@ -14,7 +14,7 @@ from pushkit.delivery.settle import Settler
 from pushkit.delivery.side_effects import SideEffects
 from pushkit.delivery.slots import Claimed
 from pushkit.outbox.dead_letters import DeadLetters
-from pushkit.outbox.heads import hold_back, mark_oldest
+from pushkit.outbox.heads import clear_head, set_head
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Delivery, NewDelivery, Result, StatusMark
 from pushkit.outbox.retention import Purge
@@ -334,10 +334,10 @@ def _retry(chance: random.Random, _number: int) -> Make:
     return lambda memory: _again(memory, lambda again: again.retry(ids))
 
 
-def _revive(chance: random.Random, _number: int) -> Make:
+def _redrive(chance: random.Random, _number: int) -> Make:
     ids = _ids(chance)
     states = (DeliveryState.DEAD, DeliveryState.CANCELLED)
-    return lambda memory: _again(memory, lambda again: again.revive(ids, states))
+    return lambda memory: _again(memory, lambda again: again.redrive(ids, states))
 
 
 def _again(memory: Memory, what: Callable[[Again], Script[Any]]) -> Script[Callable[[], object]]:
@@ -353,7 +353,7 @@ def _pause(chance: random.Random, _number: int) -> Make:
         store = SubscriptionStore()
         yield from store.lock_all([chosen])
         yield from store.set_paused(chosen, memory.stage.moment, paused=paused)
-        yield from hold_back(chosen) if paused else mark_oldest(chosen)
+        yield from clear_head(chosen) if paused else set_head(chosen)
         return _nothing
 
     return script
@@ -517,7 +517,7 @@ _WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
     "settle": (4, _settle),
     "settle a chain": (9, _settle_chain),
     "retry": (2, _retry),
-    "revive": (2, _revive),
+    "redrive": (2, _redrive),
     "pause": (2, _pause),
     "cancel": (1, _cancel),
     "purge": (1, _purge),

@@ -175,7 +175,7 @@ class Ledger:
 
     def redrive(self, delivery: Delivery, state: DeliveryState = DeliveryState.DEAD) -> list[str]:
         return self.run(
-            DeadLetters().revive(
+            DeadLetters().redrive(
                 delivery.subscription_id,
                 [delivery.id],
                 states=[state],

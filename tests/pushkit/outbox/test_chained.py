@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pushkit.outbox.heads import hold_back, mark_oldest
+from pushkit.outbox.heads import clear_head, set_head
 from pushkit.outbox.retention import Purge
 from pushkit.outbox.settling import CHAINED_BYTES
 from pushkit.outbox.states import DeliveryState, Outcome
@@ -59,7 +59,7 @@ def change(sql: str, delivery: Delivery) -> Script[None]:
 
 def pause(ledger: Ledger, subscription: Subscription, *, paused: bool) -> None:
     ledger.run(ledger.subscriptions.set_paused(subscription.id, ledger.now, paused=paused))
-    ledger.run(hold_back(subscription.id) if paused else mark_oldest(subscription.id))
+    ledger.run(clear_head(subscription.id) if paused else set_head(subscription.id))
 
 
 # --- settling ----------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ async def test_a_lease_that_ends_during_a_redrive_makes_no_second_head(
     database = PostgresDatabase(postgres_dsn, component="sender", migrations=SENDER_MIGRATIONS)
     await database.open()
     subscription_id, dead, in_flight = await database.write(one_dead_and_one_in_flight())
-    bringing_back = DeadLetters().revive(
+    bringing_back = DeadLetters().redrive(
         subscription_id, [dead], states=[DeliveryState.DEAD], origin=ORIGIN, now=NOW
     )
     claim = Claim(worker="next", until=NOW + timedelta(hours=1))

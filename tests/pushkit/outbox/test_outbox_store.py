@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import IdempotencyConflictError
-from pushkit.outbox.heads import hold_back
+from pushkit.outbox.heads import clear_head
 from pushkit.outbox.idempotency import TaskKey, find_enqueued
 from pushkit.outbox.model import Result, new_delivery_id
 from pushkit.outbox.settling import settle
@@ -435,7 +435,7 @@ def test_a_delivery_paused_in_flight_still_counts_at_its_origin(ledger: Ledger) 
     first, second = ledger.subscribe("config-1"), ledger.subscribe("config-2")
     ledger.enqueue(first)
     [claimed] = ledger.claim("worker-1", per_origin=1)
-    ledger.run(hold_back(first.id))
+    ledger.run(clear_head(first.id))
     ledger.enqueue(second)
     assert ledger.claim("worker-2", per_origin=1) == []
     ledger.settle(claimed, worker="worker-1")

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from pushkit.outbox.destinations import DestinationKey, destination_of
-from pushkit.outbox.heads import hold_back, mark_oldest
+from pushkit.outbox.heads import clear_head, set_head
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Delivery
 from pushkit.outbox.parking import first_heads
@@ -193,11 +193,11 @@ def test_parked_deliveries_can_be_moved_paused_and_cancelled(ledger: Ledger, fat
         assert drain(ledger) == [ids[7]]
     elif fate == "paused":
         ledger.run(ledger.subscriptions.set_paused(subscription.id, ledger.now, paused=True))
-        ledger.run(hold_back(subscription.id))
+        ledger.run(clear_head(subscription.id))
         ledger.advance(3600)
         assert sorted(drain(ledger)) == sorted({*ids} - {ids[7]})
         ledger.run(ledger.subscriptions.set_paused(subscription.id, ledger.now, paused=False))
-        ledger.run(mark_oldest(subscription.id))
+        ledger.run(set_head(subscription.id))
         assert drain(ledger) == [ids[7]]
     elif fate == "cancelled":
         assert ledger.cancel(subscription) == 1

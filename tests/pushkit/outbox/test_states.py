@@ -8,12 +8,12 @@ from pathlib import Path
 import pushkit.outbox.states
 from pushkit.outbox.states import (
     CANCELLED,
+    CANCELLED_WITH_SUBSCRIPTION,
     CLAIMED,
     LOST,
-    REVIVED,
+    REDRIVEN,
     SETTLED,
     SUPERSEDED,
-    WITHDRAWN,
     DeliveryState,
     Outcome,
 )
@@ -31,7 +31,7 @@ def test_nothing_but_the_table_writes_the_state_of_a_delivery() -> None:
 def test_the_simulation_knows_the_same_transitions() -> None:
     moves = {
         (before.value, move.after.value)
-        for move in (CLAIMED, LOST, WITHDRAWN, CANCELLED, SUPERSEDED, REVIVED)
+        for move in (CLAIMED, LOST, CANCELLED_WITH_SUBSCRIPTION, CANCELLED, SUPERSEDED, REDRIVEN)
         for before in move.before
     }
     moves |= {(DeliveryState.IN_FLIGHT.value, after.value) for after in SETTLED.values()}
