@@ -126,7 +126,7 @@ class Acceptance:
         )
         self._announce = announce
         # Whether the memory of ids is outside of the database: `begin` cannot be used then.
-        self.has_to_wait: bool = replay.is_elsewhere
+        self.has_to_wait: bool = replay.is_external
 
     async def handed_out(self, asked: HandedOutTo) -> list[HandedOut]:
         """Return the registrations that step 5 asks for."""

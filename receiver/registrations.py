@@ -56,8 +56,8 @@ class Standings:
 
     def is_bound(self, sender: str, secret: ProvenSecret, task: tuple[str, str] | None) -> bool:
         """Return whether a secret is valid, and bound to this task for good."""
-        stands = self.found.get((sender, secret))
-        return stands is not None and task is not None and stands.live and stands.task_id == task[1]
+        found = self.found.get((sender, secret))
+        return found is not None and task is not None and found.live and found.task_id == task[1]
 
 
 class RegistrationStore:
@@ -197,21 +197,21 @@ class RegistrationStore:
         Raises:
             TaskNotExpectedError: By the policy, or because the secret is no longer valid.
         """
-        stands: _Standing | None = None
+        standing: _Standing | None = None
         if secret is not None:
-            stands = standings.found.get((sender, secret))
-            if standings.is_changed and (stands is None or stands.task_id is None):
-                stands = yield from self._stands_for(sender, secret, now)
-            if not (stands.live if stands else secret.static):
+            standing = standings.found.get((sender, secret))
+            if standings.is_changed and (standing is None or standing.task_id is None):
+                standing = yield from self._read_standing(sender, secret, now)
+            if not (standing.live if standing else secret.static):
                 raise TaskNotExpectedError("the token was withdrawn or has expired")
         if policy is TaskPolicy.ANY:
             return False
-        bound_to = stands.task_id if stands else None
+        bound_to = standing.task_id if standing else None
         if secret is not None and policy is TaskPolicy.BIND and task_id and bound_to is None:
             return True
-        if stands is None and (yield from self._knows_task(sender, task_id, now)):
+        if standing is None and (yield from self._is_expected(sender, task_id, now)):
             return False
-        if stands is not None and bound_to in (None, task_id):
+        if standing is not None and bound_to in (None, task_id):
             return False
         raise TaskNotExpectedError("the task is not expected under this token")
 
@@ -244,11 +244,11 @@ class RegistrationStore:
                 " AND (e.token_sha256 = $2 OR e.credentials_sha256 = $2)))",
                 (sender, secret.sha256, task_id),
             )
-        stands = yield from self._stands_for(sender, secret, now)
-        if stands is None or stands.task_id != task_id:
+        standing = yield from self._read_standing(sender, secret, now)
+        if standing is None or standing.task_id != task_id:
             raise TaskNotExpectedError("the task is not expected under this token")
 
-    def _stands_for(
+    def _read_standing(
         self, sender: str, secret: ProvenSecret, now: datetime
     ) -> Script[_Standing | None]:
         """Return the standing of a secret; None for a static one that is not bound yet."""
@@ -260,7 +260,7 @@ class RegistrationStore:
         )
         return _standing(rows[0], to_micros(now)) if rows else None
 
-    def _knows_task(self, sender: str, task_id: str | None, now: datetime) -> Script[bool]:
+    def _is_expected(self, sender: str, task_id: str | None, now: datetime) -> Script[bool]:
         """Return whether a task is expected: for a notification that no registered token backs."""
         rows = yield Statement(
             "SELECT 1 FROM pushkit_expected WHERE sender = $1 AND task_id = $2"

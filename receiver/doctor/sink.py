@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from pushkit.errors import InboundError
 from pushkit.webhook import WebhookRequest
-from receiver.serving.http1 import Messages
+from receiver.serving.http1 import RequestParser
 
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -162,7 +162,7 @@ async def _read(reader: asyncio.StreamReader) -> WebhookRequest:
         InboundError: It is not a valid request.
         ValueError: It is incomplete or too long.
     """
-    messages, head = Messages(_MAX_HEAD_BYTES), None
+    messages, head = RequestParser(_MAX_HEAD_BYTES), None
     while head is None or not messages.is_whole:
         data = await reader.read(65536)
         if not data or messages.held_bytes > _MAX_BODY_BYTES:

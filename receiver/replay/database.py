@@ -29,7 +29,7 @@ from receiver.replay.memory import (
 class DatabaseReplay:
     """Scripts over `pushkit_replay`. A copy waits for the transaction that stores the first one."""
 
-    is_elsewhere: bool = False
+    is_external: bool = False
 
     def __init__(self, remember_for: timedelta = MEMORY) -> None:
         self._remember_for = remember_for

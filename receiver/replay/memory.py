@@ -50,7 +50,7 @@ class ReplayMemory(Protocol):
     is lost, there is no second callback while the notification is in the inbox.
     """
 
-    is_elsewhere: bool
+    is_external: bool
     """Whether it is outside of the database, so that `reserve` waits for an answer."""
 
     async def open(self) -> None:

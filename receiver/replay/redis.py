@@ -48,7 +48,7 @@ class RedisReplay:
         ConfigError: The URL is none.
     """
 
-    is_elsewhere: bool = True
+    is_external: bool = True
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class RedisReplay:
         self._faults = RepeatedLog(_log)
         self._url = url
         self._redis = self._connected()
-        self._asked: set[asyncio.Future[None]] = set()  # what has not been answered yet
+        self._asked: set[asyncio.Future[None]] = set()  # requests without an answer yet
 
     async def open(self) -> None:
         """Check that the server can be reached.
@@ -78,7 +78,7 @@ class RedisReplay:
             await self._redis.ping()
 
     async def close(self) -> None:
-        """Disconnect, once the server has answered: nobody could let go of an id that it took."""
+        """Disconnect, once no request waits: an id that it reserves now could not be released."""
         if self._asked:
             await asyncio.wait(self._asked, timeout=_TIMEOUT.total_seconds())
         with contextlib.suppress(RedisError, OSError):

@@ -25,7 +25,7 @@ from receiver.edge import BrokenBodyError
 from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
 from receiver.refusals import Verdict
-from receiver.serving.http1 import Messages, RequestHead
+from receiver.serving.http1 import RequestHead, RequestParser
 from receiver.verification import Head
 
 if TYPE_CHECKING:
@@ -48,24 +48,24 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._peer = ""
-        self._wire: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | None = None
         self._is_made = False
         self._early = b""
-        self._messages = Messages(server.max_head_bytes)
+        self._parser = RequestParser(server.max_head_bytes)
         self._answering: RequestHead | None = None
         self._is_at_once = False  # `begin` has not returned yet: its answer needs no task
         self.work: asyncio.Task[None] | None = None  # answers the request, if it has to wait
         self._reader: asyncio.Future[None] | None = None
         self._is_paused = False
         self._expects_continue = False
-        self._no_more = False  # the peer sends no more requests
+        self._is_half_closed = False  # the peer has closed its half
         self._is_last = False  # no more requests are answered
         self._is_lost = False
         limits = server.limits
         self._head_deadline = _Deadline(limits.head_timeout, self._head_is_late)
         self._idle_deadline = _Deadline(limits.keep_alive, self._close)
-        self._write_deadline = _Deadline(limits.write_timeout, self.evict)
-        self._lingering = _Deadline(_LINGERING, self.evict)
+        self._write_deadline = _Deadline(limits.write_timeout, self.abort)
+        self._lingering = _Deadline(_LINGERING, self.abort)
 
     @property
     def busy(self) -> bool:
@@ -76,8 +76,8 @@ class HttpConnection(asyncio.Protocol):
         """Count the connection of an accepted socket; or abort it, and return False."""
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._wire = transport
-        reason = self._server.open.add(self, self._peer)
+        self._transport = transport
+        reason = self._server.connections.add(self, self._peer)
         if reason is None:
             return True
         self._server.repeated_log.log(
@@ -96,9 +96,9 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve: called after the TLS handshake, if there is one."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
-        if self._wire is None and not self.accept(transport):
+        if self._transport is None and not self.accept(transport):
             return
-        self._wire, self._is_made = transport, True
+        self._transport, self._is_made = transport, True
         # Any byte that stays unsent begins the deadline. (Over TLS, 0 would count an empty buffer.)
         transport.set_write_buffer_limits(high=1, low=0)
         self._head_deadline.begin()
@@ -112,25 +112,29 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._is_last and self._answering is None:
             return
-        self._messages.feed(data)
+        self._parser.feed(data)
         if self._answering is None:
             self._begin_next()
             return
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-        if self._messages.is_whole and not self._is_last:
+        if self._parser.is_whole and not self._is_last:
             self._look_at_next_head()
-        if self._messages.held_bytes > _MOST_HELD and self._wire is not None:
+        if self._parser.held_bytes > _MOST_HELD and self._transport is not None:
             self._is_paused = True
-            self._wire.pause_reading()
+            self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         """Keep the connection open for the answers to whole requests, if there are any."""
-        self._no_more = True
-        whole = self._messages.is_whole
-        owes = whole and (self._answering is not None or self._messages.has_head)
+        self._is_half_closed = True
+        whole = self._parser.is_whole
+        owes = whole and (self._answering is not None or self._parser.has_head)
         # Over TLS there is no half-close: asyncio ends the connection.
-        return owes and self._wire is not None and self._wire.get_extra_info("sslcontext") is None
+        return (
+            owes
+            and self._transport is not None
+            and self._transport.get_extra_info("sslcontext") is None
+        )
 
     def pause_writing(self) -> None:
         """Begin the deadline of an answer that the peer does not read."""
@@ -152,7 +156,7 @@ class HttpConnection(asyncio.Protocol):
             deadline.cancel()
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-        self._server.open.forget(self)
+        self._server.connections.forget(self)
 
     # --- called by the server -------------------------------------------------------------------
 
@@ -162,11 +166,11 @@ class HttpConnection(asyncio.Protocol):
         if self._answering is None:
             self._close()
 
-    def evict(self) -> None:
+    def abort(self) -> None:
         """Abort the connection; unsent bytes are lost."""
         self._is_last = True
-        if self._wire is not None:
-            self._wire.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -174,7 +178,7 @@ class HttpConnection(asyncio.Protocol):
         if self._answering is not None or self._is_last:
             return
         try:
-            head = self._messages.head()
+            head = self._parser.head()
         except InboundError as exc:
             self._refuse(Verdict.of(exc.code), str(exc))
             return
@@ -183,24 +187,24 @@ class HttpConnection(asyncio.Protocol):
             self._idle_deadline.end()
             self._expects_continue = head.expects_continue
             self._answer(head)
-        elif self._messages.head_bytes:
+        elif self._parser.head_bytes:
             self._idle_deadline.end()
             self._head_deadline.begin()
 
     def _look_at_next_head(self) -> None:
         """Begin the deadline of a head that arrives in parts while a request is in progress."""
-        if self._messages.head_bytes:
+        if self._parser.head_bytes:
             self._head_deadline.begin()
         else:
             self._head_deadline.end()
 
     def _answer(self, head: RequestHead) -> None:
         self._answering, self._is_at_once = head, True
-        request = _head_of(head, self._messages, self._peer)
+        request = _head_of(head, self._parser, self._peer)
         rest = self._server.begin(request, self._read, self._reply)
         self._is_at_once = False
         if self._answering is not None:
-            self._server.in_work.add(self)
+            self._server.in_progress.add(self)
         if rest is not None:
             self.work = asyncio.get_running_loop().create_task(rest)
 
@@ -209,51 +213,51 @@ class HttpConnection(asyncio.Protocol):
         head, self._answering, self.work = self._answering, None, None
         assert head is not None  # noqa: S101  # answered once
         if not self._is_at_once:
-            self._server.ended(self)
-        messages = self._messages
-        messages.body.clear()
-        if self._is_lost or self._wire is None:
+            self._server.answered(self)
+        parser = self._parser
+        parser.body.clear()
+        if self._is_lost or self._transport is None:
             return
-        unread = not messages.is_whole
+        unread = not parser.is_whole
         if (
             answer.close
             or unread
             or not head.keep_alive
-            or (self._no_more and not messages.has_head)
+            or (self._is_half_closed and not parser.has_head)
         ):
             self._is_last = True
         self._write(answer, head)
-        self._server.open.used(self)
+        self._server.connections.used(self)
         if not self._is_last:
             if self._is_paused:
                 self._resume()
             self._idle_deadline.begin()
-            if not messages.held_bytes:
+            if not parser.held_bytes:
                 return
             if self._is_at_once:  # other connections get their turn before this peer's next request
                 asyncio.get_running_loop().call_soon(self._begin_next)
             else:
                 self._begin_next()
-        elif unread or messages.held_bytes:
+        elif unread or parser.held_bytes:
             self._linger()
         else:
             self._close()
 
     async def _read(self, limit: int) -> bytes | None:
         """Read a body; None as soon as it exceeds the limit, in bytes."""
-        messages = self._messages
-        is_asked_for = self._expects_continue and not (messages.is_whole or messages.held_bytes)
-        if is_asked_for and self._wire is not None and not self._is_lost:
-            self._wire.write(_CONTINUE)  # RFC 9110 §10.1.1: only now is the body wanted
+        parser = self._parser
+        is_asked_for = self._expects_continue and not (parser.is_whole or parser.held_bytes)
+        if is_asked_for and self._transport is not None and not self._is_lost:
+            self._transport.write(_CONTINUE)  # RFC 9110 §10.1.1: only now is the body wanted
         body = bytearray()
         while True:
-            body += messages.body
-            messages.body.clear()
+            body += parser.body
+            parser.body.clear()
             if len(body) > limit:
                 return None
-            if messages.is_whole:
+            if parser.is_whole:
                 return bytes(body)
-            if messages.error is not None or self._is_lost:
+            if parser.error is not None or self._is_lost:
                 raise BrokenBodyError
             self._resume()
             self._reader = asyncio.get_running_loop().create_future()
@@ -264,9 +268,13 @@ class HttpConnection(asyncio.Protocol):
 
     def _resume(self) -> None:
         """Read the socket again, unless pipelined requests still fill the buffer."""
-        if self._is_paused and self._wire is not None and self._messages.held_bytes <= _MOST_HELD:
+        if (
+            self._is_paused
+            and self._transport is not None
+            and self._parser.held_bytes <= _MOST_HELD
+        ):
             self._is_paused = False
-            self._wire.resume_reading()
+            self._transport.resume_reading()
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -274,13 +282,13 @@ class HttpConnection(asyncio.Protocol):
         connection = "close" if self._is_last else ""
         if not connection and head is not None and not head.minor_version:
             connection = "keep-alive"
-        assert self._wire is not None  # noqa: S101  # it is made
+        assert self._transport is not None  # noqa: S101  # it is made
         length, now = len(answer.body), int(time.time())
         written = _head_of_answer(answer.status, answer.headers, length, connection, now)
-        self._wire.write(written if head and head.method == "HEAD" else written + answer.body)
+        self._transport.write(written if head and head.method == "HEAD" else written + answer.body)
 
     def _head_is_late(self) -> None:
-        if self._messages.head_bytes:
+        if self._parser.head_bytes:
             self._refuse(Verdict.of("head_timeout"), "the head arrived too slowly")
         elif self._answering is None:
             self._close()
@@ -295,27 +303,27 @@ class HttpConnection(asyncio.Protocol):
 
     def _linger(self) -> None:
         """Close our half of the connection, and for a moment drop what the peer still sends."""
-        assert self._wire is not None  # noqa: S101  # it is made
-        self._messages = Messages(self._server.max_head_bytes)  # bytes so far are not answered
+        assert self._transport is not None  # noqa: S101  # it is made
+        self._parser = RequestParser(self._server.max_head_bytes)  # bytes so far are not answered
         self._resume()
-        if self._no_more:
+        if self._is_half_closed:
             self._close()
             return
         self._lingering.begin()
-        if not self._wire.can_write_eof():  # over TLS that would end both halves
+        if not self._transport.can_write_eof():  # over TLS that would end both halves
             return
         try:
-            self._wire.write_eof()
+            self._transport.write_eof()
         except OSError:  # it was reset, and the event loop has not read that yet
-            self.evict()
+            self.abort()
 
     def _close(self) -> None:
         if not self._is_made:
-            self.evict()  # in the TLS handshake: there is nothing to send
+            self.abort()  # in the TLS handshake: there is nothing to send
             return
         self._is_last = True
-        if self._wire is not None:
-            self._wire.close()
+        if self._transport is not None:
+            self._transport.close()
 
 
 class Connections:
@@ -357,7 +365,7 @@ class Connections:
             if oldest is None:
                 return f"{len(self._open)} connections, each with a request in progress"
             self.forget(oldest)
-            oldest.evict()
+            oldest.abort()
         self._open[connection] = key
         self._per_peer[key] += 1
         return None
@@ -378,7 +386,7 @@ class Connections:
             del self._per_peer[key]
 
 
-def _head_of(head: RequestHead, messages: Messages, peer: str) -> Head:
+def _head_of(head: RequestHead, parser: RequestParser, peer: str) -> Head:
     target = head.target
     if absolute := _BEFORE_PATH.match(target):  # RFC 9112 §3.2.2: the absolute form
         target = target[absolute.end() :]
@@ -390,7 +398,7 @@ def _head_of(head: RequestHead, messages: Messages, peer: str) -> Head:
         target=target,
         headers=head.headers,
         socket_peer=peer,
-        body=bytes(messages.body) if messages.is_whole else None,
+        body=bytes(parser.body) if parser.is_whole else None,
     )
 
 

@@ -15,7 +15,7 @@ from pushkit.errors import InboundError
 from pushkit.webhook import Headers
 from receiver.service_state import HeadersTooLargeError
 
-__all__ = ["MalformedHttpError", "Messages", "RequestHead"]
+__all__ = ["MalformedHttpError", "RequestHead", "RequestParser"]
 
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105  # RFC 9110 §5.6.2
 # A field between two line ends; its value without white space around. `\r` within is a control.
@@ -47,7 +47,7 @@ class RequestHead(NamedTuple):
     minor_version: int  # 0 or 1
 
 
-class Messages:
+class RequestParser:
     """Parses the bytes of a connection: `head`, then its `body` until `is_whole`, and so on.
 
     Args:

@@ -41,30 +41,30 @@ class HttpServer:
         refusals: Refusals | None = None,
     ) -> None:
         self.limits = limits
-        self.open: Connections = Connections(limits, is_proxy)
+        self.connections: Connections = Connections(limits, is_proxy)
         self._tls = tls
-        self._shaking: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self.begin: Begin = begin
         self.max_head_bytes = max_head_bytes
         self.refusals: Refusals = refusals or Refusals()
         self.repeated_log: RepeatedLog = RepeatedLog(_log, most=_LINES)
         # Connections with a request in progress; it is completed even if the connection is lost.
-        self.in_work: set[HttpConnection] = set()
+        self.in_progress: set[HttpConnection] = set()
         self._is_answered = asyncio.Event()
 
     def __call__(self) -> asyncio.Protocol:
         """Return the protocol of one connection."""
         return HttpConnection(self) if self._tls is None else _Accepted(self, self._tls)
 
-    def run(self, handshake: Coroutine[None, None, None]) -> None:
+    def run_handshake(self, handshake: Coroutine[None, None, None]) -> None:
         """Run a TLS handshake in a task."""
         task = asyncio.create_task(handshake)
-        self._shaking.add(task)
-        task.add_done_callback(self._shaking.discard)
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
 
-    def ended(self, connection: HttpConnection) -> None:
+    def answered(self, connection: HttpConnection) -> None:
         """Note that the request in progress is answered."""
-        self.in_work.discard(connection)
+        self.in_progress.discard(connection)
         self._is_answered.set()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  # a deadline, not an error
@@ -72,20 +72,20 @@ class HttpServer:
 
         Each answer is the last one of its connection; requests not answered in time are cancelled.
         """
-        for connection in self.open:
+        for connection in self.connections:
             connection.wind_down()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self.in_work:
+                while self.in_progress:
                     self._is_answered.clear()
                     await self._is_answered.wait()
-        broken_off = [each.work for each in self.in_work if each.work is not None]
+        broken_off = [each.work for each in self.in_progress if each.work is not None]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0 if self.in_work else _LAST_WORDS):
-                await self.open.until_none()
-        for connection in self.open:
-            connection.evict()
-        for task in [*broken_off, *self._shaking]:
+            async with asyncio.timeout(0 if self.in_progress else _LAST_WORDS):
+                await self.connections.until_none()
+        for connection in self.connections:
+            connection.abort()
+        for task in [*broken_off, *self._handshakes]:
             await cancelled(task)
 
 
@@ -101,7 +101,7 @@ class _Accepted(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         connection = HttpConnection(self._server)
         if connection.accept(transport):
-            self._server.run(self._shake_hands(transport, connection))
+            self._server.run_handshake(self._shake_hands(transport, connection))
 
     async def _shake_hands(self, transport: asyncio.Transport, connection: HttpConnection) -> None:
         if transport.is_closing():  # closed for a newer one: the handshake would not notice that
@@ -120,6 +120,6 @@ class _Accepted(asyncio.Protocol):
             exc.__traceback__ = None  # its frames hold the buffers of the handshake, and it them
         if encrypted is None or encrypted.is_closing():
             transport.abort()
-            self._server.open.forget(connection)
+            self._server.connections.forget(connection)
         else:
             connection.connection_made(encrypted)

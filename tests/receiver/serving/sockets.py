@@ -82,7 +82,7 @@ class Site:
         """Wait until this can be said of the open connections."""
 
         async def look() -> bool:
-            return holds(self.server.open)
+            return holds(self.server.connections)
 
         await eventually(look)
 

@@ -229,7 +229,7 @@ async def test_a_thousand_idle_connections_keep_nobody_out(
     client = await site.connect()
     await client.send(request_of(world))
     assert (await client.answer()).status == 202
-    assert len(site.server.open) <= 100
+    assert len(site.server.connections) <= 100
     assert await idle[0].ended() == b""  # the oldest made room
 
 
@@ -319,7 +319,7 @@ async def test_what_does_not_end_is_broken_off_at_the_end(world: World, serve: S
     await site.until(is_busy)
     await site.server.drain(0.05)
     await client.ended()
-    assert len(site.server.open) == 0
+    assert len(site.server.connections) == 0
 
 
 # --- more than one request at once, and half a connection -------------------------------------
@@ -383,8 +383,8 @@ async def test_of_many_pipelined_requests_few_are_held_in_memory(serve: Serve) -
     client = await site.connect()
     client.writer.write(request * 1_000_000)
     await asyncio.wait_for(enough.wait(), DEADLINE)
-    [connection] = site.server.open
-    assert connection._messages.held_bytes < 1024 * 1024
+    [connection] = site.server.connections
+    assert connection._parser.held_bytes < 1024 * 1024
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_who_is_gone_is_not_refused_what_was_behind_the_last_request(new_loop: N
         async with standing(begin, faults) as (server, port):
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(GET * 2 + b"no request\r\n\r\n")
-            await until(lambda: len(answered) == 2 and len(server.open) == 0)
+            await until(lambda: len(answered) == 2 and len(server.connections) == 0)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(ask())
@@ -511,10 +511,10 @@ def test_who_is_gone_is_not_asked_for_its_body(new_loop: NewLoop) -> None:
         async with standing(begin, faults) as (server, port):
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(expecting)
-                await until(lambda: bool(server.in_work))
-            await until(lambda: len(server.open) == 0)
+                await until(lambda: bool(server.in_progress))
+            await until(lambda: len(server.connections) == 0)
             lost.set()
-            await until(lambda: not server.in_work)
+            await until(lambda: not server.in_progress)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(ask())
@@ -542,7 +542,7 @@ def test_who_is_gone_when_it_is_refused_is_no_fault(new_loop: NewLoop) -> None:
         async with standing(begin, faults) as (server, port):
             peers.append(socket.create_connection(("127.0.0.1", port)))
             peers[0].sendall(unread)
-            await until(lambda: peers[0].fileno() < 0 and len(server.open) == 0)
+            await until(lambda: peers[0].fileno() < 0 and len(server.connections) == 0)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(ask())
@@ -581,7 +581,7 @@ async def test_requests_are_served_over_tls(
         assert (await client.answer()).status == 202
         await client.send(request_of(world, number=number))
         assert (await client.answer()).status == 200  # on the same connection
-    assert len(site.server.open) == 5
+    assert len(site.server.connections) == 5
 
 
 async def test_an_answer_that_was_taken_over_tls_has_no_deadline_any_more(
@@ -638,7 +638,7 @@ async def test_connections_in_the_handshake_count_for_their_address(
     silent = [await site.connect() for _ in range(300)]
     for client in silent[5:]:
         assert await client.ended() == b""
-    assert len(site.server.open) == 5
+    assert len(site.server.connections) == 5
     refused = [line for line in caplog.messages if "more than 5 connections of one" in line]
     assert len(refused) == 1
 
@@ -653,7 +653,7 @@ async def test_connections_in_the_handshake_make_room(
     client = await site.connect(tls=trusting)
     await client.send(request_of(world))
     assert (await client.answer()).status == 202
-    assert len(site.server.open) <= 20
+    assert len(site.server.connections) <= 20
     for ended in silent[:280]:
         assert await ended.ended() == b""
 

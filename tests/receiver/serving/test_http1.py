@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pushkit.errors import InboundError
 from receiver.service_state import HeadersTooLargeError
-from receiver.serving.http1 import MalformedHttpError, Messages, RequestHead
+from receiver.serving.http1 import MalformedHttpError, RequestHead, RequestParser
 
 MOST = 2000
 HEAD = b"POST /a2a/push HTTP/1.1\r\nHost: x\r\n"
@@ -43,9 +43,9 @@ WHOLE = [
 ]
 
 
-def read(data: bytes, cuts: list[int]) -> tuple[list[tuple[RequestHead, bytes]], Messages]:
+def read(data: bytes, cuts: list[int]) -> tuple[list[tuple[RequestHead, bytes]], RequestParser]:
     """Read all requests that are whole; each is taken as soon as it is."""
-    messages, found, at = Messages(MOST), [], 0
+    messages, found, at = RequestParser(MOST), [], 0
     head: RequestHead | None = None
     for cut in sorted({*cuts, len(data)}):
         messages.feed(data[at:cut])
@@ -202,7 +202,7 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=3), min_size=2, max_size=24))
 def test_whatever_is_accepted_llhttp_reads_in_the_same_way(pieces: list[bytes]) -> None:
     data = b"".join(pieces)
-    other, messages = Llhttp(), Messages(MOST)
+    other, messages = Llhttp(), RequestParser(MOST)
     messages.feed(data)
     ours = []
     with contextlib.suppress(InboundError):
@@ -220,7 +220,7 @@ def test_whatever_is_accepted_llhttp_reads_in_the_same_way(pieces: list[bytes]) 
 
 @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=50), max_size=20))
 def test_no_bytes_raise_anything_else(pieces: list[bytes]) -> None:
-    messages = Messages(MOST)
+    messages = RequestParser(MOST)
     for piece in [CHUNKED, *pieces]:
         messages.feed(piece)
         if messages.is_whole:
