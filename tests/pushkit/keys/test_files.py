@@ -21,7 +21,7 @@ from tests.eventually import DEADLINE
 START = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")  # it is made once: RSA takes its time
+@pytest.fixture(scope="module")  # made once: RSA keys are slow to generate
 def ring() -> KeyRing:
     rotated = KeyRing.create(START, max_age=timedelta(seconds=60)).rotate(START)
     return rotated.add(START, Algorithm.RS256).revoke(rotated.keys[0].kid, START)
@@ -126,7 +126,7 @@ def test_a_file_that_a_group_may_read_stays_so_when_it_changes(path: Path, ring:
         assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
-def test_a_file_that_may_not_be_read_says_who_tried(
+def test_the_error_of_an_unreadable_file_names_the_user_and_groups(
     path: Path, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_key_ring(path, ring)
@@ -318,7 +318,7 @@ def _rotate_often(path: Path, times: int) -> None:
 
 
 @pytest.mark.slow
-def test_of_two_processes_that_rotate_none_is_lost(path: Path) -> None:
+def test_rotations_of_two_processes_are_both_kept(path: Path) -> None:
     save_key_ring(path, KeyRing.create(START))
     processes = [SPAWN.Process(target=_rotate_often, args=(path, 15)) for _ in range(2)]
     for process in processes:

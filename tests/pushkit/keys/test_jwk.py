@@ -37,7 +37,7 @@ VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "rfc7638.json").re
     "vectors"
 ]
 
-# Of 2048 bits it takes half a second of every worker.
+# Generating 2048 bits takes each test worker half a second.
 WEAK_DSA = dsa.generate_private_key(key_size=1024)  # noqa: S505 - refused
 WEAK_RSA = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - refused
 EC_KEY = generate_key(Algorithm.ES256)
@@ -247,7 +247,7 @@ def test_a_certificate_is_its_public_key() -> None:
     key = EC_KEY
     assert isinstance(key.private_key, ec.EllipticCurvePrivateKey)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "agent")])
-    at = datetime(2020, 1, 1, tzinfo=UTC)  # expired: the dates have no say
+    at = datetime(2020, 1, 1, tzinfo=UTC)  # expired: the dates are ignored
     builder = x509.CertificateBuilder(name, name, key.private_key.public_key(), 1, at, at)
     pem = builder.sign(key.private_key, hashes.SHA256()).public_bytes(Encoding.PEM)
     assert verification_key_from_pem(pem) == key.to_verification_key()
@@ -262,6 +262,8 @@ def test_a_certificate_is_its_public_key() -> None:
         pytest.param(public_pem(EC_KEY), Algorithm.RS256, "not for", id="algorithm"),
     ],
 )
-def test_what_is_no_public_key_in_pem(pem: bytes, algorithm: Algorithm | None, reason: str) -> None:
+def test_a_pem_without_a_public_key_is_refused(
+    pem: bytes, algorithm: Algorithm | None, reason: str
+) -> None:
     with pytest.raises(KeyFileError, match=reason):
         verification_key_from_pem(pem, algorithm=algorithm)

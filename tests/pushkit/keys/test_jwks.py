@@ -145,7 +145,7 @@ def test_the_most_keys_are_accepted() -> None:
         pytest.param(jwks(*[{}] * 33), id="many"),
     ],
 )
-def test_what_is_no_set_is_refused(body: bytes) -> None:
+def test_a_document_that_is_no_set_is_refused(body: bytes) -> None:
     with pytest.raises(JwksError):
         parse_jwks(body)
 

@@ -30,7 +30,7 @@ def key(algorithm: Algorithm) -> SigningKey:
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_a_signature_holds_for_its_data_and_key_alone(algorithm: Algorithm) -> None:
+def test_a_signature_verifies_with_its_data_and_key_alone(algorithm: Algorithm) -> None:
     signature = sign_bytes(key(algorithm), DATA)
     public = key(algorithm).to_verification_key()
     assert signature_holds(public, DATA, signature)
@@ -50,7 +50,7 @@ def test_a_signature_holds_for_its_data_and_key_alone(algorithm: Algorithm) -> N
         pytest.param(lambda good: good[::-1], id="backwards"),
     ],
 )
-def test_bytes_that_are_no_signature_do_not_hold(algorithm: Algorithm, mangle: object) -> None:
+def test_bytes_that_are_no_signature_do_not_verify(algorithm: Algorithm, mangle: object) -> None:
     assert callable(mangle)
     signature = mangle(sign_bytes(key(algorithm), DATA))
     assert not signature_holds(key(algorithm).to_verification_key(), DATA, signature)

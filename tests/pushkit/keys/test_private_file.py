@@ -1,4 +1,4 @@
-"""Who may read a file of secrets, and how large it may be."""
+"""Files of secrets: which users may read them, and how large they may be."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_file_has_a_mebibyte_at_most(path: Path, octets: int, *, read: bool) -
             read_private(path, made_by=MADE_BY)
 
 
-def test_what_is_new_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         replace_private(tmp_path / "new", b"secret")
@@ -83,7 +83,7 @@ def test_a_path_with_a_zero_in_it_is_refused() -> None:
         FileKeySource("a\0b")
 
 
-def test_whoever_comes_by_a_link_takes_the_same_lock(path: Path) -> None:
+def test_a_symbolic_link_leads_to_the_same_lock(path: Path) -> None:
     link = path.parent / "app" / "link"
     link.parent.mkdir()
     link.symlink_to(path)

@@ -1,4 +1,4 @@
-"""Keys near their end, with none to follow."""
+"""Keys near their end without a successor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def reasons(ring: KeyRing, now: datetime) -> list[str]:
     return [why for _, why in near_ends(ring, now)]
 
 
-def test_a_key_of_three_months_is_told_until_a_next_one_is_planned() -> None:
+def test_a_key_of_three_months_is_reported_until_a_next_one_is_planned() -> None:
     ring = KeyRing.create(NOW)
     assert reasons(ring, NOW + 90 * DAY) == []
     [why] = reasons(ring, NOW + 91 * DAY)
@@ -26,7 +26,7 @@ def test_a_key_of_three_months_is_told_until_a_next_one_is_planned() -> None:
     assert reasons(rotated, NOW + 92 * DAY) == []
 
 
-def test_a_key_that_is_soon_revoked_is_told_unless_another_signs_by_then() -> None:
+def test_a_key_that_is_soon_revoked_is_reported_unless_another_signs_by_then() -> None:
     ring = KeyRing.create(NOW)
     [key] = ring.keys
     ending = replace(ring, keys=(replace(key, revoked_at=NOW + 10 * DAY),))

@@ -169,7 +169,7 @@ def test_revoking_twice_changes_nothing(ring: KeyRing) -> None:
     assert revoked.revoke(ring.keys[0].kid, START + SECOND) == revoked
 
 
-def test_who_signs_is_found_at_any_moment_in_any_order(ring: KeyRing) -> None:
+def test_the_active_key_is_found_for_any_time_in_any_order(ring: KeyRing) -> None:
     turned = ring.rotate(START).rotate(START + LEAD).revoke(ring.keys[0].kid, START + LEAD / 2)
     moments = [START + LEAD * step / 4 for step in range(12)]
     for now in (*moments, *reversed(moments), *moments[::3], *moments[1::2]):
@@ -288,7 +288,7 @@ def test_a_key_retires_a_grace_after_its_successor_signs(ring: KeyRing) -> None:
         ring.retires_at("x")
 
 
-def test_a_given_key_says_the_default_algorithm() -> None:
+def test_a_given_key_determines_the_default_algorithm() -> None:
     key = generate_key(Algorithm.EDDSA)
     assert KeyRing.create(START, key=key).signing_key(START) is key
 
@@ -297,7 +297,7 @@ ALGORITHMS = st.sampled_from([Algorithm.ES256, Algorithm.EDDSA])
 
 
 class KeyLife(RuleBasedStateMachine):
-    """Any operations at any times; what must hold is watched at every step."""
+    """Any operations at any times; the invariants are checked at every step."""
 
     @initialize()
     def create(self) -> None:

@@ -82,7 +82,7 @@ def test_a_removed_file_keeps_the_last_good_ring_and_logs_once(
     assert len(caplog.records) == 1
 
 
-def test_a_mended_mode_is_noticed(path: Path) -> None:
+def test_a_corrected_mode_is_noticed(path: Path) -> None:
     source = FileKeySource(path)
     changed = update_key_ring(path, lambda ring: ring.add(START))
     path.chmod(0o644)
@@ -91,7 +91,7 @@ def test_a_mended_mode_is_noticed(path: Path) -> None:
     assert kids(source.ring()) == kids(changed)
 
 
-def test_a_file_is_looked_for_where_it_was_when_the_process_goes_elsewhere(
+def test_a_file_is_found_after_the_process_changes_its_directory(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(path.parent)

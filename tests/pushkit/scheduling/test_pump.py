@@ -14,7 +14,7 @@ from tests.eventually import DEADLINE
 
 
 class Work:
-    """Items that a pump works on; each ends when the test says so."""
+    """Items for a pump; each ends when the test lets it."""
 
     def __init__(self, *due: str) -> None:
         self.due = list(due)
@@ -54,7 +54,7 @@ class Work:
         self.most_at_once = max(self.most_at_once, len(self.in_work))
         self.changed.set()
         try:
-            await asyncio.sleep(0)  # the others get their turn
+            await asyncio.sleep(0)  # lets other tasks run
             await self.gates.get(item, self.claiming).wait()
             if item.startswith("bad"):
                 raise RuntimeError(item)
@@ -87,7 +87,7 @@ async def running(coroutine: Awaitable[None]) -> AsyncIterator[asyncio.Task[None
                 await task
 
 
-async def test_run_once_works_to_the_end_and_says_how_much() -> None:
+async def test_run_once_processes_all_due_items_and_counts_them() -> None:
     work = Work("a", "b", "c")
     pump = work.pump()
     assert await pump.run_once() == 2
@@ -96,7 +96,7 @@ async def test_run_once_works_to_the_end_and_says_how_much() -> None:
     assert work.done == ["a", "b", "c"]
 
 
-async def test_run_works_on_everything_and_never_on_more_than_it_may() -> None:
+async def test_run_processes_everything_and_never_more_at_once_than_slots() -> None:
     work = Work(*(str(number) for number in range(20)))
     async with running(work.pump(concurrency=3).run()):
         await work.until(lambda: len(work.done) == 20)
@@ -113,7 +113,7 @@ async def test_a_slow_item_holds_one_slot_and_not_the_batch() -> None:
         await work.until(lambda: "slow" in work.done)
 
 
-async def test_no_slot_is_free_so_nothing_is_claimed() -> None:
+async def test_without_a_free_slot_nothing_is_claimed() -> None:
     work = Work("slow", "next")
     work.gates["slow"] = asyncio.Event()
     pump = work.pump(concurrency=1)
@@ -124,7 +124,7 @@ async def test_no_slot_is_free_so_nothing_is_claimed() -> None:
     await pump.drain()
 
 
-async def test_waking_it_finds_new_work() -> None:
+async def test_wake_finds_new_items() -> None:
     work = Work()
     pump = work.pump()
     async with running(pump.run()):
@@ -141,7 +141,7 @@ async def test_waking_it_finds_new_work() -> None:
         pytest.param(RuntimeError("a bug"), True, id="anything else"),
     ],
 )
-async def test_outlives_a_claim_that_fails(
+async def test_the_pump_survives_a_claim_that_fails(
     fault: Exception,
     traced: bool,
     caplog: pytest.LogCaptureFixture,
@@ -182,14 +182,16 @@ async def test_items_that_fail_alike_are_one_line_per_cause(
 
 
 @pytest.mark.parametrize("item", ["bad", "lost"])
-async def test_outlives_an_item_that_fails(item: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_pump_survives_an_item_that_fails(
+    item: str, caplog: pytest.LogCaptureFixture
+) -> None:
     work = Work(item, "good")
     assert await work.pump().run_once() == 2
     assert work.done == ["good"]
     assert "is due again when its lease ends" in caplog.text
 
 
-async def test_drain_waits_for_what_is_in_work() -> None:
+async def test_drain_waits_for_items_in_progress() -> None:
     work = Work("slow")
     work.gates["slow"] = asyncio.Event()
     pump = work.pump()
@@ -202,7 +204,7 @@ async def test_drain_waits_for_what_is_in_work() -> None:
     assert work.done == ["slow"]
 
 
-async def test_what_was_claimed_when_it_is_cancelled_is_still_worked_on() -> None:
+async def test_items_claimed_during_a_cancellation_are_still_processed() -> None:
     work = Work("a")
     work.claiming.clear()
     pump = work.pump()
@@ -213,7 +215,7 @@ async def test_what_was_claimed_when_it_is_cancelled_is_still_worked_on() -> Non
     assert work.done == ["a"]
 
 
-async def test_a_claim_that_fails_after_it_was_cancelled_leaves_no_error_unheard() -> None:
+async def test_a_claim_that_fails_after_a_cancellation_leaves_no_unretrieved_error() -> None:
     class Failing(Work):
         async def claim(self) -> list[str]:
             await super().claim()
@@ -228,11 +230,11 @@ async def test_a_claim_that_fails_after_it_was_cancelled_leaves_no_error_unheard
         await work.until(lambda: work.claims == 1)
     work.claiming.set()
     await asyncio.wait_for(pump.drain(), DEADLINE)
-    gc.collect()  # a task tells what nobody heard when it goes
+    gc.collect()  # a deleted task reports an exception that was not retrieved
     assert unheard == []
 
 
-async def test_abandon_breaks_off_what_is_in_work() -> None:
+async def test_abandon_cancels_items_in_progress() -> None:
     work = Work("slow")
     work.gates["slow"] = asyncio.Event()
     pump = work.pump()
@@ -255,7 +257,7 @@ async def test_a_cancellation_that_meets_the_wake_up_is_not_lost() -> None:
         await asyncio.wait_for(task, DEADLINE)
 
 
-async def test_work_that_is_due_but_not_given_out_does_not_spin() -> None:
+async def test_items_that_are_due_but_not_claimed_do_not_spin() -> None:
     class Full(Work):
         async def claim(self) -> list[str]:
             self.claims += 1
@@ -270,7 +272,7 @@ async def test_work_that_is_due_but_not_given_out_does_not_spin() -> None:
         assert work.claims == 1
 
 
-async def test_an_idle_pump_looks_again_after_its_longest_pause() -> None:
+async def test_an_idle_pump_claims_again_after_its_longest_pause() -> None:
     work = Work()
     work.slots = Slots(1)
     pump = Pump(
@@ -282,10 +284,10 @@ async def test_an_idle_pump_looks_again_after_its_longest_pause() -> None:
         longest_pause=timedelta(milliseconds=1),
     )
     async with running(pump.run()):
-        await work.until(lambda: work.claims >= 3)  # nobody wakes it
+        await work.until(lambda: work.claims >= 3)  # `wake` is not called
 
 
-async def test_what_was_told_to_end_before_ends_well() -> None:
+async def test_a_task_that_was_cancelled_before_ends_without_an_error() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
@@ -293,7 +295,7 @@ async def test_what_was_told_to_end_before_ends_well() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0)  # as a rollback
+            await asyncio.sleep(0)  # like a rollback
             ended.set()
 
     task = asyncio.create_task(work())

@@ -1,4 +1,4 @@
-"""A value that others hand out: one fetch at a time, and nobody waits while it is good."""
+"""A value that is fetched once at a time, and returned at once while it is good."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Source:
-    """Hands out numbers that are fresh for 10 s and good for 20; fails or waits when told to."""
+    """Fetches numbers that are fresh for 10 s and good for 20; fails or waits on demand."""
 
     def __init__(self) -> None:
         self.now = START
@@ -56,7 +56,7 @@ async def value(source: Source) -> AsyncIterator[Renewing[int]]:
     await value.close()
 
 
-async def test_it_is_fetched_once_while_it_is_fresh(source: Source, value: Renewing[int]) -> None:
+async def test_a_fresh_value_is_fetched_once(source: Source, value: Renewing[int]) -> None:
     assert value.usable() is None
     for _ in range(3):
         assert await value.get() == 1
@@ -65,7 +65,7 @@ async def test_it_is_fetched_once_while_it_is_fresh(source: Source, value: Renew
     assert not value.is_flying
 
 
-async def test_while_it_is_good_nobody_waits_for_the_next(
+async def test_a_good_value_is_returned_while_the_next_is_fetched(
     source: Source, value: Renewing[int]
 ) -> None:
     await value.get()
@@ -74,7 +74,7 @@ async def test_while_it_is_good_nobody_waits_for_the_next(
         source.advance(moment)
         assert [await value.get(), await value.get()] == [1, 1]
         assert value.is_flying
-    source.advance(0.1)  # good no longer: now they wait, for the one that is under way
+    source.advance(0.1)  # not good any more: callers wait for the fetch in progress
     waiting = [asyncio.create_task(value.get()) for _ in range(5)]
     await asyncio.sleep(0)
     waiting.pop().cancel()
@@ -83,7 +83,7 @@ async def test_while_it_is_good_nobody_waits_for_the_next(
     assert source.asked == 2
 
 
-async def test_a_failure_is_everybodys_until_the_next_try(
+async def test_after_failures_the_next_fetch_waits_longer_and_longer(
     source: Source, value: Renewing[int]
 ) -> None:
     source.fails = True
@@ -100,21 +100,21 @@ async def test_a_failure_is_everybodys_until_the_next_try(
     assert (await value.get(), value.failure) == (8, None)
 
 
-async def test_while_fetches_fail_it_is_used_to_its_end(
+async def test_while_fetches_fail_the_value_is_used_while_it_is_good(
     source: Source, value: Renewing[int]
 ) -> None:
     await value.get()
     source.fails = True
     source.advance(10)
     assert await value.get() == 1
-    assert await value.renew() is None  # what was begun
+    assert await value.renew() is None  # the fetch that had begun
     source.advance(9.9)
     assert await value.get() == 1
     source.advance(0.1)
     assert await value.get() is None
 
 
-async def test_a_clock_that_is_set_back_keeps_it_no_longer_than_it_is_good(
+async def test_a_clock_that_is_set_back_does_not_prolong_a_value(
     source: Source, value: Renewing[int]
 ) -> None:
     await value.get()
@@ -124,7 +124,7 @@ async def test_a_clock_that_is_set_back_keeps_it_no_longer_than_it_is_good(
     assert value.usable() is None
 
 
-async def test_what_is_no_good_is_dropped_unless_there_is_another_already(
+async def test_a_wrong_value_is_dropped_unless_it_was_replaced(
     source: Source, value: Renewing[int]
 ) -> None:
     await value.get()
@@ -135,7 +135,7 @@ async def test_what_is_no_good_is_dropped_unless_there_is_another_already(
     assert source.asked == 2
 
 
-def test_it_goes_on_in_another_event_loop() -> None:
+def test_it_continues_in_another_event_loop() -> None:
     async def fetch(_held: Held[int] | None) -> Held[int]:
         return Held(value=1, since=START, fresh_until=START, good_until=START)
 
@@ -151,7 +151,7 @@ def test_it_goes_on_in_another_event_loop() -> None:
     assert asyncio.run(use(fetches=True)) == 1
 
 
-async def test_unasked_it_is_not_renewed_and_a_closed_one_ends_its_fetch(
+async def test_without_unasked_it_is_not_renewed_and_close_cancels_its_fetch(
     source: Source, value: Renewing[int]
 ) -> None:
     await value.get()

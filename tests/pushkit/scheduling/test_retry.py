@@ -82,7 +82,7 @@ def test_jitter_reaches_both_ends(end: str) -> None:
 
 
 def test_gives_up_by_age_across_restarts() -> None:
-    # Nothing is remembered between two calls: what counts are two numbers from the database.
+    # The policy keeps no state between calls: it gets two numbers from the database.
     accepted = START - timedelta(hours=89, minutes=59)
     assert waits(RetryPolicy(wait=wait_schedule([30], jitter=0)), 1, since=accepted) is not None
     assert waits(RetryPolicy(wait=wait_schedule([60], jitter=0)), 1, since=accepted) is None
@@ -92,7 +92,7 @@ def test_age_counts_from_acceptance_and_not_from_the_first_attempt() -> None:
     assert waits(RetryPolicy(), 1, since=START - timedelta(hours=91)) is None
 
 
-def test_is_given_up_while_it_waits() -> None:
+def test_work_may_be_given_up_while_it_waits() -> None:
     policy = RetryPolicy()
     assert not gives_up(policy, attempts=1, since=START, now=after(90 * HOUR - 1))
     assert gives_up(policy, attempts=1, since=START, now=after(90 * HOUR))

@@ -1,4 +1,4 @@
-"""Sealed values as they lie in databases: what one version has sealed, every later one opens."""
+"""The format of sealed values: later versions open those of earlier ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEALED: Final = bytes.fromhex(
 HEAD, SALT, NONCE = slice(0, 12), slice(12, 28), slice(28, 40)
 
 
-def test_a_value_that_an_earlier_version_has_sealed_is_opened() -> None:
+def test_a_value_sealed_by_an_earlier_version_is_opened() -> None:
     assert is_sealed(SEALED)
     assert SecretKeys.parse(KEY).open(SEALED, b"row 1") == b"the token"
 
@@ -47,7 +47,7 @@ def test_a_key_is_32_random_bytes() -> None:
     assert len({key.material for key in made}) == 20
 
 
-def test_an_empty_value_is_the_shortest_that_is_sealed() -> None:
+def test_an_empty_value_can_be_sealed_and_nothing_shorter_opens() -> None:
     keys = SecretKeys.parse(KEY)
     sealed = keys.seal(b"", b"row 1")
 

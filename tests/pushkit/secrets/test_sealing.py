@@ -22,14 +22,14 @@ KEYS = SecretKeys([NEW, OLD])
 
 
 @given(st.binary(max_size=200), st.binary(max_size=50))
-def test_what_is_sealed_opens_again(secret: bytes, context: bytes) -> None:
+def test_a_sealed_value_opens_again(secret: bytes, context: bytes) -> None:
     sealed = KEYS.seal(secret, context)
     assert is_sealed(sealed)
     assert len(sealed) == len(secret) + SEALING_OVERHEAD
     assert KEYS.open(sealed, context) == secret
 
 
-def test_the_same_secret_never_looks_the_same() -> None:
+def test_sealing_a_secret_twice_gives_different_values() -> None:
     first, second = KEYS.seal(b"token", b"row"), KEYS.seal(b"token", b"row")
     assert first[:SEALED_HEAD_BYTES] == second[:SEALED_HEAD_BYTES] == KEYS.head
     assert first[SEALED_HEAD_BYTES:] != second[SEALED_HEAD_BYTES:]
@@ -41,7 +41,7 @@ def test_the_first_key_seals_and_every_key_opens() -> None:
     assert KEYS.seal(b"token", b"row").startswith(SecretKeys([NEW]).head)
 
 
-def test_a_secret_of_a_key_that_is_not_here_says_which_one_is_missing() -> None:
+def test_the_error_of_a_missing_key_names_it() -> None:
     sealed = SecretKeys([OLD]).seal(b"token", b"row")
     with pytest.raises(SecretKeyMissingError, match=f"{OLD.id}.*expected.*{NEW.id}"):
         SecretKeys([NEW]).open(sealed, b"row")
@@ -62,7 +62,7 @@ def test_no_single_bit_of_a_sealed_secret_can_be_changed() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_whatever_is_no_sealed_secret_is_refused(data: bytes) -> None:
+def test_a_value_that_is_no_sealed_secret_is_refused(data: bytes) -> None:
     for found in (data, KEYS.head + data):
         with pytest.raises(SealedSecretError):
             KEYS.open(found, b"row")
@@ -84,7 +84,7 @@ def test_keys_are_read_from_lines_with_comments() -> None:
         pytest.param(f"{NEW.to_text()} {NEW.to_text()}", "the same key twice", id="twice"),
     ],
 )
-def test_what_are_no_keys_is_said_without_repeating_it(text: str, says: str) -> None:
+def test_the_error_of_an_invalid_key_does_not_repeat_it(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         SecretKeys.parse(text)
     assert "canary" not in str(caught.value)
@@ -98,7 +98,7 @@ def test_reprs_show_ids_only() -> None:
     assert repr(NEW.material) not in shown
 
 
-def test_a_file_is_made_private_and_keeps_what_is_in_it(tmp_path: Path) -> None:
+def test_a_file_is_made_private_and_keeps_its_keys(tmp_path: Path) -> None:
     path = tmp_path / "secret.keys"
     first = add_secret_key(path)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -106,7 +106,7 @@ def test_a_file_is_made_private_and_keeps_what_is_in_it(tmp_path: Path) -> None:
     assert SecretKeys.from_file(path).ids == (second.id, first.id, third.id)
 
 
-def test_what_an_operator_wrote_beside_the_keys_stays(tmp_path: Path) -> None:
+def test_comments_of_an_operator_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "secret.keys"
     written = f"# für Köln\n{OLD.to_text()}, {NEW.to_text()}  # made in May".encode()
     path.write_bytes(written)
@@ -152,12 +152,12 @@ def test_keys_come_from_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["PUSHKIT_SECRET_KEYS", "PUSHKIT_SECRET_KEYS_FILE"])
-def test_an_empty_variable_is_no_word_to_store_secrets_as_they_are(variable: str) -> None:
+def test_an_empty_variable_is_refused(variable: str) -> None:
     with pytest.raises(ConfigError, match=f"^{variable}: it is set, but empty"):
         SecretKeys.from_environment({variable: ""})
 
 
-def test_two_sources_of_keys_are_one_too_many() -> None:
+def test_two_sources_of_keys_are_refused() -> None:
     both = {"PUSHKIT_SECRET_KEYS": NEW.to_text(), "PUSHKIT_SECRET_KEYS_FILE": os.devnull}
     with pytest.raises(ConfigError, match="expected one"):
         SecretKeys.from_environment(both)

@@ -66,6 +66,6 @@ def test_states_and_kinds_may_be_given_by_their_names() -> None:
 
 
 @pytest.mark.parametrize("given", [{"states": ["done"]}, {"states": "completed"}, {"kinds": ["x"]}])
-def test_a_state_or_kind_that_there_is_not_is_refused(given: Any) -> None:
+def test_an_unknown_state_or_kind_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match=f"^filter: {next(iter(given))}: found "):
         Filter(**given)

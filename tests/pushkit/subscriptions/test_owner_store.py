@@ -1,4 +1,4 @@
-"""What an owner has and what its URLs proved, on both databases."""
+"""Counts of an owner, and the URLs that it proved to own, on both databases."""
 
 from __future__ import annotations
 
@@ -77,14 +77,16 @@ def test_an_owners_subscriptions_are_counted_up_to_the_limit(database: Database)
     assert [database.run(STORE.subscriptions("alice", limit)) for limit in (2, 3, 9)] == [2, 3, 3]
 
 
-def test_what_an_owner_has_is_counted_over_all_tenants(database: Database) -> None:
+def test_subscriptions_and_deliveries_of_an_owner_are_counted_over_all_tenants(
+    database: Database,
+) -> None:
     for number in range(3):
         database.subscribe(Owner(tenant=f"tenant-{number}", name="alice"), "config", deliveries=2)
     assert database.run(STORE.subscriptions("alice", 9)) == 3
     assert database.run(STORE.backlog("alice", 9)) == 6
 
 
-def test_what_an_owner_has_is_found_by_an_index(tmp_path: Path) -> None:
+def test_the_rows_of_an_owner_are_found_by_an_index(tmp_path: Path) -> None:
     with contextlib.closing(SqliteConnection(tmp_path / "database.db")) as scripts:
         database = Database(scripts)
         for script in (STORE.subscriptions("alice", 9), STORE.backlog("alice", 9)):
@@ -99,13 +101,13 @@ def explained(counting: Statement) -> Script[list[str]]:
     return [step["detail"] for step in steps]
 
 
-def test_a_subscription_that_was_withdrawn_counts_no_more(database: Database) -> None:
+def test_a_withdrawn_subscription_is_not_counted(database: Database) -> None:
     subscription = database.subscribe(ALICE, "config-1")
     database.run(SubscriptionStore().withdraw([subscription.id], NOW))
     assert database.run(STORE.subscriptions("alice", 9)) == 0
 
 
-def test_what_is_unfinished_for_an_owner_is_counted_up_to_the_limit(database: Database) -> None:
+def test_unfinished_deliveries_of_an_owner_are_counted_up_to_the_limit(database: Database) -> None:
     first = database.subscribe(ALICE, "config-1", deliveries=3)
     database.subscribe(ALICE, "config-2", deliveries=2)
     database.subscribe(BOB, "config-0", deliveries=4)
@@ -130,7 +132,7 @@ def test_a_proof_may_be_given_again_and_old_ones_are_forgotten(database: Databas
     assert len(rows(database)) == 1
 
 
-def test_no_url_is_written_down(database: Database) -> None:
+def test_no_url_is_stored(database: Database) -> None:
     database.run(STORE.prove(ALICE, URL, now=NOW, since=LONG_AGO))
     assert "canary" not in repr([list(row.values()) for row in rows(database)])
 

@@ -112,7 +112,7 @@ def test_removing_and_creating_it_starts_anew(database: Database) -> None:
     assert second.last_seq == 0
 
 
-def test_many_take_as_many_as_each_needs(database: Database) -> None:
+def test_each_subscription_takes_the_numbers_that_it_needs(database: Database) -> None:
     ids = [
         database.put(SubscriptionKey(tenant="", task_id=str(n), owner="", config_id="")).id
         for n in range(300)
@@ -125,15 +125,15 @@ def test_many_take_as_many_as_each_needs(database: Database) -> None:
     assert [each.id for each in recipients] == sorted(ids)
 
 
-def test_a_later_one_sorts_behind(database: Database) -> None:
-    # In the order of their ids they are locked.
+def test_a_later_id_sorts_after_the_others(database: Database) -> None:
+    # Rows are locked in the order of their ids.
     ids = [
         database.put(other(config_id=str(n)), now=NOW + timedelta(seconds=n)).id for n in range(20)
     ]
     assert ids == sorted(ids)
 
 
-def test_removing_what_is_not_there_is_nothing(database: Database) -> None:
+def test_removing_an_unknown_subscription_does_nothing(database: Database) -> None:
     assert database.run(STORE.remove(KEY)) is None
 
 
@@ -145,7 +145,7 @@ def test_a_disabled_one_is_shown_to_its_owner_and_gets_no_updates(database: Data
     assert database.run(STORE.active_of_task(tenant="acme", task_id="task-1")) == []
 
 
-def test_setting_a_disabled_one_again_revives_it(database: Database) -> None:
+def test_setting_a_disabled_one_again_enables_it(database: Database) -> None:
     subscription = database.put()
     database.run(STORE.take_seqs({subscription.id: 1}))
     database.run(STORE.disable(subscription.id, NOW, DisabledBy.GONE))

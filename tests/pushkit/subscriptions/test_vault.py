@@ -50,7 +50,7 @@ def stored(secrets: Secrets, key: SubscriptionKey = KEY, url: str = URL) -> Stor
     return StoredSubscription(subscription=subscription, secrets=secrets)
 
 
-def test_what_is_sealed_for_a_row_opens_for_an_attempt() -> None:
+def test_secrets_sealed_for_a_row_open_for_an_attempt() -> None:
     secrets = seal_secrets(VAULT, KEY, CONFIG)
     assert "canary" not in f"{secrets.token}{secrets.credentials}"
     assert open_subscription(VAULT, stored(secrets)).config == CONFIG
@@ -62,12 +62,12 @@ def test_without_keys_secrets_are_stored_as_they_are() -> None:
     assert open_subscription(Vault(None), stored(secrets)).config == CONFIG
 
 
-def test_what_was_stored_before_there_were_keys_opens() -> None:
+def test_secrets_stored_before_there_were_keys_open() -> None:
     plain = stored(seal_secrets(Vault(None), KEY, CONFIG))
     assert open_subscription(VAULT, plain).config == CONFIG
 
 
-def test_what_a_secret_is_bound_to_is_what_earlier_versions_bound_it_to() -> None:
+def test_a_secret_is_bound_to_the_same_columns_as_in_earlier_versions() -> None:
     row = ["acme", "task-1", "alice", "config-1", URL]
     bound = '["pushkit subscription", "%s", "acme", "task-1", "alice", "config-1", "' + URL + '"]'
     assert TOKEN.context(row).decode() == bound % "token"
@@ -110,7 +110,7 @@ def test_without_its_key_a_secret_is_not_left_out(vault: Vault) -> None:
 
 
 @pytest.mark.parametrize("rest", ["", "%%%", "AAAA", "é"])
-def test_what_is_sealed_no_more_is_not_sent_as_a_token(rest: str) -> None:
+def test_a_damaged_sealed_value_is_not_sent_as_a_token(rest: str) -> None:
     broken = Secrets(token=f" sealed:{rest}", credentials=None)
     with pytest.raises(SealedSecretError):
         open_subscription(VAULT, stored(broken))
