@@ -48,11 +48,11 @@ class HostileUrl:
 
     @property
     def only_its_port_is_wrong(self) -> bool:
-        """Whether it names a public host: then nothing but the rule on ports is against it."""
+        """Whether the host is public: then only the rule on ports may refuse the URL."""
         return self.reason == "ssh port"
 
     def looked_up(self) -> str:
-        """Return the URL with a name that is not refused before it is looked up."""
+        """Return the URL with a name that is not refused before its lookup."""
         return self.url.replace("attacker.example", "attacker.example.com")
 
 
@@ -64,14 +64,14 @@ def hostile_urls(port: int) -> list[HostileUrl]:
 
 
 def attackers_dns(names: Names) -> None:
-    """Let names have the answers that the list says, from the beginning."""
+    """Give names the addresses of the list, from the first set."""
     for name, answers in _ANSWERS.items():
         names.says(name, *answers)
         names.says(name.replace("attacker.example", "attacker.example.com"), *answers)
 
 
 def _unescape(text: str) -> str:
-    # Only the file's own escapes: some of its lines are beyond ASCII already.
+    # Only the file's own escapes: some of its lines have other non-ASCII characters.
     for code in (0x2460, 0x2461, 0x2466, 0xAD):
         text = text.replace(f"\\u{code:04x}", chr(code))
     return text.replace("\\\\", "\\")

@@ -1,4 +1,4 @@
-"""A network that a test controls, and that reaches nothing but loopback whatever the code does.
+"""A network that a test controls, and that never leaves loopback, whatever the code does.
 
 An audit hook sees every socket that Python connects or sends from, whoever opened it; outside of
 loopback it refuses. It stands whether or not the code under test has a guard of its own.
@@ -28,7 +28,7 @@ class LeftLoopbackError(OSError):
 
 
 class Names:
-    """DNS as a test has it: a name's answers, one set after another, the last for good."""
+    """DNS for a test: sets of addresses by name, returned in order; the last one repeats."""
 
     def __init__(self) -> None:
         self.answers: dict[str, list[Answers]] = {}
@@ -47,7 +47,7 @@ class Names:
 
 @dataclass
 class Network:
-    """What was dialled, and where a public address leads to.
+    """The addresses that were dialled, and the server behind each public address.
 
     Attributes:
         names: Its DNS.
@@ -67,7 +67,7 @@ class Network:
 
 @contextmanager
 def the_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    """Yield a network that records who is dialled; nothing leaves loopback while it stands."""
+    """Yield a network that records dialled addresses; nothing leaves loopback meanwhile."""
     network = Network()
     loop_class = asyncio.selector_events.BaseSelectorEventLoop
     connect: Callable[..., object] = loop_class.sock_connect
@@ -84,7 +84,7 @@ def the_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
         raise aiodns.error.DNSError(1, "this test asks no name server")
 
     monkeypatch.setattr(loop_class, "sock_connect", sock_connect)
-    # What c-ares sends, no hook of Python's sees.
+    # No hook of Python's sees what c-ares sends.
     monkeypatch.setattr(aiodns.DNSResolver, "getaddrinfo", no_lookup)
     _standing.append(network)
     try:
@@ -125,7 +125,7 @@ def _is_loopback(host: object) -> bool:
 
 
 def _as_libc_reads(host: str) -> list[Answers]:
-    """Return what a C library makes of spellings that are no names: it resolves them all."""
+    """Resolve spellings that are not names, as a C library does."""
     if host.rstrip(".").lower() == "localhost":
         return [["127.0.0.1"]]
     try:

@@ -21,7 +21,7 @@ json_values: st.SearchStrategy[JsonValue] = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    # Surrogates are no text that UTF-8 can say.
+    # UTF-8 cannot encode surrogates.
     | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
     max_leaves=20,
@@ -157,7 +157,7 @@ FALLBACK = (to_json, functools.partial(from_json, allow_inf_nan=False))
 
 @pytest.fixture(params=["installed", "fallback"])
 def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever writer is installed, and the one that is always there."""
+    """The writer that is installed, and the standard library's."""
     if request.param == "fallback":
         monkeypatch.setattr(bounded_json, "_fast_dumps", FALLBACK[0])
         monkeypatch.setattr(bounded_json, "_fast_loads", FALLBACK[1])
@@ -178,7 +178,7 @@ def test_writes_compact_utf_8() -> None:
 
 
 class Name(str):
-    """A text of a class of its own, as enumerations are."""
+    """A subclass of str, as enumerations are."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Errors go from one process to another, as pools of processes and task queues send them."""
+"""Errors can be pickled, as process pools and task queues do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that are told something on their standard input."""
+"""Programs that get bytes on their standard input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long work says how far it is; interrupted, it leaves what is done, and goes on with the rest."""
+"""Long work reports progress; after an interruption it continues with the rest."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pushkit.terminal import progress
 from pushkit.terminal.progress import showing_progress, showing_steps
 from tests.eventually import DEADLINE
 
-TASKS = 210  # more than a lot
+TASKS = 210  # more than one batch
 
 
 class _InterruptedError(Exception):
-    """Ctrl-C, at a moment that the test knows."""
+    """Ctrl-C at a time that the test chooses."""
 
 
 async def test_a_purge_that_is_interrupted_goes_on_with_the_rest(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ async def test_a_purge_that_is_interrupted_goes_on_with_the_rest(tmp_path: Path)
         database=tmp_path / "outbox.db",
         allow=["127.0.0.1:*"],
     )
-    await push.open()  # nobody delivers
+    await push.open()  # no worker delivers
     config = {"url": "http://127.0.0.1:9/hook"}
     await push.subscribe("task-1", config, version="1.0", owner="alice")
     ids: list[str] = []

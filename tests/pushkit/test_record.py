@@ -1,4 +1,4 @@
-"""Records show, compare and hash themselves as the dataclasses do that they stand in for."""
+"""Records have the same repr, equality and hash as dataclasses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Hypothesis draws: neutral updates, and the members that documents are made of."""
+"""Hypothesis strategies: neutral updates, and the members of documents."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ moments = st.sampled_from(
         "0001-01-01T00:00:00+14:00",
     ]
 )
-# Present but saying nothing, or saying something.
+# Present and empty, or with a value.
 optional_text = st.sampled_from([None, "", "some"])
 optional_list = st.sampled_from([None, [], ["some"]])
 optional_object = st.none() | objects
@@ -190,7 +190,7 @@ def members_of_nobody(value: Any, *path: str | int) -> Iterator[tuple[tuple[str 
 
 
 def check_a_round_trip(document: Mapping[str, Any], version: WireVersion) -> None:
-    """Check that known members come back equal in value, and unknown ones as they were."""
+    """Check that known members come back with equal values, and unknown ones unchanged."""
     update = decode_update(json.dumps(document).encode())
     assert update.origin is version
     try:

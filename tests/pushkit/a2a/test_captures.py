@@ -99,7 +99,7 @@ def test_writes_back_what_sdks_send(capture: Capture) -> None:
     assert update.origin is not None
     written = encode_update(update, update.origin)
     assert decode_update(written) == update
-    # Said in the same members, some in another spelling, but for those that say nothing.
+    # The same members, some in another spelling, without those that are empty.
     assert shape_of(json.loads(written)) == shape_of(json.loads(capture["body"]))
 
 

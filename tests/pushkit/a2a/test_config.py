@@ -1,4 +1,4 @@
-"""Push-notification configs as clients register them."""
+"""Push-notification configs that clients register."""
 
 from __future__ import annotations
 

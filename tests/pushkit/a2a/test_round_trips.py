@@ -240,7 +240,7 @@ def test_the_official_schema_accepts_what_came_as_0_3(document: dict[str, Any]) 
     try:
         written = encode_update(update, V1_0)
     except InvalidUpdateError:
-        return  # a role without a name, or no part with a known content, cannot be said
+        return  # it has a role without a name, or no part with known content
     validator.validate(json.loads(written))
 
 
@@ -307,6 +307,6 @@ def test_what_is_written_has_the_shape_of_one_version(
     try:
         body = encode_update(update, version)
     except InvalidUpdateError:
-        return  # 0.1 and AgentVault cannot say every update
+        return  # 0.1 and AgentVault cannot carry every update
     document = json.loads(body)
     assert [each for each, has_shape in SHAPES if has_shape(document)] == [version]

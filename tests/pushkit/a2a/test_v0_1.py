@@ -88,9 +88,9 @@ def test_reads_the_examples(case: Mapping[str, Any]) -> None:
 @by_id
 def test_writes_the_examples_back_with_both_names_of_the_task(case: Mapping[str, Any]) -> None:
     expected = without_nulls(case["body"] | case["adds"])
-    if case["id"] == "legacy-task":  # whose time has no offset
+    if case["id"] == "legacy-task":  # its time has no offset
         expected["status"]["timestamp"] += "Z"
-    if case["id"] == "9.2-artifact-event":  # `false` says nothing
+    if case["id"] == "9.2-artifact-event":  # `false` is not written
         del expected["artifact"]["lastChunk"]
     assert written(decode_update(body(case["body"]))) == expected
 
@@ -98,7 +98,7 @@ def test_writes_the_examples_back_with_both_names_of_the_task(case: Mapping[str,
 @by_id
 def test_the_examples_become_notifications_of_0_3_and_1_0(case: Mapping[str, Any]) -> None:
     update = decode_update(body(case["body"]))
-    if case["id"] == "legacy-task":  # its empty file is an artifact that nobody else can say
+    if case["id"] == "legacy-task":  # no other version can carry its empty file
         assert isinstance(update, TaskSnapshot)
         update = replace(update, task=replace(update.task, artifacts=update.task.artifacts[:1]))
     for version in (V0_3, V1_0):
@@ -127,7 +127,7 @@ def test_a_task_of_the_first_samples_is_read_in_full() -> None:
     assert [message.role for message in task.history] == [Role.USER]
 
 
-# --- what is told from what ----------------------------------------------------------------------
+# --- formats that are distinguished --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What an AgentVault card says of how its agent, or its webhook, wants to be called."""
+"""Reading the `authSchemes` of AgentVault cards, and credentials for them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ POLICY = DestinationPolicy()
 HOSTILE = [
     url
     for line in hostile_urls(8443)
-    # As written, and as it looks when the scheme is no reason to refuse it.
+    # As written, and with a scheme that is no reason to refuse it.
     for url in dict.fromkeys((line.url, line.url.replace("http://", "https://", 1)))
 ]
 

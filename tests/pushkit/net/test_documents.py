@@ -1,4 +1,4 @@
-"""GET, over which JWK Sets, cards and proofs of ownership come, against servers of every kind."""
+"""GET of JWK Sets, cards and proofs of ownership, against servers of every kind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def get(
 
 
 def answers_every_get(*answers: bytes) -> Talk:
-    """Answer one request after another over the same connection; the last answer for good."""
+    """Answer the requests of one connection in order; the last answer repeats."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         at = 0
@@ -216,7 +216,7 @@ async def test_gets_share_a_connection(transport: Transport) -> None:
 
 
 async def test_a_connection_that_was_closed_meanwhile_costs_no_get(transport: Transport) -> None:
-    async with serving(says(OK)) as server:  # it says nothing of that it closes
+    async with serving(says(OK)) as server:  # without announcing that it closes
         for _ in range(3):
             assert (await get(transport, server.url)).body == b"ok"
     assert server.connections == 3
@@ -240,7 +240,7 @@ async def test_over_ipv6(transport: Transport) -> None:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[str]:
-    """Return the URL of what `python -m http.server` serves, by HTTP/1.0."""
+    """Return the URL of a `python -m http.server`, which answers by HTTP/1.0."""
     (tmp_path / "jwks.json").write_bytes(b'{"keys":[]}' + b" " * 300_000)
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -1,4 +1,4 @@
-"""Where the rules on destinations begin and end: the last one refused, the first one accepted."""
+"""The edges of the rules on destinations: the last refused value, the first accepted one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No connection to where nobody should go, with each check in place and with each one removed.
+"""No connection to a forbidden address, with all checks in place and with each one removed.
 
 `tests/network.py` keeps all of it on loopback, guard or no guard.
 """
@@ -38,14 +38,14 @@ PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
 class Relaxed(DestinationPolicy):
-    """Any scheme of HTTP, any port: all other rules are the real ones."""
+    """A policy that allows http and any port, with all other rules."""
 
     def judge_url(self, url: Url) -> Decision:
         return super().judge_url(replace(url, scheme="https", port=443))
 
 
 class Naive(DestinationPolicy):
-    """No rule on URLs at all, read as aiohttp reads them: the addresses alone are judged."""
+    """A policy without rules on URLs, parsed as aiohttp does: only addresses are judged."""
 
     def check(self, text: str) -> Destination:
         try:
@@ -60,7 +60,7 @@ class Naive(DestinationPolicy):
 
 
 class Nothing(Naive):
-    """No guard."""
+    """A policy without any rule on addresses, too."""
 
     def judge_address(self, text: str) -> Decision:
         del text
@@ -68,7 +68,7 @@ class Nothing(Naive):
 
 
 class Canary:
-    """Listens on loopback at any interface of it, and counts who comes."""
+    """Listens on all loopback addresses, and counts connections."""
 
     def __init__(self) -> None:
         self.connections = 0
@@ -91,7 +91,7 @@ async def canary() -> AsyncIterator[Canary]:
 
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch, canary: Canary) -> Iterator[Network]:
-    """Return the attacker's DNS, in an environment that names a proxy."""
+    """Return a network with the attacker's DNS, and a proxy in the environment."""
     for variable in PROXY_VARIABLES:
         for name in (variable, variable.lower()):
             monkeypatch.setenv(name, f"http://127.0.0.1:{canary.port}")
@@ -103,7 +103,7 @@ def network(monkeypatch: pytest.MonkeyPatch, canary: Canary) -> Iterator[Network
 
 
 async def tried(transport: Transport, url: str) -> str:
-    """Post to a URL as a sender does; return what came of it."""
+    """Post to a URL as a sender does; return the result."""
     try:
         destination = transport.policy.check(url)
         async with asyncio.timeout(DEADLINE):
@@ -118,10 +118,10 @@ async def tried(transport: Transport, url: str) -> str:
 async def leads_nowhere(
     network: Network, canary: Canary, transport: Transport, urls: list[str]
 ) -> None:
-    """Hold that no URL, tried again and again, makes a socket dial."""
+    """Check that no URL makes a socket dial, however often it is tried."""
     try:
         for url in urls:
-            for _ in range(3):  # a name may answer otherwise the second time
+            for _ in range(3):  # a name may have other addresses the second time
                 outcome = await tried(transport, url)
                 assert network.dialled == [], f"{url}: {outcome}"
     finally:
@@ -154,11 +154,11 @@ async def test_no_hostile_url_leads_to_a_connection(
     assert len(lines) >= 70
     transport = Transport(policy(), ConnectionOptions(resolver=network.names))
     await leads_nowhere(network, canary, transport, [line.url for line in lines])
-    assert network.names.asked == []  # the URL alone was reason enough
+    assert network.names.asked == []  # the URL alone was refused
 
 
 def looked_up(line: HostileUrl) -> bool:
-    # Its second answer is public, and dialled: that one has a test of its own.
+    # Its second answer is public, and is dialled: another test is about that.
     return but_for_its_port(line) and "rebind" not in line.url
 
 
@@ -213,7 +213,7 @@ async def test_either_check_of_addresses_keeps_the_other_ones_names(  # fixtures
     lines = [
         line
         for line in hostile_urls(canary.port)
-        # Without the first check, a name's public address may be dialled; never its other one.
+        # Without the first check, a name's public address may be dialled; never its private one.
         if line.reason.startswith("DNS") and looked_up(line) and "mixed" not in line.reason
     ]
     assert len(lines) >= 7
@@ -224,7 +224,7 @@ async def test_either_check_of_addresses_keeps_the_other_ones_names(  # fixtures
 async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_check(
     network: Network, canary: Canary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Rebinding between check and connect: what was checked is not what comes to the socket.
+    # Rebinding between check and connect: the socket gets another address than was checked.
     dial = dialling._connect
 
     async def another(_: object, port: int, factory: SocketFactoryType) -> socket.socket:
@@ -312,7 +312,7 @@ async def test_a_connection_that_stays_open_goes_where_it_was_checked(
     url = f"https://{HOOKS}/"
     outcomes = [await tried(transport, url) for _ in range(3)]
     await transport.close()
-    # The second went over the connection of the first; the third had to dial, and was refused.
+    # The second request used the first one's connection; the third had to dial, and was refused.
     assert outcomes[:2] == ["answered 200"] * 2
     assert "not public" in outcomes[2]
     assert len(set(peers)) == 1

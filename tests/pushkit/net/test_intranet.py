@@ -1,4 +1,4 @@
-"""What an operator may open of an intranet, and what stays closed whatever is opened.
+"""Which parts of an intranet an operator may open, and which stay closed in any case.
 
 `tests/network.py` keeps all of it on loopback: where something was dialled is only written down.
 """
@@ -235,11 +235,11 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_not_followed(
     destination = transport.policy.check(URL)
     with pytest.raises(TransportError):
         await transport.post(destination, [], b"{}", timeout=PATIENT)
-    assert network.dialled == [("10.1.0.5", 443)]  # where nobody listens
+    assert network.dialled == [("10.1.0.5", 443)]  # no server listens there
     with pytest.raises(AddressRefusedError):
         await transport.post(destination, [], b"{}", timeout=PATIENT)
 
-    # And between the check and the socket.
+    # The address changes between the check and the socket, too.
     dial = dialling._connect
 
     async def another(_: object, port: int, factory: SocketFactoryType) -> socket.socket:
@@ -256,7 +256,7 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_not_followed(
 async def test_without_a_guard_those_addresses_would_be_dialled(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What the tests above would miss if they could not see it.
+    # Proves that the tests above would notice.
     monkeypatch.setattr(Guard, "check", lambda *_: None)
     network.names.says(HOOKS, ["169.254.169.254"])
     transport = Transport(

@@ -71,7 +71,7 @@ class Clock:
 
 
 class Publisher:
-    """A scripted other side: what it answers is set by the test, what it was asked is kept."""
+    """A scripted publisher: the test sets its answers, and it records the requests."""
 
     def __init__(self) -> None:
         self.answer: Answer | Exception = answer(public_jwk(KEY))
@@ -113,7 +113,7 @@ async def client(publisher: Publisher, clock: Clock) -> AsyncIterator[JwksClient
 
 @pytest.fixture
 async def patient(publisher: Publisher, clock: Clock) -> AsyncIterator[JwksClient]:
-    """A client whose set may be used for an hour after its end."""
+    """A client whose set may be used for an hour after it is no longer fresh."""
     client = JwksClient(URL, fetch=publisher, clock=clock, stale_for=timedelta(hours=1))
     yield client
     await client.close()
@@ -368,7 +368,7 @@ async def test_a_stale_set_answers_at_once_while_one_fetch_hangs(
 ) -> None:
     await patient.keys()
     publisher.asked.clear()
-    publisher.open.clear()  # the host takes the connection, and says nothing
+    publisher.open.clear()  # the host accepts the connection, and never answers
     clock.advance(300)
     async with asyncio.timeout(DEADLINE):
         found = [await patient.find(KEY.kid) for _ in range(4)]
@@ -414,7 +414,7 @@ async def test_a_set_that_nobody_asks_for_is_renewed_at_its_end(
     await renewed(publisher)
     publisher.answer = TransportError("down")
     publisher.etags.clear()
-    await renewed(publisher)  # through an outage, too
+    await renewed(publisher)  # during an outage, too
     await client.close()
 
 
@@ -425,7 +425,7 @@ async def test_a_closed_client_renews_nothing_by_itself(
     others = Publisher()
     closed, other = short_lived(publisher), short_lived(others)
     await closed.close()
-    assert await closed.find(KEY.kid) is not None  # of a request that met it before
+    assert await closed.find(KEY.kid) is not None  # for a request that has it already
     await other.keys()
     await renewed(others)
     assert publisher.hits == 1
@@ -440,7 +440,7 @@ async def test_a_client_that_was_closed_and_loads_again_renews_by_itself(
     await client.keys()
     await client.close()
     publisher.etags.clear()
-    client.load()  # it has keys that may be used
+    client.load()  # it has usable keys
     await renewed(publisher)
     await client.close()
 
@@ -670,7 +670,7 @@ async def test_a_slow_answer_ends_in_time(
 
     url = await serve(handler)
 
-    async def body_comes_too_late() -> bool:  # or its head, too, on a busy machine
+    async def body_comes_too_late() -> bool:  # on a busy machine its head may be late, too
         refusal = await _refusal(url, transport)
         return isinstance(refusal, JwksError) and "broke off" in str(refusal)
 

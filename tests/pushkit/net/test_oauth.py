@@ -119,7 +119,7 @@ async def test_a_token_is_renewed_in_the_last_minute_of_its_life(
     clock.advance(3600 - 61)
     assert await tokens.token(timeout=PATIENT) == first
     clock.advance(1)
-    assert await tokens.token(timeout=PATIENT) == first  # still good, and used
+    assert await tokens.token(timeout=PATIENT) == first  # still valid, and used
 
     async def another() -> bool:
         return await tokens.token(timeout=PATIENT) != first
@@ -151,7 +151,7 @@ async def test_nobody_waits_for_a_new_token_while_the_old_one_is_good(
         await asked.wait()
         clock.advance(60 - 5.1)
         assert await tokens.token(timeout=timedelta(0)) == first
-        clock.advance(0.1)  # it might be over when the destination reads it
+        clock.advance(0.1)  # it might expire before the destination reads it
         waiting = asyncio.create_task(tokens.token(timeout=PATIENT))
         go_on.set()
         assert await waiting == server.issued[1] != first
@@ -179,7 +179,7 @@ async def test_a_token_that_cannot_be_renewed_is_used_to_its_end(
     assert await tokens.token(timeout=PATIENT) == first
     async with asyncio.timeout(DEADLINE):
         await refused.wait()
-    await tokens.close()  # and what it answered has been read
+    await tokens.close()  # and its answer has been read
     clock.advance(60 - 5.1)
     assert await tokens.token(timeout=PATIENT) == first
     clock.advance(0.1)
@@ -225,7 +225,7 @@ async def test_the_life_of_a_token(
             clock.now = START + timedelta(seconds=moment)
             assert await tokens.token(timeout=PATIENT) == "t0"
             assert tokens._token.is_flying is renewed
-            await tokens.close()  # before it gets anywhere
+            await tokens.close()  # before it has started
         clock.now = START + timedelta(seconds=good)
     assert await tokens.token(timeout=PATIENT) == "t1"
 
@@ -258,7 +258,7 @@ async def test_many_who_ask_at_once_share_one_fetch(
     async with asyncio.timeout(DEADLINE):
         waiting = [asyncio.create_task(tokens.token(timeout=PATIENT)) for _ in range(50)]
         await asked.wait()
-        waiting.pop(0).cancel()  # one who gives up takes it from nobody
+        waiting.pop(0).cancel()  # a cancelled caller does not cancel it for the others
         go_on.set()
         found = await asyncio.gather(*waiting)
     assert set(found) == set(server.issued)
@@ -285,7 +285,7 @@ async def test_a_token_that_was_refused_is_replaced_once(
     first = await tokens.token(timeout=PATIENT)
     tokens.reject(first)
     second = await tokens.token(timeout=PATIENT)
-    tokens.reject(first)  # somebody else's late 401 does not take the new one away
+    tokens.reject(first)  # another attempt's late 401 does not drop the new one
     assert await tokens.token(timeout=PATIENT) == second != first
     assert len(server.issued) == 2
 

@@ -97,7 +97,7 @@ async def test_a_document_comes_through_the_proxy(
 async def test_the_server_is_told_the_name_and_has_to_prove_it(
     internet: Internet, transport: Transport
 ) -> None:
-    # Under the address, which is what the proxy was asked for, anybody's certificate is wrong.
+    # The proxy was asked for the address, which no certificate names.
     await internet.serve(echo, certificate=internet.authority.issue_cert(HOOKS_ADDRESS))
     with pytest.raises(TransportError, match="Hostname mismatch"):
         await post(transport)

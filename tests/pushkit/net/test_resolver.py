@@ -1,4 +1,4 @@
-"""Looking names up: a real name server on loopback, some of whose names never get an answer."""
+"""Lookups by a real name server on loopback, which never answers for some names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pushkit.net.transport import ConnectionOptions, Transport
 from tests.eventually import DEADLINE
 
 SILENT = "silent"
-NAMES = 100  # far more than the threads that a process has for lookups
+NAMES = 100  # far more than a process has threads for lookups
 
 
 class NameServer(asyncio.DatagramProtocol):

@@ -1,4 +1,4 @@
-"""Real TLS servers, and what is wrong with some of them; verification is never off."""
+"""Real TLS servers, some with wrong certificates or versions; verification is never off."""
 
 from __future__ import annotations
 

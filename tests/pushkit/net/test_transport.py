@@ -1,4 +1,4 @@
-"""The transport against servers that misbehave; nothing outside of loopback is ever dialled."""
+"""The transport against servers that misbehave; nothing outside of loopback is dialled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOPBACK = DestinationPolicy(["127.0.0.1:*"])
 
 
 class Server:
-    """A server on loopback that says exactly what a test has it say, and counts who comes."""
+    """A server on loopback that answers exactly as a test says, and counts connections."""
 
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
@@ -336,7 +336,7 @@ async def test_no_repr_shows_a_body_or_a_header(transport: Transport) -> None:
 
 
 class Resolver:
-    """Answers with what a test says, and records who was asked for."""
+    """Resolves names as a test says, and records them."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = addresses
@@ -351,7 +351,7 @@ class Resolver:
 
 @pytest.fixture
 async def dialled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Every address that a socket is told to dial; none of them is."""
+    """Records every address that a socket is about to dial, and dials none."""
     addresses: list[object] = []
 
     async def sock_connect(_: object, __: socket.socket, address: object) -> None:
@@ -404,7 +404,7 @@ async def test_every_request_asks_for_the_name_again(dialled: list[object]) -> N
 async def test_a_literal_that_passed_no_policy_is_not_dialled_either(
     dialled: list[object], host: str
 ) -> None:
-    # A literal never comes to the resolver: the socket has the last word.
+    # A literal address never reaches the resolver: its socket judges it.
     transport = Transport(
         DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(resolver=Resolver("127.0.0.1"))
     )

@@ -181,7 +181,7 @@ async def test_what_comes_behind_an_answer_closes_the_connection(
         found = await task
         assert found.complete
         assert b"No" not in found.body
-        # llhttp passes over empty lines between answers, as RFC 9112 §2.2 lets it.
+        # llhttp skips empty lines between answers, as RFC 9112 §2.2 allows.
         assert not connection.is_reusable() or more == b"\r\n"
 
 
@@ -237,7 +237,7 @@ async def test_the_fuzzer_sees_a_connection_that_does_not_look_before_it_asks() 
 
 @pytest.mark.slow
 async def test_no_request_is_answered_by_anothers_bytes(client: Transport) -> None:
-    """A webhook that says too much, too little, twice, late, or something else."""
+    """A webhook that answers too much, too little, twice, late, or not with HTTP."""
     chance = random.Random(7)  # noqa: S311  # no secret
     tricks: list[Callable[[bytes], bytes]] = [
         lambda answer: answer,
@@ -278,8 +278,7 @@ async def test_no_request_is_answered_by_anothers_bytes(client: Transport) -> No
                 answered += sum(await asyncio.gather(*posts))
         return answered
 
-    # Half of the answers are waited for in vain: five servers at once, and no longer than it takes
-    # to get most of the others.
+    # Half of the answers never come: five servers at once, and a timeout in which most others do.
     for within in (timedelta(seconds=0.2), timedelta(seconds=1), timedelta(seconds=10)):
         all_of_them = (many(begin, within) for begin in range(0, 400, 80))
         if sum(await asyncio.gather(*all_of_them)) > 150:
@@ -456,7 +455,7 @@ async def test_a_header_that_would_end_its_line_is_not_sent(client: Transport) -
 
 
 class Owner:
-    """Has a deadline, and notes how late it came."""
+    """Has a deadline, and records how late it expired."""
 
     def __init__(self, deadlines: Deadlines, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()

@@ -382,7 +382,7 @@ def resigned(
     fields: Iterable[tuple[str, str]] = (),
     **changes: object,
 ) -> list[tuple[str, str]]:
-    """Sign whatever one wants with the trusted key: what a careless sender might."""
+    """Sign any claims with the trusted key, as a careless sender might."""
     components = tuple(components)
     parameters: dict[str, object] = {
         "created": int(NOW.timestamp()),

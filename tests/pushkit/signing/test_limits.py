@@ -1,4 +1,4 @@
-"""The limits of what is read, each at its edge: the most is accepted, one more is refused."""
+"""Each limit on input: the largest accepted value, and the first refused one."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_signature_of_2048_characters_is_looked_at_and_a_longer_one_is_not() -
 
 
 def http_signed(*, labels: int = 1, lifetime: timedelta = timedelta(minutes=5)) -> Headers:
-    """Return the headers of a request with so many signatures, each under a label of its own."""
+    """Return the headers of a request with so many signatures, each under its own label."""
     fields = [("Content-Type", "application/json"), ("webhook-id", "dlv_1")]
     request = WebhookRequest(target="https://a.example.com/", headers=Headers(fields), body=BODY)
     made = dict(at_once(sign_http_message(request, KEY, now=NOW, lifetime=lifetime)))
@@ -196,7 +196,7 @@ def test_a_moment_lies_within_the_calendar(parameter: str, created: int, *, read
 
 
 def webhook(signatures: int = 1, delivery_id: str = "dlv_1") -> Headers:
-    """Return the headers of a request whose last signature of so many holds."""
+    """Return the headers of a request with so many signatures, of which the last is valid."""
     made = dict(sign_webhook(BODY, delivery_id=delivery_id, now=NOW, signers=[SECRET]))
     made["webhook-signature"] = " ".join(
         ["v1,AAAA"] * (signatures - 1) + [made["webhook-signature"]]
@@ -249,7 +249,7 @@ def test_a_shared_secret_has_24_to_64_bytes(length: int, *, accepted: bool) -> N
 
 
 def rsa_jwk(bits: int, exponent: int = 65537) -> JsonObject:
-    modulus = (1 << bits) - 1  # nobody has its factors, and nobody needs them to refuse it
+    modulus = (1 << bits) - 1  # its factors are unknown, and not needed to refuse it
     length = (exponent.bit_length() + 7) // 8
     return {
         "kty": "RSA",

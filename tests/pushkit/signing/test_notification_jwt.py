@@ -75,7 +75,7 @@ def decoded(segment: str) -> dict[str, Any]:
 
 
 def signed(header: dict[str, Any] | None = None, **claims: Any) -> str:
-    """Sign claims with one of them changed; None takes it away."""
+    """Sign claims with one of them changed; None removes it."""
     payload = decoded(at_once(sign_notification(CLAIMS, key())).split(".")[1]) | claims
     payload = {name: value for name, value in payload.items() if value is not None}
     return jwt.encode(

@@ -1,4 +1,4 @@
-"""PyJWT and jwcrypto as oracles: they share no code with the JOSE room, and have to agree."""
+"""PyJWT and jwcrypto as oracles: they share no code with `jose.py`, and must agree with it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_jwcrypto_refuses_what_does_not_hold_here(algorithm: Algorithm) -> None:
 
 # --- what PyJWT refuses is refused here ----------------------------------------------------------
 
-# Signed with the right key, whatever they say; with `None` a member is not there.
+# Signed with the right key; `None` removes a member.
 HEADERS: list[dict[str, Any]] = [
     {},
     {"alg": None},
@@ -143,7 +143,7 @@ HEADERS: list[dict[str, Any]] = [
     {"x5c": ["AA"]},
     {"zip": "DEF"},
 ]
-# PyJWT passes over these; here they refuse the token.
+# PyJWT ignores these; pushkit refuses the token.
 STRICTER_HERE = [
     {"b64": True},
     {"b64": False},
@@ -170,7 +170,7 @@ def header_with(changes: dict[str, Any]) -> bytes:
 
 
 def hostile_tokens() -> Iterator[tuple[str, str]]:
-    """Tokens of the kinds that have fooled verifiers, signed where they can be."""
+    """Tokens of kinds that have fooled verifiers, signed if they can be."""
     for changes in HEADERS:
         yield f"header {changes}", signed(header_with(changes))
     for name, header in {

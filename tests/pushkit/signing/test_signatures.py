@@ -1,4 +1,4 @@
-"""Signatures by keys that stay elsewhere."""
+"""Signatures by keys in other services."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CLAIMS = NotificationClaims(
 
 
 def der(data: bytes, key: SigningKey) -> bytes:
-    """Sign as services do: ECDSA as DER."""
+    """Sign as key services do: ECDSA signatures are DER."""
     private = key.private_key
     if isinstance(private, ec.EllipticCurvePrivateKey):
         hash_ = hashes.SHA384() if key.algorithm is Algorithm.ES384 else hashes.SHA256()
@@ -97,7 +97,7 @@ async def test_a_notification_that_a_service_signs_is_verified_like_any(
 
 
 async def test_it_says_the_same_as_one_that_is_signed_here() -> None:
-    kms = service(Algorithm.EDDSA)  # which signs the same twice
+    kms = service(Algorithm.EDDSA)  # its signatures are deterministic
     assert await sign_notification(CLAIMS, RemoteKey.of(kms)) == at_once(
         sign_notification(CLAIMS, kms.key)
     )
