@@ -94,7 +94,7 @@ class AlertSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
         return self
 
     def build(self, folder: Path) -> AlertOptions:
-        """Return the alerts that a receiver is made with. Raises ConfigError: no such program."""
+        """Return the receiver's alerts. Raises ConfigError: no such program or file."""
         secret = None
         if self.webhook_secret_file is not None:
             path = folder / self.webhook_secret_file

@@ -33,8 +33,7 @@ from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.doctor.report import Outcome, Result
 from receiver.doctor.scenarios import LANDED, SCENARIOS
-from receiver.doctor.sender import examine_sender
-from receiver.doctor.signatures import Signatures
+from receiver.doctor.sender import Signatures, examine_sender
 from receiver.doctor.sink import Sink, Visit
 from receiver.options import Schemes
 from receiver.testing import SigningAgent
