@@ -3,8 +3,8 @@
     pushkit keys new keys.json
     python examples/a2a_sdk_agent/agent.py --allow '127.0.0.1:*'
 
-The lines that replace the SDK's own sender are marked. The agent counts to three, writes down the
-sum as an artifact, and is done; every update reaches the client's webhook, signed.
+The lines for pushkit are marked. The agent counts to three, adds the sum as an artifact, and
+completes; pushkit delivers every update, signed, to the client's webhook.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pushkit.integrations.asgi import JwksApp
 
 
 class CountingAgent(AgentExecutor):
-    """Counts to three and writes down the sum."""
+    """Counts to three, and adds the sum as an artifact."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run one task."""
@@ -56,7 +56,7 @@ class CountingAgent(AgentExecutor):
 
 
 def build_card(url: str) -> AgentCard:
-    """Return the card of this agent: it can push."""
+    """Return the card of this agent, which supports push notifications."""
     return AgentCard(
         name="Counting agent",
         description="Counts to three.",
@@ -86,7 +86,7 @@ def build_app(url: str, push: PushSender) -> Starlette:
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        async with push, notifications:  # pushkit: goes on with what was left undelivered
+        async with push, notifications:  # pushkit: also delivers what an earlier run left
             yield
 
     return Starlette(

@@ -1,12 +1,12 @@
-"""The whole thing on one machine: `make demo`.
+"""The demo of both sides on one machine: `make demo`.
 
-Three real processes on loopback: an a2a-sdk agent with pushkit inside, the receiver service, and
-this client, which sends a message with a push config and watches the callbacks arrive. Then five
-attacks, and how each is refused. Exit status 0 only if all of it happened.
+It runs three processes on loopback: an a2a-sdk agent with pushkit inside, the receiver service, and
+this client, which sends a message with a push config and prints the callbacks as they arrive. Then
+it makes five attacks, and prints how each is refused. The exit status is 0 only if all checks pass.
 
-With `--trace` the three processes make spans (OpenTelemetry's SDK), and the demo prints the one
-trace of the task as a tree: `make demo TRACE=1`. With `--prometheus` one of its own scrapes both
-sides: `make demo PROMETHEUS=1`.
+With `--trace` the three processes make OpenTelemetry spans, and the demo prints the trace of the
+task as a tree: `make demo TRACE=1`. With `--prometheus`, a Prometheus scrapes both sides: `make
+demo PROMETHEUS=1`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def show(notification):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What the demo has running."""
+    """The processes of the demo, and the callbacks that arrived."""
 
     folder: Path
     agent: str
@@ -103,12 +103,12 @@ class World:
 
     @property
     def webhook(self) -> str:
-        """Where notifications arrive."""
+        """The URL for notifications."""
         return f"{self.receiver}/a2a/push"
 
 
 def free_port() -> int:
-    """Return a port that nobody uses at the moment."""
+    """Return a port that is free at the moment."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -117,7 +117,7 @@ def free_port() -> int:
 
 @contextlib.asynccontextmanager
 async def world(folder: Path, *, traced: bool, scraped: bool) -> AsyncIterator[World]:
-    """Start agent and receiver as processes of their own, and end them."""
+    """Run the agent and the receiver as processes until the block ends."""
     agent_port, receiver_port, ops = free_port(), free_port(), f"127.0.0.1:{free_port()}"
     agent, receiver = f"http://127.0.0.1:{agent_port}", f"http://127.0.0.1:{receiver_port}"
     config = CONFIG.format(agent=agent, receiver=receiver, port=receiver_port)
@@ -135,7 +135,7 @@ async def world(folder: Path, *, traced: bool, scraped: bool) -> AsyncIterator[W
     run(folder, "-m", "pushkit.cli.main", "keys", "new", "keys.json")
     callbacks: asyncio.Queue[dict[str, object]] = asyncio.Queue()
     async with process(folder, *agent_program, "--port", str(agent_port), "--allow", "127.0.0.1:*"):
-        # A receiver that finds no keys yet answers 503, and the first update would wait for that.
+        # Without the agent's keys, the receiver would answer the first update with 503.
         await until_answering(f"{agent}/.well-known/jwks.json")
         async with process(
             folder, *receiver_program, "serve", "--config", "receiver.toml", callbacks=callbacks
@@ -145,7 +145,7 @@ async def world(folder: Path, *, traced: bool, scraped: bool) -> AsyncIterator[W
 
 
 def run(folder: Path, *arguments: str | Path) -> str:
-    """Run one command to its end and return what it printed."""
+    """Run a command, and return its output."""
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=folder,
@@ -188,14 +188,14 @@ async def process(
 async def read_callbacks(
     output: asyncio.StreamReader, callbacks: asyncio.Queue[dict[str, object]]
 ) -> None:
-    """Put every callback that the receiver's handler prints on the queue."""
+    """Queue every callback that the receiver's handler prints."""
     async for line in output:
         if line.startswith(b"CALLBACK "):
             await callbacks.put(json.loads(line.removeprefix(b"CALLBACK ")))
 
 
 async def until_answering(url: str) -> None:
-    """Wait until somebody answers at a URL."""
+    """Wait until a URL answers."""
     async with aiohttp.ClientSession() as session, asyncio.timeout(DEADLINE):
         while True:
             with contextlib.suppress(aiohttp.ClientConnectionError):
@@ -208,14 +208,14 @@ async def until_answering(url: str) -> None:
 
 
 def expect(folder: Path) -> dict[str, str]:
-    """Have the receiver mint a token, and return the push config for the agent."""
+    """Let the receiver mint a token, and return the push config for the agent."""
     printed = run(folder, "-m", "receiver.cli", "expect", "--config", "receiver.toml")
     config: dict[str, str] = json.loads(printed)
     return config
 
 
 async def send_message(agent: str, config: dict[str, str], tracer: Tracer | None) -> str:
-    """Send a message with a push config and do not wait; return the task's id."""
+    """Send a message with a push config, and return the id of the task without waiting for it."""
     if tracer is None:
         return await _send_message(agent, config, {})
     from opentelemetry import propagate
@@ -264,7 +264,7 @@ async def watch(callbacks: asyncio.Queue[dict[str, object]], task_id: str) -> in
 
 
 def latency(callback: dict[str, object]) -> str:
-    """Return the time from the agent's status to the client's code."""
+    """Return the time from the agent's status to the callback."""
     if not callback["said_at"]:
         return "-"
     said, now = (datetime.fromisoformat(str(callback[name])) for name in ("said_at", "now"))
@@ -275,7 +275,7 @@ def latency(callback: dict[str, object]) -> str:
 
 
 def attacks(genuine: Draft) -> Iterator[tuple[str, Draft, tuple[int, str]]]:
-    """Yield the five attacks on a genuine notification, each with how it must be refused."""
+    """Yield the five attacks, made from a genuine notification, with the expected refusals."""
     other_body = genuine.body.replace(b"WORKING", b"COMPLETED")
     stranger = generate_key(Algorithm.ES256)
     long_ago = datetime.now(UTC) - timedelta(minutes=6)
@@ -287,7 +287,7 @@ def attacks(genuine: Draft) -> Iterator[tuple[str, Draft, tuple[int, str]]]:
 
 
 async def attack(here: World) -> bool:
-    """Send a genuine request, its retry, and the five attacks; say whether all went as it must."""
+    """Send a genuine request, its retry, and the five attacks; return whether all checks pass."""
     agent = SigningAgent(
         webhook_url=here.webhook,
         issuer=here.agent,
@@ -299,7 +299,7 @@ async def attack(here: World) -> bool:
     async with aiohttp.ClientSession() as session:
         for name, draft, wanted in (
             ("genuine request", genuine, (202, "")),
-            ("its retry (nobody is called)", genuine, (200, "")),
+            ("its retry (no callback)", genuine, (200, "")),
             *attacks(genuine),
         ):
             passed &= report(name, await post(session, draft.request()), wanted)
@@ -320,15 +320,15 @@ async def post(session: aiohttp.ClientSession, request: WebhookRequest) -> tuple
 
 
 def report(name: str, found: tuple[int, str], wanted: tuple[int, str]) -> bool:
-    """Print one line of the verdict."""
-    held = found == wanted
-    mark = f"{GREEN}✓{OFF}" if held else f"{RED}✗ expected {wanted[0]} {wanted[1]}{OFF}"
+    """Print the result of a check; return whether it passes."""
+    passes = found == wanted
+    mark = f"{GREEN}✓{OFF}" if passes else f"{RED}✗ expected {wanted[0]} {wanted[1]}{OFF}"
     print(f"  {mark} {name:30} {found[0]} {found[1]}")
-    return held
+    return passes
 
 
 def print_trace(folder: Path, task_id: str) -> bool:
-    """Print the trace of a task as a tree; say whether it is one, over three processes."""
+    """Print the trace of a task as a tree; return whether it is a single one of all processes."""
     from traced import spans_in, tree, without_the_sdks
 
     spans = without_the_sdks(spans_in(folder, task_id))
@@ -349,7 +349,7 @@ async def main() -> int:
     given = parser.parse_args()
     traced, scraped = given.trace, given.prometheus
     if scraped and shutil.which("prometheus") is None:
-        print("--prometheus: it is missing: apt install prometheus", file=sys.stderr)
+        print("--prometheus: Prometheus is missing: apt install prometheus", file=sys.stderr)
         return 2
     if traced and not found_sdk():
         print(
@@ -375,40 +375,40 @@ async def main() -> int:
             print(f"The client sent a message; the agent runs task {task_id}.\n")
             count = await watch(here.callbacks, task_id)
             print(f"\n{count} updates, each signed, delivered in order and called back once.\n")
-            print("Now somebody tries to get in:\n")
+            print("Now five attacks:\n")
             passed = await attack(here)
             passed &= await report_metrics(count + 1)  # the genuine one of the attacks
-        if traced:  # both have ended: all their spans are there
+        if traced:  # both processes have ended, so all their spans are written
             passed &= print_trace(folder, task_id)
-    verdict = f"{GREEN}All of it held{OFF}" if passed else f"{RED}Something did not hold{OFF}"
+    verdict = f"{GREEN}All checks passed{OFF}" if passed else f"{RED}Some checks failed{OFF}"
     print(f"\n{verdict}, in {time.monotonic() - began:.1f} s.")
     return 0 if passed else 1
 
 
 @contextlib.asynccontextmanager
 async def watched(here: World, *, scraped: bool) -> AsyncIterator[Callable[[int], Awaitable[bool]]]:
-    """Have a Prometheus scrape both sides; return what prints what it found."""
+    """Let a Prometheus scrape both sides; yield a function that prints what it found."""
 
-    async def say_nothing(_updates: int) -> bool:
+    async def skip(_updates: int) -> bool:
         return True
 
     if not scraped:
-        yield say_nothing
+        yield skip
         return
     from scraped import scraping
 
     pages = {"agent": here.agent.removeprefix("http://"), "receiver": here.ops}
     async with scraping(here.folder, free_port(), pages) as prometheus:
 
-        async def say(updates: int) -> bool:
+        async def print_metrics(updates: int) -> bool:
             print("\nPrometheus has scraped both sides:\n")
             return await prometheus.report(updates)
 
-        yield say
+        yield print_metrics
 
 
 def found_sdk() -> bool:
-    """Say whether OpenTelemetry's SDK is installed."""
+    """Return whether OpenTelemetry's SDK is installed."""
     try:
         import opentelemetry.sdk.trace  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""Draw what the demo prints.
+"""Draws the output of the demo as SVG.
 
 python examples/demo/demo.py | python examples/demo/picture.py > docs/images/demo.svg
 """
@@ -21,9 +21,9 @@ rect { fill: #f6f8fa; stroke: #d0d7de } .ok { fill: #1a7f64 } .refused { fill: #
 
 
 def main() -> None:
-    """Read the lines, and write them as SVG; light and dark by the reader's choice."""
-    said, _, _ = sys.stdin.read().rstrip().rpartition("\n\n")  # the last line times the machine
-    lines = ["$ make demo", "", *said.splitlines()]
+    """Read lines and write them as SVG, with a light and a dark style."""
+    output, _, _ = sys.stdin.read().rstrip().rpartition("\n\n")  # without the line with the time
+    lines = ["$ make demo", "", *output.splitlines()]
     drawn = []
     for number, line in enumerate(lines, 2):
         text = html.escape(line).replace(" ", "\u00a0").replace("✓", '<tspan class="ok">✓</tspan>')

@@ -1,9 +1,9 @@
-"""The demo's agent with a page of metrics, and a Prometheus of its own that scrapes both sides.
+"""Runs the demo's agent with a page of metrics, and a Prometheus that scrapes both sides.
 
     python examples/demo/scraped.py --port 8001 --allow '127.0.0.1:*'
 
-does what `examples/a2a_sdk_agent/agent.py` does, and answers `/metrics` besides: one route more, in
-earnest at an address where only operators get to.
+This is `examples/a2a_sdk_agent/agent.py` with a route `/metrics`. In production, serve it at an
+address that only operators can reach.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent
 RULES = EXAMPLES.parent / "docs" / "operations" / "alerts.yml"
 DEADLINE = 120.0
 
-ASKED = (
+QUERIES = (
     "sum(pushkit_enqueued_total)",
     'sum(pushkit_attempts_total{code="ok"})',
     'sum(receiver_notifications_total{result="accepted"})',
@@ -57,12 +57,12 @@ def serve_agent() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prometheus:
-    """A Prometheus that runs."""
+    """A running Prometheus."""
 
     url: str
 
     async def ask(self, path: str, **query: str) -> Any:
-        """Return what its API answers, once it does."""
+        """Return the answer of its API, as soon as there is one."""
         async with aiohttp.ClientSession() as session:
             while True:
                 with contextlib.suppress(aiohttp.ClientError):
@@ -72,20 +72,20 @@ class Prometheus:
                 await asyncio.sleep(0.1)
 
     async def value(self, query: str) -> float:
-        """Return what an expression comes to; 0 for nothing."""
+        """Return the value of an expression; 0 for none."""
         found = (await self.ask("query", query=query))["result"]
         return float(found[0]["value"][1]) if found else 0.0
 
     async def report(self, updates: int) -> bool:
-        """Print what it scraped once it has so many updates; say whether both sides are up."""
+        """Print what it scraped after this many updates; return whether both sides are up."""
         async with asyncio.timeout(DEADLINE):
-            while await self.value(ASKED[2]) < updates:
+            while await self.value(QUERIES[2]) < updates:
                 await asyncio.sleep(0.2)
         targets = (await self.ask("targets"))["activeTargets"]
         for target in targets:
             print(f"  {target['labels']['job']:10} {target['scrapeUrl']:40} {target['health']}")
-        for asked in ASKED:
-            print(f"  {asked:55} {await self.value(asked):g}")
+        for query in QUERIES:
+            print(f"  {query:55} {await self.value(query):g}")
         groups = (await self.ask("rules"))["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
         firing = [rule["name"] for rule in rules if rule["state"] != "inactive"]

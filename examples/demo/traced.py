@@ -1,11 +1,11 @@
-"""The demo's processes with OpenTelemetry's SDK, and the trace that they make together.
+"""Runs the demo's processes with OpenTelemetry's SDK, and reads the trace that they make.
 
     python examples/demo/traced.py agent --port 8001 --allow '127.0.0.1:*'
     python examples/demo/traced.py receiver serve --config receiver.toml
 
-Each does what `examples/a2a_sdk_agent/agent.py` and `receiver` do, and writes its spans into a file
-of the current folder, a line of JSON each. `opentelemetry-instrument`, or a few lines of your own
-as these, send them to a collector instead.
+They do the same as `examples/a2a_sdk_agent/agent.py` and `receiver`, and write their spans to files
+in the current folder, as lines of JSON. To send spans to a collector, use
+`opentelemetry-instrument`, or an exporter in place of the one in `record`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def record(process: str, folder: Path) -> trace.Tracer:
 
 
 def within_the_callers_trace(app: App, tracer: trace.Tracer) -> App:
-    """Return an application whose requests are spans of their callers' traces."""
+    """Wrap an application so that each POST is a span in the trace of its caller."""
 
     async def traced(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
@@ -85,7 +85,7 @@ def serve_agent(arguments: list[str]) -> None:
 
 
 def serve_receiver(arguments: list[str]) -> None:
-    """Do what the command `receiver` does."""
+    """Run the command `receiver`."""
     from receiver.cli import cli
 
     record("receiver", Path.cwd())
@@ -97,7 +97,7 @@ def serve_receiver(arguments: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A span as it was written down."""
+    """A span that was read from a file."""
 
     process: str
     trace_id: str
@@ -110,22 +110,22 @@ class Span:
 
     @classmethod
     def read(cls, line: str) -> Span:
-        """Return the span that a line is."""
-        said = json.loads(line)
+        """Read a span from a line."""
+        span = json.loads(line)
         return cls(
-            process=said["resource"]["attributes"]["service.name"],
-            trace_id=said["context"]["trace_id"],
-            id=said["context"]["span_id"],
-            parent=said["parent_id"],
-            name=said["name"],
-            start=datetime.fromisoformat(said["start_time"]),
-            end=datetime.fromisoformat(said["end_time"]),
-            facts=said["attributes"],
+            process=span["resource"]["attributes"]["service.name"],
+            trace_id=span["context"]["trace_id"],
+            id=span["context"]["span_id"],
+            parent=span["parent_id"],
+            name=span["name"],
+            start=datetime.fromisoformat(span["start_time"]),
+            end=datetime.fromisoformat(span["end_time"]),
+            facts=span["attributes"],
         )
 
 
 def spans_in(folder: Path, task_id: str) -> list[Span]:
-    """Return the spans of the trace that a task is in, as they began."""
+    """Return the spans of a task's trace, ordered by their start."""
     lines = [line for path in folder.glob(SPANS) for line in path.read_text("utf-8").splitlines()]
     spans = [Span.read(line) for line in lines]
     of_task = {each.trace_id for each in spans if each.facts.get("pushkit.task") == task_id}
@@ -133,7 +133,7 @@ def spans_in(folder: Path, task_id: str) -> list[Span]:
 
 
 def without_the_sdks(spans: list[Span]) -> list[Span]:
-    """Leave out what a2a-sdk tells of its own inside; what is below that moves up."""
+    """Leave out the internal spans of a2a-sdk; their children move up."""
     above = {each.id: each.parent for each in spans}
     kept = {each.id for each in spans if not each.name.startswith("a2a.")}
 
@@ -146,7 +146,7 @@ def without_the_sdks(spans: list[Span]) -> list[Span]:
 
 
 def tree(spans: list[Span]) -> Iterator[str]:
-    """Return the lines of a tree: the process, the span, when it began, and how long it took."""
+    """Yield the lines of a tree: the process, the span, when it began, and how long it took."""
     known = {each.id for each in spans}
     began = min(each.start for each in spans)
 
@@ -158,7 +158,7 @@ def tree(spans: list[Span]) -> Iterator[str]:
                     _milliseconds(each.start - began),
                     _milliseconds(each.end - each.start),
                 )
-                yield f"{each.process:10} {name:38} {start:>9} {took:>9}  {_what(each)}".rstrip()
+                yield f"{each.process:10} {name:38} {start:>9} {took:>9}  {_result(each)}".rstrip()
                 yield from below(each.id, depth + 1)
 
     yield f"{'process':10} {'span':38} {'began at':>9} {'took':>9}"
@@ -169,7 +169,7 @@ def _milliseconds(span: timedelta) -> str:
     return f"{span / timedelta(milliseconds=1):.1f} ms"
 
 
-def _what(span: Span) -> str:
+def _result(span: Span) -> str:
     names = ("pushkit.status", "pushkit.code", "pushkit.callback", "error.type")
     return " ".join(str(span.facts[name]) for name in names if name in span.facts)
 

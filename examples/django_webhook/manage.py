@@ -1,4 +1,4 @@
-"""Django's own command line.
+"""Django's command line.
 
 python examples/django_webhook/manage.py migrate
 python examples/django_webhook/manage.py runserver --noreload 127.0.0.1:9000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-# Who may send, with keys in a file: `pushkit keys export`, or a download of the agent's JWK Set.
+# The trusted sender. Its keys are in a file: `pushkit keys export`, or a copy of its JWK Set.
 WEBHOOK_URL = os.environ.get("WEBHOOK_URL", "http://127.0.0.1:9000")
 AGENT_ISSUER = os.environ.get("AGENT_ISSUER", "http://127.0.0.1:8001")
 AGENT_JWKS = Path(os.environ.get("AGENT_JWKS", HERE / "jwks.json"))
@@ -25,7 +25,7 @@ DATABASES = {
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
-DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024  # what is larger, Django refuses unread
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024  # Django refuses larger bodies without reading them
 LOGGING = {
     "version": 1,
     "handlers": {"console": {"class": "logging.StreamHandler"}},

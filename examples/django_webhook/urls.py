@@ -1,4 +1,4 @@
-"""Where the webhook is."""
+"""The URL of the webhook."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A FastAPI application that an agent can push to: start a task, and await what comes of it.
+"""A FastAPI application that starts tasks of an agent and awaits their notifications.
 
     pip install 'pushkit[examples]'
     python examples/fastapi_receiver/app.py
     curl -X POST 'http://127.0.0.1:9000/tasks?text=Please+count.'
 
-The agent of `examples/a2a_sdk_agent` must run. The lines of the receiver are marked.
+The agent of `examples/a2a_sdk_agent` must be running. The lines for the receiver are marked.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ receiver = Receiver(  # receiver
 
 @receiver.on_status("completed")  # receiver
 async def completed(notification: Notification) -> None:
-    """Run once per completed task, also after a restart."""
+    """Print a completed task; called once for each, even after a restart."""
     print(f"completed  {notification.task_id}", flush=True)
 
 
 @contextlib.asynccontextmanager
 async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-    """Start the receiver with the application: a mount is not told."""
+    """Start the receiver with the application, which does not forward its lifespan to mounts."""
     async with receiver:  # receiver
         yield
 
@@ -56,13 +56,13 @@ app.mount("/hooks", receiver.asgi())  # receiver
 
 @app.post("/tasks")
 async def run_task(text: str) -> dict[str, str | None]:
-    """Send a message to the agent, and answer once its task is done or it asks something."""
+    """Send a message to the agent; answer when its task ends or needs input."""
     async with await create_client(AGENT, ClientConfig(streaming=False)) as client:
         task = await PushClient(client, receiver).send(text)  # receiver
     try:
         update = await task.wait(timeout=60)  # receiver
     except TimeoutError as exc:
-        raise HTTPException(504, "the agent is still at work") from exc
+        raise HTTPException(504, "the agent is still working") from exc
     return {"task": task.task_id, "state": update.state}
 
 

@@ -44,7 +44,7 @@ TABLE = """
 
 logger = logging.getLogger(__name__)
 app = Flask(__name__)
-app.config["MAX_CONTENT_LENGTH"] = 1024 * 1024  # what is larger, Flask refuses unread
+app.config["MAX_CONTENT_LENGTH"] = 1024 * 1024  # Flask refuses larger bodies without reading them
 
 with closing(sqlite3.connect(DATABASE)) as connection, connection:
     connection.execute(TABLE)
@@ -52,18 +52,18 @@ with closing(sqlite3.connect(DATABASE)) as connection, connection:
 
 @functools.lru_cache(maxsize=1)
 def _trust(_period: int) -> TrustSnapshot:
-    # `allow` is for development: without it, JWK Sets come over https only.
+    # `allow` is for development: otherwise JWK Sets must be https.
     return asyncio.run(fetch_trust(WEBHOOK_URL, [AGENT], allow=["127.0.0.1:*"]))
 
 
 def trust() -> TrustSnapshot:
-    """Return the keys, fetched every minute; pushkit publishes a new one long before it signs."""
+    """Return the keys, fetched every minute; pushkit publishes new ones long before they sign."""
     return _trust(int(time.time() // 60))
 
 
 @app.post("/a2a/push")
 def push() -> tuple[Response | str, int]:
-    """Take one notification."""
+    """Verify and store a notification."""
     webhook = WebhookRequest(
         target=request.full_path, headers=Headers(request.headers.items()), body=request.get_data()
     )
@@ -83,5 +83,5 @@ def push() -> tuple[Response | str, int]:
         known = connection.execute(
             "SELECT body_sha256 FROM notifications WHERE sender = ? AND delivery_id = ?", delivery
         ).fetchone()
-    # The same again is a retry, and is thanked for; another body under this id is not.
+    # The same body is a retry and gets a 2xx; another body with this id is refused.
     return "", 200 if known == (verified.body_sha256,) else 409

@@ -1,6 +1,6 @@
-"""A stand-in for a key management service: it makes a key, signs with it, and keeps it.
+"""A stand-in for a key management service, with a key that never leaves it.
 
-It answers as the large ones do: the public key as DER (SubjectPublicKeyInfo), signatures as DER.
+It answers as real services do: the public key as DER (SubjectPublicKeyInfo), signatures as DER.
 
 python -m examples.kms_signer.kms
 """
@@ -22,7 +22,7 @@ async def public_key(_request: web.Request) -> web.Response:
 
 
 async def sign(request: web.Request) -> web.Response:
-    """Sign what was posted, with ECDSA over P-256 and SHA-256."""
+    """Sign the body of the request, with ECDSA over P-256 and SHA-256."""
     return web.Response(body=KEY.sign(await request.read(), ec.ECDSA(SHA256())))
 
 

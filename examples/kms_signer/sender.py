@@ -1,4 +1,4 @@
-"""A sender whose signing key never leaves the service that keeps it.
+"""A sender whose signing key never leaves a key management service.
 
 python -m examples.quickstart.receiving   # in one terminal
 python -m examples.kms_signer.kms         # in another
@@ -27,10 +27,10 @@ KMS = "http://127.0.0.1:9000"
 
 
 class KmsSigner:
-    """A key in the service, as pushkit asks for one: its public half, and `sign`.
+    """A key in the service, as pushkit's `RemoteSigner`.
 
-    With a real service, `sign` is one call of its asynchronous client, or of one that blocks:
-    `await asyncio.to_thread(client.sign, ...)`. Hand over the data, not their hash (AWS KMS:
+    With a real service, `sign` is one call of its asynchronous client, or of a blocking one:
+    `await asyncio.to_thread(client.sign, ...)`. Pass the data, not its hash (AWS KMS:
     `MessageType="RAW"`, `SigningAlgorithm="ECDSA_SHA_256"`).
     """
 
@@ -41,12 +41,12 @@ class KmsSigner:
 
     @classmethod
     async def connect(cls, service: aiohttp.ClientSession) -> KmsSigner:
-        """Fetch the public key once; the private one is never seen here."""
+        """Fetch the public key once; the private key stays in the service."""
         async with service.get("/public-key") as answer:
             return cls(service, await answer.read())
 
     async def sign(self, data: bytes) -> bytes:
-        """Return the service's signature, DER as it is: pushkit converts and checks it."""
+        """Return the service's signature in DER, which pushkit converts and verifies."""
         async with self._service.post("/sign", data=data) as answer:
             answer.raise_for_status()
             return await answer.read()
@@ -60,7 +60,7 @@ async def main() -> None:
             issuer=ISSUER,
             keys=signer,
             database="kms-outbox.db",
-            allow=["127.0.0.1:*"],  # for development: webhooks are https, and public, otherwise
+            allow=["127.0.0.1:*"],  # for development: otherwise webhooks must be https and public
         ) as push:
             app = web.Application()
             app.add_routes([jwks_route(push)])

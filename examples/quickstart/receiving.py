@@ -1,4 +1,4 @@
-"""The receiving side in one screen: a webhook that calls back once per update.
+"""The receiving side in short: a webhook that calls back once per update.
 
 python -m examples.quickstart.receiving
 """
@@ -23,19 +23,19 @@ receiver = Receiver(
         )
     ],
     database="quickstart-inbox.db",
-    allow=["127.0.0.1:*"],  # for development: JWK Sets are fetched over https otherwise
+    allow=["127.0.0.1:*"],  # for development: otherwise JWK Sets must be https
 )
 
 
 @receiver.on_status("completed")
 async def completed(notification: Notification) -> None:
-    """Run once, however often the sender repeats itself."""
+    """Print a completed task; called once, however often its notification arrives."""
     print(f"completed  {notification.task_id}, signed by {notification.kid[:8]}…", flush=True)
 
 
 @receiver.on_update()
 def every_update(notification: Notification) -> None:
-    """Run in a thread: a plain function may block."""
+    """Print an update; a function without `async` may block, since it runs in a thread."""
     print(
         f"update     {notification.task_id} seq {notification.seq} {notification.state}", flush=True
     )

@@ -1,4 +1,4 @@
-"""The sending side in one screen: three updates of one task, signed and delivered.
+"""The sending side in short: three updates of one task, signed and delivered.
 
 python -m examples.quickstart.receiving   # in one terminal
 python -m examples.quickstart.sending     # in another
@@ -27,7 +27,7 @@ async def main() -> None:
         issuer=ISSUER,
         keys=KEYS,
         database="quickstart-outbox.db",
-        allow=["127.0.0.1:*"],  # for development: webhooks are https, and public, otherwise
+        allow=["127.0.0.1:*"],  # for development: otherwise webhooks must be https and public
     ) as push:
         app = web.Application()
         app.add_routes([jwks_route(push)])

@@ -1,4 +1,4 @@
-"""What the service calls: `receiver.toml` names these functions."""
+"""The callbacks that `receiver.toml` names."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def every_update(notification: Notification) -> None:
 
 
 async def completed(notification: Notification) -> None:
-    """Run once per completed task, however often its notification arrives."""
+    """Print a completed task; called once for each, however often its notification arrives."""
     print(f"done         task {notification.task_id}", flush=True)

@@ -1,4 +1,4 @@
-"""What was accepted."""
+"""The table of accepted notifications."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Notification(models.Model):
-    """One accepted notification; the constraint is what makes a retry a duplicate."""
+    """An accepted notification; the constraint detects retries."""
 
     sender = models.TextField()
     delivery_id = models.TextField()
@@ -16,7 +16,7 @@ class Notification(models.Model):
     received_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        """One delivery, one row."""
+        """One row for each delivery."""
 
         constraints = (
             models.UniqueConstraint(fields=["sender", "delivery_id"], name="one_row_a_delivery"),

@@ -1,4 +1,4 @@
-"""The webhook: verify, insert uniquely, answer. What reads the table does the work."""
+"""The webhook: it verifies, stores and answers. Another process reads the table and acts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from receiver import (
 
 logger = logging.getLogger(__name__)
 
-# Keys do change: load this again when the file has, or see `fetch_trust` in the Flask example.
+# Load this again when the file changes, or use `fetch_trust` as in the Flask example.
 TRUST = load_trust(
     settings.WEBHOOK_URL,
     [
@@ -37,10 +37,10 @@ TRUST = load_trust(
 )
 
 
-@csrf_exempt  # the signature says who it is, not a cookie
+@csrf_exempt  # authenticated by the signature, not by a cookie
 @require_POST
 def push(request: HttpRequest) -> HttpResponse:
-    """Take one notification."""
+    """Verify and store a notification."""
     webhook = WebhookRequest(
         target=request.get_full_path(), headers=Headers(request.headers), body=request.body
     )
@@ -60,6 +60,6 @@ def push(request: HttpRequest) -> HttpResponse:
             )
     except IntegrityError:
         known = Notification.objects.get(**delivery)
-        # The same again is a retry, and is thanked for; another body under this id is not.
+        # The same body is a retry and gets a 2xx; another body with this id is refused.
         return HttpResponse(status=200 if known.body_sha256 == verified.body_sha256 else 409)
     return HttpResponse(status=202)

@@ -1,4 +1,4 @@
-// Puts docs/vectors to Verify: verify DIRECTORY. A line of JSON for each vector.
+// Verifies the vectors in DIRECTORY: verify DIRECTORY. Prints a line of JSON for each.
 package main
 
 import (
@@ -62,11 +62,11 @@ func main() {
 			}
 			body, now := []byte(vector.Request.Body), time.Unix(found.Now, 0)
 			_, err := Verify(header, body, keys, sender.Issuer, sender.Audience, now)
-			said := map[string]any{"id": vector.ID, "accepted": err == nil}
+			result := map[string]any{"id": vector.ID, "accepted": err == nil}
 			if err != nil {
-				said["reason"] = err.Error()
+				result["reason"] = err.Error()
 			}
-			out.Encode(said)
+			out.Encode(result)
 		}
 	}
 }

@@ -26,8 +26,8 @@ type Claims struct {
 	BodySHA256 string `json:"request_body_sha256"`
 }
 
-// Verify proves who sent a notification, that its body is what they signed, and that it is for
-// this webhook and this moment. What is left: compare the token, and remember claims.ID.
+// Verify checks the signature, issuer, audience, time and body of a notification. The caller still
+// has to compare the token, and to remember claims.ID.
 func Verify(header http.Header, body []byte, keys jose.JSONWebKeySet,
 	issuer, audience string, now time.Time) (*Claims, error) {
 	compact, err := find(header)
@@ -38,10 +38,10 @@ func Verify(header http.Header, body []byte, keys jose.JSONWebKeySet,
 	if err != nil {
 		return nil, err
 	}
-	// The key is one of the sender's own, and says which algorithm: not the header.
+	// The sender's key decides about the algorithm, not the header.
 	found := keys.Key(token.Headers[0].KeyID)
 	if len(found) != 1 || found[0].Algorithm != token.Headers[0].Algorithm {
-		return nil, errors.New("kid and alg are of no key of this sender")
+		return nil, errors.New("no key of this sender has this kid and alg")
 	}
 	var claims Claims
 	if err := token.Claims(found[0].Key, &claims); err != nil {
@@ -56,10 +56,10 @@ func Verify(header http.Header, body []byte, keys jose.JSONWebKeySet,
 	}
 	if now.Sub(claims.IssuedAt.Time()).Abs() > 5*time.Minute ||
 		now.After(claims.Expiry.Time().Add(time.Minute)) {
-		return nil, errors.New("not of this moment")
+		return nil, errors.New("the time is out of range")
 	}
 	if claims.Issuer != issuer || !claims.Audience.Contains(audience) {
-		return nil, fmt.Errorf("by %q for %q", claims.Issuer, claims.Audience)
+		return nil, fmt.Errorf("wrong issuer %q or audience %q", claims.Issuer, claims.Audience)
 	}
 	if id := header.Get("webhook-id"); id != "" && id != claims.ID {
 		return nil, errors.New("webhook-id and jti differ")

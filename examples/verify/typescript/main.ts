@@ -1,4 +1,4 @@
-// Puts docs/vectors to verify(): node main.js DIRECTORY. A line of JSON for each vector.
+// Verifies the vectors in DIRECTORY: node main.js DIRECTORY. Prints a line of JSON for each.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { verify } from './verify.js';
@@ -13,11 +13,11 @@ for (const { id, request } of vectors) {
   );
   if (profile !== 'standard' || !schemes.includes('jwt')) continue;
   const body = new TextEncoder().encode(request.body);
-  const said = await verify(
+  const result = await verify(
     new Headers(request.headers), body, keys, issuer, audience, new Date(now * 1000),
   ).then(
     () => ({ id, accepted: true }),
     (error: unknown) => ({ id, accepted: false, reason: String(error) }),
   );
-  console.log(JSON.stringify(said));
+  console.log(JSON.stringify(result));
 }

@@ -4,10 +4,10 @@ import { createLocalJWKSet, jwtVerify, type JSONWebKeySet, type JWTPayload } fro
 const algorithms = ['ES256', 'ES384', 'EdDSA', 'RS256', 'PS256'];
 
 /**
- * Proves who sent a notification, that its body is what they signed, and that it is for this
- * webhook and this moment. What is left: compare the token, and remember `jti`.
+ * Checks the signature, issuer, audience, time and body of a notification. The caller still has to
+ * compare the token, and to remember `jti`.
  *
- * `keys` are the sender's own, each with its `alg`: jose takes no other algorithm for it. For a
+ * `keys` are those of the sender, each with its `alg`: jose accepts no other algorithm for it. For a
  * set behind a URL, make `createRemoteJWKSet(url)` once.
  */
 export async function verify(
@@ -24,7 +24,7 @@ export async function verify(
   if (payload.request_body_sha256 !== createHash('sha256').update(body).digest('hex')) {
     throw new Error('signed over another body');
   }
-  if (Math.abs(now.getTime() / 1000 - payload.iat!) > 300) throw new Error('not of this moment');
+  if (Math.abs(now.getTime() / 1000 - payload.iat!) > 300) throw new Error('the time is out of range');
   if (typeof payload.jti !== 'string' || payload.jti === '') throw new Error('no jti');
   if ((headers.get('webhook-id') ?? payload.jti) !== payload.jti) {
     throw new Error('webhook-id and jti differ');

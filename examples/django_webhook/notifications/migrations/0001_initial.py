@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Create it."""
+    """Create the table."""
 
     initial = True
     operations = (

@@ -1,6 +1,6 @@
-//! Puts docs/vectors to `verify`: verify DIRECTORY. A line of JSON for each vector.
+//! Verifies the vectors in DIRECTORY: verify DIRECTORY. Prints a line of JSON for each.
 
-#[allow(dead_code)] // claims that an application needs
+#[allow(dead_code)] // some claims are only for applications
 mod verify;
 
 use jsonwebtoken::jwk::JwkSet;
@@ -57,9 +57,9 @@ fn main() {
                 own.map(|(_, value)| value.clone()).collect()
             };
             let body = request.body.as_bytes();
-            let said = verify::verify(header, body, &keys, issuer, audience, found.now);
-            let reason = said.as_ref().err();
-            let line = serde_json::json!({"id": id, "accepted": said.is_ok(), "reason": reason});
+            let result = verify::verify(header, body, &keys, issuer, audience, found.now);
+            let reason = result.as_ref().err();
+            let line = serde_json::json!({"id": id, "accepted": result.is_ok(), "reason": reason});
             println!("{line}");
         }
     }

@@ -17,8 +17,8 @@ pub struct Claims {
     pub seq: Option<u64>,
 }
 
-/// Proves who sent a notification, that its body is what they signed, and that it is for this
-/// webhook and this moment. What is left: compare the token, and remember `jti`.
+/// Checks the signature, issuer, audience, time and body of a notification. The caller still has to
+/// compare the token, and to remember `jti`.
 ///
 /// `header` returns the values of a field, by its name in any case.
 pub fn verify(
@@ -32,25 +32,25 @@ pub fn verify(
     let compact = find(&header)?;
     let head = decode_header(&compact).map_err(|error| error.to_string())?;
     if head.crit.is_some() {
-        return Err("crit: no extension is understood".into()); // jsonwebtoken passes over it
+        return Err("crit: no extension is supported".into()); // jsonwebtoken ignores it
     }
     let kid = head.kid.ok_or("no kid")?;
-    let key = keys.find(&kid).ok_or("kid is of no key of this sender")?;
-    // The key says which algorithm, not the header.
+    let key = keys.find(&kid).ok_or("no key of this sender has this kid")?;
+    // The key decides about the algorithm, not the header.
     let named = key.common.key_algorithm.ok_or("a key without alg")?.to_string();
-    let algorithm: Algorithm = named.parse().map_err(|_| "alg is not known")?;
+    let algorithm: Algorithm = named.parse().map_err(|_| "unknown alg")?;
     let mut rules = Validation::new(algorithm);
     rules.set_issuer(&[issuer]);
     rules.set_audience(&[audience]);
     rules.set_required_spec_claims(&["exp", "iss", "aud"]);
-    rules.validate_exp = false; // below, by `now`
+    rules.validate_exp = false; // checked below, against `now`
     let key = DecodingKey::from_jwk(key).map_err(|error| error.to_string())?;
     let claims: Claims = decode(&compact, &key, &rules).map_err(|error| error.to_string())?.claims;
     if claims.request_body_sha256 != hex(&Sha256::digest(body)) {
         return Err("signed over another body".into());
     }
     if now.abs_diff(claims.iat) > 300 || now.saturating_sub(60) > claims.exp {
-        return Err("not of this moment".into());
+        return Err("the time is out of range".into());
     }
     if claims.jti.is_empty() || header("webhook-id").iter().any(|id| *id != claims.jti) {
         return Err("webhook-id and jti differ".into());

@@ -10,7 +10,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 
-/** Puts docs/vectors to Verify: java Main DIRECTORY. A line of JSON for each vector. */
+/** Verifies the vectors in DIRECTORY: java Main DIRECTORY. Prints a line of JSON for each. */
 final class Main {
   public static void main(String[] arguments) throws Exception {
     Path folder = Path.of(arguments[0]);
@@ -24,16 +24,16 @@ final class Main {
       for (Map<String, Object> vector : objects(found, "vectors")) {
         Map<String, Object> request = object(vector.get("request"));
         if (!request.get("sender").equals(sender.get("name"))) continue;
-        Map<String, Object> said = new HashMap<>(Map.of("id", vector.get("id"), "accepted", true));
+        Map<String, Object> result = new HashMap<>(Map.of("id", vector.get("id"), "accepted", true));
         try {
           byte[] body = ((String) request.get("body")).getBytes(StandardCharsets.UTF_8);
           Verify.verify(headers(request), body, keys, (String) sender.get("issuer"),
               (String) sender.get("audience"), now);
         } catch (Exception refused) {
-          said.put("accepted", false);
-          said.put("reason", refused.toString());
+          result.put("accepted", false);
+          result.put("reason", refused.toString());
         }
-        System.out.println(JSONObjectUtils.toJSONString(said));
+        System.out.println(JSONObjectUtils.toJSONString(result));
       }
     }
   }

@@ -21,11 +21,11 @@ import java.text.ParseException;
 
 final class Verify {
   /**
-   * Proves who sent a notification, that its body is what they signed, and that it is for this
-   * webhook and this moment. What is left: compare the token, and remember `jti`.
+   * Checks the signature, issuer, audience, time and body of a notification. The caller still has
+   * to compare the token, and to remember `jti`.
    *
-   * @param headers names in lower case
-   * @param keys the sender's own, each with its `alg`
+   * @param headers by name in lower case
+   * @param keys those of the sender, each with its `alg`
    */
   static JWTClaimsSet verify(Map<String, List<String>> headers, byte[] body, JWKSet keys,
       String issuer, String audience, Instant now)
@@ -33,9 +33,9 @@ final class Verify {
     SignedJWT jwt = SignedJWT.parse(find(headers));
     String kid = jwt.getHeader().getKeyID();
     JWK key = kid == null ? null : keys.getKeyByKeyId(kid);
-    // The key is one of the sender's own, and says which algorithm: not the header.
+    // The sender's key decides about the algorithm, not the header.
     require(key != null && jwt.getHeader().getAlgorithm().equals(key.getAlgorithm()),
-        "kid and alg are of no key of this sender");
+        "no key of this sender has this kid and alg");
     require(jwt.verify(verifier(key)), "the signature does not hold");
     JWTClaimsSet claims = jwt.getJWTClaimsSet();
     byte[] digest = MessageDigest.getInstance("SHA-256").digest(body);
@@ -47,9 +47,9 @@ final class Verify {
     Duration age = Duration.between(claims.getIssueTime().toInstant(), now).abs();
     require(age.compareTo(Duration.ofMinutes(5)) <= 0
         && !now.isAfter(claims.getExpirationTime().toInstant().plusSeconds(60)),
-        "not of this moment");
+        "the time is out of range");
     require(issuer.equals(claims.getIssuer()) && claims.getAudience().contains(audience),
-        "by another issuer, or for another webhook");
+        "wrong issuer or audience");
     require(headers.getOrDefault("webhook-id", List.of(id)).equals(List.of(id)),
         "webhook-id and jti differ");
     return claims;
