@@ -157,7 +157,7 @@ class Receiver(CallbackDecorators):
             clock=clock,
         )
         self._arrivals = Arrivals(self._database)
-        self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.let_wait)
+        self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.note_waiting)
         self._registrations = RegistrationStore(retention.ids)
         self._expected_for = retention.expected
         self._ids_kept = retention.ids

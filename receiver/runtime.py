@@ -150,7 +150,7 @@ class Runtime:
 
     def hear(self) -> None:
         """Wake the dispatcher and those in `wait`: another process stored a notification."""
-        self.dispatcher.let_wait()
+        self.dispatcher.note_waiting()
         self.arrivals.look()
 
     async def unready(self) -> dict[str, str]:

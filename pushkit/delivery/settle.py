@@ -125,7 +125,7 @@ class Settler:
             list(zip(deliveries, results, strict=True)),
             self.worker,
             now,
-            following=self._may_follow,
+            may_follow=self._may_follow,
             until=now + self.lease,
             ahead=ahead,
         )

@@ -293,7 +293,7 @@ class Worker:
         if not settled.may_continue:
             chain.close()
         if settled.some_wait:
-            self.slots.let_wait()
+            self.slots.note_waiting()
             self.pump.wake()
 
     async def _until_due(self) -> timedelta | None:

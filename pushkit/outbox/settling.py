@@ -55,17 +55,12 @@ class SettleResult(NamedTuple):
 
 
 def settle(
-    # Deliveries as they were claimed, and their results. The rows of their subscriptions are held.
-    # The caller writes what the results mean for destinations.
     settled: Sequence[tuple[Delivery, Result]],
     worker: str,
     now: datetime,
     *,
-    # Whether this worker may claim the next delivery of a queue at once, if it is due and goes to
-    # the same destination, which neither fails nor waits.
-    following: Callable[[Delivery, Result], bool] = lambda *_: False,
-    until: datetime | None = None,  # until when the next deliveries are leased
-    # How far the database's clock is ahead of the worker's, by which folded attempts began.
+    may_follow: Callable[[Delivery, Result], bool] = lambda *_: False,
+    until: datetime | None = None,
     ahead: timedelta = timedelta(0),
 ) -> Script[SettleResult]:
     """Store the results of attempts, then claim what is next in each queue, or pass its head on.
@@ -74,7 +69,17 @@ def settle(
     worker's result is then dropped: the canceller or the other claim decides. The number of the
     claim, which is never reset, tells two claims of one worker apart.
 
-    An attempt that is folded into its delivery's row (`is_folded`) is stored here.
+    The caller holds the rows of the subscriptions, writes the attempts that are not folded into
+    rows (`is_folded`), and then what the results mean for destinations.
+
+    Args:
+        settled: Deliveries as they were claimed, with their results; those of a queue in order.
+        worker: The worker that claimed them.
+        now: The time of the database's clock.
+        may_follow: Whether this worker may claim the next delivery of the queue at once, if it is
+            due and goes to the same destination, which neither fails nor waits.
+        until: Until when the next deliveries are leased; None to claim none.
+        ahead: How far the database's clock is ahead of the worker's, which timed the attempts.
     """
     moment = to_micros(now)
     found = yield from _store_results(settled, worker, moment, ahead)
@@ -83,15 +88,15 @@ def settle(
     wanted = [
         (each.next_id, each.delivery.origin)
         for each in behind.waiting
-        if until is not None and following(each.delivery, each.result)
+        if until is not None and may_follow(each.delivery, each.result)
     ]
     claimed: list[Delivery] = []
     if wanted and until is not None:
         claim = Claim(worker=worker, until=until)
         claimed = yield from _claim_by(_claiming_next, wanted, claim, now)
         claimed += yield from _chain_behind(claimed, claim, now)
-    left = behind.left.union(each.delivery.subscription_id for each in behind.waiting)
-    passed_on = sorted(left.difference(each.subscription_id for each in claimed))
+    unclaimed = behind.left.union(each.delivery.subscription_id for each in behind.waiting)
+    passed_on = sorted(unclaimed.difference(each.subscription_id for each in claimed))
     if passed_on:
         yield from pass_heads_on(passed_on)
     are_ours = [(delivery.id, delivery.claims) in found for delivery, _ in settled]

@@ -66,7 +66,7 @@ class Slots:
         free, self._some_wait = self.free, False
         return self.take(free - free // 4)
 
-    def let_wait(self) -> None:
+    def note_waiting(self) -> None:
         """Note that an item waits for the next claim."""
         self._some_wait = True
 
@@ -135,7 +135,7 @@ class Pump(Generic[Item]):
         processing; `drain` waits for it.
         """
         if not self._slots.free:
-            self._slots.let_wait()  # or items that follow one another may never free their slot
+            self._slots.note_waiting()  # or items that follow one another may never free their slot
             return 0
         filling = asyncio.create_task(self._start())
         self._filling.add(filling)
@@ -187,7 +187,7 @@ class Pump(Generic[Item]):
         self._running[task] = item
         task.add_done_callback(self._finished)
 
-    def let_go(self, task: asyncio.Task[None]) -> None:
+    def free_slot(self, task: asyncio.Task[None]) -> None:
         """Free the slot of an item in progress, whose task the caller owns from now on."""
         self._finished(task)
 
@@ -208,7 +208,7 @@ class Pump(Generic[Item]):
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         if task not in self._running:
-            return  # `let_go` was called before
+            return  # `free_slot` was called before
         item = self._running.pop(task)
         self._slots.give_back(1)
         if self._ended(item):

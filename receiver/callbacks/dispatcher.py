@@ -139,7 +139,7 @@ class Dispatcher:
     async def run(self) -> None:
         """Call back until cancelled: notifications that are claimed, or held from when stored."""
         self._is_finished = self._caller.is_ending = False
-        self._slots.let_wait()  # what the inbox has already comes first
+        self._slots.note_waiting()  # what the inbox has already comes first
         self._is_running = True
         try:
             await self.pump.run()
@@ -164,9 +164,9 @@ class Dispatcher:
         """Claim soon, for a notification that was stored and waits for a claim."""
         self.pump.wake()
 
-    def let_wait(self) -> None:
+    def note_waiting(self) -> None:
         """Claim soon; until then, what is stored waits behind what waits already."""
-        self._slots.let_wait()
+        self._slots.note_waiting()
         self.pump.wake()
 
     async def run_once(self) -> int:
@@ -338,12 +338,12 @@ class Dispatcher:
                 self._leases.release(claimed)
             if ended is None or task in without_slot:
                 without_slot.discard(task)
-                self.let_wait()  # it may be due again soon, or the next of its task now
+                self.note_waiting()  # it may be due again soon, or the next of its task now
 
     def _free_slot(self, task: asyncio.Task[None], sender: str) -> None:
         """Free the slot of a task whose call hangs."""
         self._slots.leave(sender)
-        self.pump.let_go(task)
+        self.pump.free_slot(task)
 
     async def _call_back(self, claimed: ClaimedNotification) -> Ended | None:
         """Call one callback after another; return the notification if every callback has had it.

@@ -172,7 +172,7 @@ class Settler:
         if error is not None:
             self.settle()
         if any(each.offers_next for each in batch.ended):
-            self._slots.let_wait()  # a claim may have looked before this was committed
+            self._slots.note_waiting()  # a claim may have looked before this was committed
         if self._slots.some_wait:
             self._claim()
 
@@ -257,6 +257,6 @@ class Settler:
                 self._cancel_next(each)
                 each.offers_next = True
             yield from self._inbox.make_heads(sorted(following))
-            self._slots.let_wait()
+            self._slots.note_waiting()
             yield from self._database.wake()
         return found

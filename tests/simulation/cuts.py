@@ -151,7 +151,7 @@ CUTS = (
         "turns of queues",
         "A chain ends when a delivery of another queue waits for a slot.",
         "pushkit.scheduling.pump",
-        ("self._slots.let_wait()  # or", "pass  # or"),
+        ("self._slots.note_waiting()  # or", "pass  # or"),
     ),
     _cut(
         "parking",

@@ -304,7 +304,7 @@ def _settle_chain(chance: random.Random, _number: int) -> Make:
             settled,
             worker,
             now,
-            following=lambda _, result: result.outcome is Outcome.DELIVERED,
+            may_follow=lambda _, result: result.outcome is Outcome.DELIVERED,
             until=now + _LEASE,
         )
 

@@ -59,7 +59,7 @@ class TestReserving:
 
     def test_nobody_overtakes_what_waits_for_a_claim(self) -> None:
         slots = open_slots()
-        slots.let_wait()
+        slots.note_waiting()
         assert not slots.reserve(destination())
 
     def test_an_origin_has_its_places_over_all_owners_and_workers(self) -> None:
@@ -107,7 +107,7 @@ class TestFollowing:
         slots.note(ClaimResult(some_wait=False, waiting_owners=frozenset({("", "alice")})))
         assert not slots.may_follow(destination("alice"))
         assert slots.may_follow(destination("bob"))
-        slots.let_wait()
+        slots.note_waiting()
         assert not slots.may_follow(destination("bob"))
 
     def test_who_has_his_share_keeps_nobody_else_from_a_slot(self) -> None:

@@ -161,7 +161,7 @@ class Ledger:
                 results,
                 worker,
                 self.now,
-                following=lambda *_: takes,
+                may_follow=lambda *_: takes,
                 until=self.now + LEASE,
             )
         )

@@ -417,7 +417,7 @@ def test_a_following_delivery_does_not_overtake_a_leased_one(ledger: Ledger) -> 
             [(claimed, Result(outcome=Outcome.DELIVERED))],
             worker,
             ledger.now,
-            following=lambda *_: True,
+            may_follow=lambda *_: True,
             until=ledger.now + lease,
         )
         return [each.id for each in ledger.run(settling).claimed]

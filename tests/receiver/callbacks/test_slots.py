@@ -102,7 +102,7 @@ def test_what_is_not_settled_is_bounded() -> None:
 def test_what_waits_for_a_claim_comes_before_what_is_stored_later() -> None:
     slots = SharedSlots(4, lambda: 1)
     slots.is_open = True
-    slots.let_wait()
+    slots.note_waiting()
     assert slots.reserve(["a"]) == [False]
 
     slots.give_back(slots.take_for_claim())
