@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -99,11 +100,10 @@ class Probes:
         self._log = RepeatedLog(_log)
         self._readiness = Renewing(self._look, clock=utc_now)
 
-    async def answer(self, path: str) -> Answer:
-        """Answer a probe at one of the paths of `PROBES`."""
-        if path == _LIVENESS:
-            return _state(200, "alive")
-        return await self._readiness.get() or _state(503, "not ready")
+    async def answer(self, path: str, reply: Callable[[Answer], None]) -> None:
+        """Reply to a probe at one of the paths of `PROBES`."""
+        alive = _state(200, "alive") if path == _LIVENESS else await self._readiness.get()
+        reply(alive or _state(503, "not ready"))
 
     async def _look(self, _held: Held[Answer] | None) -> Held[Answer]:
         """Return the answer to a readiness probe, to be used for a second."""

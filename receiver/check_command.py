@@ -22,11 +22,12 @@ from pushkit.terminal.output import example
 from pushkit.url import Url, masked_url
 from receiver.admin import open_inbox
 from receiver.forwards import STREAM_SCHEMES
-from receiver.options import config_option, load_signing_key, name_of_sender
+from receiver.options import config_option, load_signing_key
 from receiver.public_url import Probe, check_public_url
 from receiver.receiver import Receiver
 from receiver.replay import open_replay
 from receiver.replay.memory import ReplayMemory
+from receiver.senders import choose_sender
 from receiver.serving.service import dashboard_access
 from receiver.serving.tls import TlsFiles
 from receiver.settings import ReceiverSettings, load_settings
@@ -106,8 +107,7 @@ def _check_url(
     keys_path: Path | None,
     token: str | None,
 ) -> None:
-    name = name_of_sender(sender, settings)
-    trusted = next(one for one in settings.trusted_senders() if one.name == name)
+    trusted = choose_sender(sender, settings.trusted_senders(), setting="--sender")
     own = f"{settings.url.rstrip('/')}{trusted.path}"
     if url and Url.parse(url).target == "/":
         url = f"{url.rstrip('/')}{trusted.path}"

@@ -113,11 +113,7 @@ class Edge:
         return path in self.trust.endpoints
 
     async def answer(self, head: Head, read: ReadBody) -> Answer:
-        """Answer one request.
-
-        Args:
-            read: Reads its body; called only once the head is proven.
-        """
+        """Answer one request; its body is read only once the head is proven."""
         return await replied(functools.partial(self.begin, head, read))
 
     def begin(self, head: Head, read: ReadBody, reply: Reply) -> Rest | None:
@@ -135,7 +131,7 @@ class Edge:
             endpoint = self.trust.endpoints.get(head.path)
             # Probes are never rate-limited: a flood must not make an orchestrator restart us.
             if head.method in _READS and head.path in PROBES:
-                rest = self._probe(head.path, reply)
+                rest = self._probes.answer(head.path, reply)
             elif endpoint is None or head.method != "POST":
                 reply(self._neither(head, endpoint, peer))
                 return None
@@ -163,9 +159,6 @@ class Edge:
 
     def _fault(self, head: Head, error: Exception) -> Answer:
         return problem(self.refusals.fault("internal", peer=head.socket_peer, error=error))
-
-    async def _probe(self, path: str, reply: Reply) -> None:
-        reply(await self._probes.answer(path))
 
     def _neither(self, head: Head, endpoint: Endpoint | None, peer: str) -> Answer:
         """Answer a request that is neither a notification nor a probe."""

@@ -16,8 +16,9 @@ from pushkit.errors import ConfigError
 from pushkit.storage.migrations import Access
 from pushkit.terminal.output import example
 from receiver.admin import open_inbox
-from receiver.options import config_option, name_of_sender
+from receiver.options import config_option
 from receiver.receiver import Receiver
+from receiver.senders import choose_sender
 from receiver.settings import load_settings
 
 _MAX_EXPIRES_IN = 10 * 365 * 86400
@@ -61,14 +62,14 @@ def expect(
     """Mint a token, and print the push config to hand to the agent."""
     settings = load_settings(config)
     replaced = None if replaces is None else _read_token(replaces)
-    name = name_of_sender(sender, settings)
     receiver = settings.build()
+    trusted = choose_sender(sender, receiver.senders.values(), setting="--sender")
 
     async def register() -> JsonObject:
         try:
             await _open_for_tokens(receiver, settings.inbox_location)
             expectation = await receiver.expect(
-                name,
+                trusted.name,
                 task_id=task_id,
                 version=WireVersion.parse(version),
                 expires_in=timedelta(seconds=expires_in) if expires_in else None,

@@ -23,7 +23,7 @@ from pushkit.terminal.options import (
     gathered,
     variable_option,
 )
-from receiver.settings import ReceiverSettings, load_settings
+from receiver.settings import load_settings
 
 config_option = variable_option(
     "--config",
@@ -68,17 +68,6 @@ def load_signing_key(path: Path) -> SigningKey:
     passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
     ring = load_key_ring(path, passphrase.encode() if passphrase else None)
     return ring.signing_key(utc_now())
-
-
-def name_of_sender(given: str | None, settings: ReceiverSettings) -> str:
-    """Return the name in `--sender`, or the only sender's. Raises ConfigError: there is none."""
-    names = [sender.name for sender in settings.senders]
-    if given is None and len(names) == 1:
-        return names[0]
-    if given is None or given not in names:
-        found = "none" if given is None else repr(given)
-        raise ConfigError(f"--sender: found {found}, expected one of {', '.join(names)}")
-    return given
 
 
 _JWT_ALONE = (Scheme.JWT,)

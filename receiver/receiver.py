@@ -39,7 +39,7 @@ from receiver.refusals import Verdict
 from receiver.registrations import RegistrationStore
 from receiver.replay import open_replay
 from receiver.runtime import DRAIN, LoopLock, Runtime
-from receiver.senders import TrustedSender, check_memory
+from receiver.senders import TrustedSender, check_memory, choose_sender
 from receiver.trust import Trust, warn_of_weak_trust
 from receiver.verification import Head
 
@@ -552,12 +552,7 @@ class Receiver(CallbackDecorators):
     # --- internal ------------------------------------------------------------------------------
 
     def _sender(self, name: str | None) -> TrustedSender:
-        if name is None and len(self.senders) == 1:
-            return next(iter(self.senders.values()))
-        if name is None or name not in self.senders:
-            found = "none" if name is None else repr(name)
-            raise ConfigError(f"sender: found {found}, expected one of {', '.join(self.senders)}")
-        return self.senders[name]
+        return choose_sender(name, self.senders.values(), setting="sender")
 
     async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
         sender = self.trust.sender(notification.sender)

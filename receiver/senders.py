@@ -268,6 +268,23 @@ def _mistakes_of_unsigned(sender: TrustedSender) -> Iterable[str]:
         yield "id_field: expected a header's name, or a JSON Pointer that begins with /"
 
 
+def choose_sender(
+    name: str | None, senders: Iterable[TrustedSender], *, setting: str
+) -> TrustedSender:
+    """Return the sender of that name; without a name, the only one.
+
+    Raises:
+        ConfigError: There is none of that name, or no name but more than one sender.
+    """
+    found = {sender.name: sender for sender in senders}
+    if name is None and len(found) == 1:
+        [name] = found
+    if name is None or name not in found:
+        given = "none" if name is None else repr(name)
+        raise ConfigError(f"{setting}: found {given}, expected one of {', '.join(found)}")
+    return found[name]
+
+
 def check_senders(senders: Sequence[TrustedSender]) -> None:
     """Refuse senders that cannot be distinguished.
 

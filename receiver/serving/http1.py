@@ -15,8 +15,6 @@ from pushkit.errors import InboundError
 from pushkit.webhook import Headers
 from receiver.service_state import HeadersTooLargeError
 
-__all__ = ["MalformedHttpError", "RequestHead", "RequestParser"]
-
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105  # RFC 9110 §5.6.2
 # A field between two line ends; its value without white space around. `\r` within is a control.
 _FIELD: Final = re.compile(rf"\n({_TOKEN}):[ \t]*+((?:.*[^\r \t])?)[ \t]*\r(?=\n)")
