@@ -53,14 +53,14 @@ class _Running:
     slot: Slot  # of its callback's share
     limit: float | None  # seconds
     task: asyncio.Task[Any]  # in which it runs
-    over_time: Callable[[_Running], None]  # called when its time is over
+    time_out: Callable[[_Running], None]  # called when its time is over
     is_cut_off: bool = False
     hangs: bool = False
     keeps_slot: bool = False  # it hangs, and keeps the slot of its notification
 
     def expire(self) -> None:
         """Report that its time is over, as `Deadlines` requires."""
-        self.over_time(self)
+        self.time_out(self)
 
 
 class Caller:
@@ -137,7 +137,7 @@ class Caller:
             slot=slot,
             limit=limit,
             task=task,
-            over_time=self._time_out,
+            time_out=self._time_out,
         )
         self._running[task] = run
         if limit is not None:
@@ -147,7 +147,10 @@ class Caller:
             if callback.is_async:
                 await callback.function(notification)  # type: ignore[misc]  # a coroutine
             else:
-                await self._call_in_thread(callback, notification)
+                work = functools.partial(_call_plain, callback, notification)
+                result = await self._threads.run(work)
+                if inspect.isawaitable(result):  # a plain function that returned a coroutine
+                    await result
         except BaseException as exc:  # noqa: BLE001  # whatever it raises
             error = _failure_of(exc)
         finally:
@@ -196,11 +199,6 @@ class Caller:
     def _limit(self, callback: Callback) -> float | None:
         limit = self._timeout if callback.timeout is None else callback.timeout
         return None if limit is None or limit == NO_TIMEOUT else limit.total_seconds()
-
-    async def _call_in_thread(self, callback: Callback, notification: Notification) -> None:
-        result = await self._threads.run(functools.partial(_call_plain, callback, notification))
-        if inspect.isawaitable(result):
-            await result
 
     def _forget_caught(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
         """Undo cancellations that a callback made itself, and has caught."""
