@@ -302,14 +302,14 @@ CUTS = (
         "no redirect",
         "A redirect is not followed.",
         "pushkit.net.transport",
-        ("        del headers  #", "        #"),
         (
-            "                return await connection.send(request, probe)\n",
-            "                answer = await connection.send(request, probe)\n"
-            "                moved = answer.headers.one('Location')\n"
-            "                if moved is None:\n"
-            "                    return answer\n"
-            "                return await self.post(self.policy.check(moved), headers, body, timeout=timeout)\n",
+            "        del headers  # the request has them: fewer objects live until the answer\n"
+            "        return await self._send(destination, request, timeout, tls)\n",
+            "        answer = await self._send(destination, request, timeout, tls)\n"
+            "        moved = answer.headers.one('Location')\n"
+            "        if moved is None:\n"
+            "            return answer\n"
+            "        return await self.post(self.policy.check(moved), headers, body, timeout=timeout)\n",
         ),
     ),
     _cut(
