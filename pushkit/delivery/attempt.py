@@ -202,19 +202,17 @@ class Attempt:
             result = self._failed(delivery, error=exc.code)
             result.timing = exc.timing
         else:
-            result = self._judged(delivery, answer)
+            outcome, error, hold = judge(answer.status, answer.headers, self.clock())
+            if outcome is Outcome.RETRY:
+                result = self._failed(delivery, error=error, status=answer.status, hold=hold)
+            else:
+                result = Result(outcome=outcome, status=answer.status, error=error)
             result.timing = answer.timing
             if self.keep_answers:
                 result.answer = _kept(answer.body, route, token)
         result.started_at = started_at
         result.duration = timedelta(0, time.perf_counter() - begun)
         return result
-
-    def _judged(self, delivery: Delivery, answer: Answer) -> Result:
-        outcome, error, hold = judge(answer.status, answer.headers, self.clock())
-        if outcome is Outcome.RETRY:
-            return self._failed(delivery, error=error, status=answer.status, hold=hold)
-        return Result(outcome=outcome, status=answer.status, error=error)
 
     async def _sign(
         self, delivery: Delivery, body: bytes, route: Route, token: str | None, ends: float

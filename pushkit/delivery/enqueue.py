@@ -199,6 +199,7 @@ class _Transaction:
         # when the transaction began.
         self._left: dict[str | None, int] = {}
         self._quota: dict[str | None, int] = {}
+        self._claim: Claim | None = None  # of all deliveries that are stored in flight
         self._unrouted: list[Claimed] = []  # whose routes are not remembered
         self._some_wait = False
 
@@ -276,7 +277,8 @@ class _Transaction:
         if worker is not None and not recipient.paused:
             seq, is_next = queue.last_seq + 1, queue.oldest is None
             reserved = worker.reserve(recipient, seq, len(body), self._now, is_next=is_next)
-            claim = None if reserved is None else worker.claim_at(self._now)
+            if reserved is not None:
+                claim = self._claim = self._claim or worker.claim_at(self._now)
         new = self._queues.add(
             queue,
             delivery_id,

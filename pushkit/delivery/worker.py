@@ -79,7 +79,6 @@ class Worker:
         self._subscriptions = SubscriptionStore()
         self._clock = clock
         self.slots: DeliverySlots = DeliverySlots(concurrency, per_origin=concurrency_per_origin)
-        self._stored: tuple[datetime, Claim] | None = None
         self._claimed_at: datetime | None = None
         self._is_running = self._is_retired = False
         self.pump: Pump[Claimed] = Pump(
@@ -120,7 +119,7 @@ class Worker:
             await cancelled(listening)
 
     async def finish(self, within: timedelta) -> None:
-        """Wait for the attempts that are made, and break off what is not done by then."""
+        """Wait for running attempts; cancel those that are not done within that time."""
         # A transaction that still runs may store a delivery with a reservation, to be begun here.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WRITES):
@@ -165,9 +164,7 @@ class Worker:
 
     def claim_at(self, now: datetime) -> Claim:
         """Return the claim of deliveries that are stored with a reservation."""
-        if self._stored is None or self._stored[0] is not now:  # one for each transaction
-            self._stored = now, Claim(self.name, now + self._lease)
-        return self._stored[1]
+        return Claim(self.name, now + self._lease)
 
     def begin(self, claimed: Claimed) -> None:
         """Begin the attempt of a delivery that was stored with a reservation.

@@ -54,13 +54,8 @@ class _Queue:
     turn: asyncio.Lock | None = None
     emptying: asyncio.Task[None] | None = None  # stores the waiting updates
 
-    def is_alone(self) -> bool:
-        """Count a caller; return whether it may begin at once, because it is the only one."""
-        self.callers += 1
-        return self.callers == 1
-
     async def begin(self) -> None:
-        """Wait for the caller's turn."""
+        """Wait for the turn of a caller, which is counted in `callers` and not the only one."""
         try:
             if self.turn is None:
                 self.turn = asyncio.Lock()
@@ -131,7 +126,8 @@ class EnqueueBuffer:
         queue = self._queues.get(task_id)
         if queue is None:
             queue = self._queues[task_id] = _Queue()
-        if not queue.is_alone():
+        queue.callers += 1
+        if queue.callers > 1:
             await queue.begin()
         try:
             if queue.waiting:  # earlier updates go first
@@ -213,7 +209,8 @@ class EnqueueBuffer:
     async def _finish(self, queue: _Queue) -> None:
         if queue.emptying is not None:
             await asyncio.wait([queue.emptying])
-        if not queue.is_alone():
+        queue.callers += 1
+        if queue.callers > 1:
             await queue.begin()
         while queue.waiting:
             try:

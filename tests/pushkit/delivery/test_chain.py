@@ -103,8 +103,8 @@ async def start(senders: Senders, gate: Gate) -> PushSender:
 
 
 @asynccontextmanager
-async def line_held(dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """Hold the subscription's row: of its line nothing is stored or settled meanwhile."""
+async def subscription_locked(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """Lock the subscription's row: nothing of its queue is stored or settled meanwhile."""
     connection = await asyncpg.connect(dsn)
     try:
         async with connection.transaction():
@@ -222,7 +222,7 @@ async def test_a_pause_lets_nothing_go_but_what_is_in_flight(
 
 @pytest.fixture
 def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let it be long ago, at once, that somebody looked at a line."""
+    """Let a chain rely on what it read of its subscription for no time at all."""
     monkeypatch.setattr("pushkit.delivery.chain._KNOWN_FOR", 0)
 
 
@@ -321,7 +321,7 @@ async def test_a_chain_takes_one_of_the_places_at_its_destination(
         pytest.param(9, 8, id="no more may be unsettled"),
     ],
 )
-async def test_of_a_line_one_settlement_ends_before_another_begins(
+async def test_of_a_queue_one_settlement_ends_before_another_begins(
     senders: Senders,
     gate: Gate,
     status: MakeStatus,
@@ -345,7 +345,7 @@ async def test_of_a_line_one_settlement_ends_before_another_begins(
     async def all_are_answered() -> bool:
         return len(chain.answered) == answered
 
-    async with line_held(postgres_dsn) as connection:
+    async with subscription_locked(postgres_dsn) as connection:
         await gate.answer_next()
         await eventually(somebody_waits)  # to settle the first
         for _ in range(1, answered):

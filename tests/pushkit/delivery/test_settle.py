@@ -139,8 +139,8 @@ async def test_what_is_settled_together_is_what_is_settled_one_by_one(
         for each in attempted["one by one"]:
             settled = await database.write(alone(settler.script, [each]))
             one_by_one += settled.events
-        lines = [[each] for each in attempted["together"]]
-        found = await together(database, settler.script, lines)
+        batches = [[each] for each in attempted["together"]]
+        found = await together(database, settler.script, batches)
         events = [event for each in found if isinstance(each, Settled) for event in each.events]
         assert told(events, "together") == told(one_by_one, "one by one")
         assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
@@ -195,9 +195,9 @@ async def test_what_is_of_no_subscription_any_more_is_not_left_apart(
         await sender.subscribe(f"task-{n}", HOOK, version="1.0")
         await sender.notify(status(task_id=f"task-{n}"))
     result = Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
-    lines = [[came_to(each, result)] for each in await sender.worker._claim()]
+    batches = [[came_to(each, result)] for each in await sender.worker._claim()]
     await sender.unsubscribe("task-0")
-    found = await sender._database.write(sender.worker._settler.script(lines, wait=False))
+    found = await sender._database.write(sender.worker._settler.script(batches, wait=False))
     assert sorted(list(each.are_ours) for each in found if isinstance(each, Settled)) == [
         [False],
         [True],

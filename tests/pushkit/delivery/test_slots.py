@@ -98,7 +98,7 @@ class TestReserving:
 
 
 class TestFollowing:
-    def test_the_next_of_a_line_keeps_its_slot_unless_others_wait_for_it(self) -> None:
+    def test_the_next_of_a_queue_keeps_its_slot_unless_others_wait_for_it(self) -> None:
         slots = open_slots()
         assert slots.may_follow(destination())
         slots.note(ClaimResult(some_wait=False, full_origins=frozenset({"https://a.example.com"})))
@@ -195,7 +195,7 @@ async def test_many_tasks_at_once_keep_the_limit_and_their_order(
 
 
 @pytest.mark.slow
-async def test_lines_in_every_slot_leave_one_to_who_comes_later(
+async def test_queues_in_every_slot_leave_one_to_who_comes_later(
     senders: Senders, slow: Slow, status: MakeStatus
 ) -> None:
     senders.clock = lambda: datetime.now(UTC)  # type: ignore[assignment]

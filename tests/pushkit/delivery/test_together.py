@@ -311,7 +311,7 @@ async def test_who_is_refused_takes_nothing_back_of_the_others(
     await only_the_oldest_is_the_head(sender)
 
 
-async def test_a_full_line_turns_away_no_other(
+async def test_a_full_queue_turns_away_no_other(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=3)
