@@ -152,7 +152,7 @@ async def test_neither_a_pause_nor_order_is_lifted(
     assert [request.id for request in webhook.received] == [ids[0], *ids[:2]]
 
 
-async def test_what_is_no_longer_pending_is_said_and_left(
+async def test_deliveries_that_are_no_longer_pending_are_reported_and_not_changed(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await subscribe(sender, webhook, 1)
@@ -185,7 +185,7 @@ async def test_more_than_a_batch_is_tried_now(
 # --- again --------------------------------------------------------------------------------------
 
 
-async def test_what_was_cancelled_goes_out_in_order_with_its_id_and_seq(
+async def test_cancelled_deliveries_are_sent_in_order_with_their_id_and_seq(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await subscribe(sender, webhook, 1)
@@ -200,7 +200,7 @@ async def test_what_was_cancelled_goes_out_in_order_with_its_id_and_seq(
     assert [found.seq for found in await sender.deliveries("task-1")] == [1, 2, 3]
 
 
-async def test_what_was_superseded_comes_back_by_name_alone(
+async def test_superseded_deliveries_come_back_only_by_name(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(coalesce=True, max_backlog_per_subscription=1)
@@ -216,7 +216,7 @@ async def test_what_was_superseded_comes_back_by_name_alone(
     assert (await sender.outbox.resend([superseded])).ids == (superseded,)
 
 
-async def test_what_an_older_version_noted_as_superseded_is_so_still(
+async def test_deliveries_that_an_older_version_superseded_are_recognised(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(coalesce=True, max_backlog_per_subscription=1)
@@ -232,7 +232,7 @@ def _forget_who_cancelled() -> Script[None]:
     yield Statement("UPDATE pushkit_deliveries SET cancelled_by = NULL")
 
 
-async def test_what_a_removal_cancelled_stays_cancelled(
+async def test_deliveries_cancelled_by_a_removal_stay_cancelled(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await subscribe(sender, webhook, 1)

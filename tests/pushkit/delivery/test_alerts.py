@@ -96,7 +96,7 @@ async def test_alerts_that_a_disabled_subscription_would_have_got_are_in_the_log
 
 
 @pytest.mark.parametrize(("task", "owner"), [(ALERTS_TASK, "mallory"), ("task-1", ALERTS_OWNER)])
-async def test_nobody_else_can_subscribe_to_alerts(
+async def test_clients_cannot_subscribe_to_alerts(
     senders: Senders, webhook: Webhook, task: str, owner: str
 ) -> None:
     sender = await senders.open()
@@ -162,7 +162,7 @@ async def test_a_fault_of_the_outbox_goes_to_the_log_and_not_through_the_outbox(
     assert await sender.deliveries(ALERTS_TASK) == []
 
 
-async def test_what_a_command_fails_by_is_logged_with_the_alert(
+async def test_the_failure_of_a_command_is_logged_with_the_alert(
     senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(alerts=AlertOptions(command=("false",)))
@@ -192,7 +192,7 @@ async def test_alerts_that_cannot_be_sent_are_refused_at_once(
         await senders.open(alerts=alerts)
 
 
-async def test_what_a_command_had_not_taken_by_the_end_is_in_the_log(
+async def test_alerts_that_a_command_did_not_get_before_the_end_are_in_the_log(
     senders: Senders, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(alerts, "_STOP_SECONDS", 0.1)

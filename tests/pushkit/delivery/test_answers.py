@@ -42,7 +42,7 @@ def test_a_redirect_is_a_failed_attempt(status: int) -> None:
         (422, "unprocessable"),
     ],
 )
-def test_what_repetition_does_not_mend_is_dead_at_once(status: int, error: str) -> None:
+def test_failures_that_a_retry_cannot_mend_are_dead_at_once(status: int, error: str) -> None:
     judgement = judge(status, asking("60"), NOW)
     assert (judgement.outcome, judgement.error, judgement.hold) == (Outcome.DEAD, error, None)
 
@@ -58,7 +58,7 @@ def test_other_4xx_are_retried_because_configuration_may_change(status: int) -> 
 
 
 @pytest.mark.parametrize("status", [500, 501, 502, 504, 507, 511, 599])
-def test_5xx_is_retried_and_holds_nobody(status: int) -> None:
+def test_5xx_is_retried_without_making_the_destination_wait(status: int) -> None:
     judgement = judge(status, asking("60"), NOW)
     assert (judgement.outcome, judgement.hold) == (Outcome.RETRY, None)
     assert judgement.error == f"status_{status}"

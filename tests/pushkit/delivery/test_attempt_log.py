@@ -151,7 +151,7 @@ async def test_a_redriven_delivery_arrives_with_its_id_and_gets_its_whole_schedu
     assert [attempt.outcome for attempt in attempts] == ["dead", "retry", "delivered"]
 
 
-async def test_what_is_sent_again_keeps_the_attempt_that_arrived_at_once(
+async def test_a_delivery_sent_again_keeps_the_attempt_that_arrived_at_once(
     sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
 ) -> None:
     webhook.replies_with(202, 500, 200)

@@ -59,9 +59,7 @@ def said(state: TaskState = TaskState.WORKING) -> StatusUpdate:
     )
 
 
-async def test_a_full_subscription_is_refused_and_nobody_else_is(
-    senders: Senders, status: MakeStatus
-) -> None:
+async def test_only_a_full_subscription_is_refused(senders: Senders, status: MakeStatus) -> None:
     sender = await senders.open(max_backlog_per_subscription=2)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.notify(status())
@@ -76,7 +74,7 @@ async def test_a_full_subscription_is_refused_and_nobody_else_is(
     assert len(await deliveries(sender)) == 4
 
 
-async def test_what_was_settled_makes_room(senders: Senders, status: MakeStatus) -> None:
+async def test_settled_deliveries_free_capacity(senders: Senders, status: MakeStatus) -> None:
     sender = await senders.open(max_backlog_per_subscription=2)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     for _ in range(2):
@@ -155,7 +153,7 @@ async def test_without_being_asked_nothing_is_dropped(senders: Senders, status: 
         pytest.param(lambda: said(TaskState.COMPLETED), id="a terminal state"),
     ],
 )
-async def test_what_must_not_be_missed_is_never_dropped(
+async def test_updates_that_must_not_be_missed_are_never_dropped(
     senders: Senders, status: MakeStatus, kept: Callable[[], StatusUpdate | ArtifactUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
@@ -181,7 +179,7 @@ async def test_the_newest_working_stays_where_an_artifact_comes(
     assert refusals(await sender.notify(artifact())) == ["backlog_full"]
 
 
-async def test_what_is_in_flight_is_never_dropped(senders: Senders, status: MakeStatus) -> None:
+async def test_a_delivery_in_flight_is_never_dropped(senders: Senders, status: MakeStatus) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status("working"))

@@ -83,7 +83,7 @@ def test_only_what_the_destination_did_counts(
     assert works(Result(outcome=Outcome.RETRY, status=status, error=error)) is expected
 
 
-def test_what_failed_on_this_side_does_not_count() -> None:
+def test_faults_of_this_side_do_not_count() -> None:
     assert works(Result(outcome=Outcome.LOCAL_FAULT, error="no_signing_key")) is None
 
 

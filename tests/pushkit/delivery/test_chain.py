@@ -138,7 +138,7 @@ async def until_all_are_delivered(sender: PushSender) -> None:
     await eventually(all_delivered)
 
 
-async def test_what_is_told_behind_a_delivery_under_way_is_in_flight_and_waits_for_it(
+async def test_an_update_behind_a_running_attempt_is_stored_in_flight_and_waits_for_it(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     told = await tell(sender, status, gate, 4)
@@ -151,7 +151,7 @@ async def test_what_is_told_behind_a_delivery_under_way_is_in_flight_and_waits_f
     assert [len(each.attempts) for each in report if each is not None] == [1] * 4
 
 
-async def test_what_is_more_than_a_chain_holds_follows_in_order(
+async def test_deliveries_beyond_the_length_of_a_chain_follow_in_order(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     told = await tell(sender, status, gate, 40)
@@ -162,7 +162,7 @@ async def test_what_is_more_than_a_chain_holds_follows_in_order(
     assert gate.ids == told
 
 
-async def test_behind_one_that_failed_nothing_is_sent_before_it_is_sent_again(
+async def test_a_failed_delivery_is_sent_again_before_those_behind_it(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     gate.statuses += [200, 503]
@@ -173,7 +173,7 @@ async def test_behind_one_that_failed_nothing_is_sent_before_it_is_sent_again(
     assert [each.attempts for each in await sender.deliveries("task-1")] == [1, 2, 1, 1, 1]
 
 
-async def test_behind_one_that_is_given_up_the_others_follow(
+async def test_deliveries_behind_a_dead_letter_follow(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     gate.statuses += [400]
@@ -256,7 +256,7 @@ async def test_nothing_goes_to_the_old_url_once_the_one_before_it_was_answered(
 
 
 @pytest.mark.usefixtures("long_ago")
-async def test_what_is_redriven_goes_ahead_of_what_is_not_begun(
+async def test_redriven_deliveries_go_ahead_of_those_not_begun(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     gate.statuses += [400]
@@ -321,7 +321,7 @@ async def test_a_chain_takes_one_of_the_places_at_its_destination(
         pytest.param(9, 8, id="no more may be unsettled"),
     ],
 )
-async def test_of_a_queue_one_settlement_ends_before_another_begins(
+async def test_one_settlement_of_a_queue_ends_before_another_begins(
     senders: Senders,
     gate: Gate,
     status: MakeStatus,
@@ -360,7 +360,7 @@ async def test_of_a_queue_one_settlement_ends_before_another_begins(
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
-async def test_what_follows_is_sent_after_its_caller_has_gone_on() -> None:
+async def test_a_following_delivery_is_sent_after_its_caller_continues() -> None:
     happened: list[str] = []
     first, second = map(claimed_delivery, (1, 2))
     chain = Chain(

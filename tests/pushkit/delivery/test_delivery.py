@@ -231,7 +231,7 @@ async def test_a_retry_keeps_id_and_body_and_signs_anew(
     ("answer", "error"),
     [(400, "rejected"), (409, "conflict"), (413, "too_large"), (422, "unprocessable")],
 )
-async def test_what_is_rejected_is_dead_and_the_next_goes_on(
+async def test_a_rejected_delivery_is_dead_and_the_next_follows(
     sender: PushSender, webhook: Webhook, status: MakeStatus, answer: int, error: str
 ) -> None:
     webhook.replies_with(answer)
@@ -479,7 +479,7 @@ async def test_gives_up_by_age_across_restarts(
     assert len(webhook.received) == 1
 
 
-async def test_what_waited_too_long_behind_another_is_tried_once(
+async def test_a_delivery_that_waited_too_long_behind_another_is_tried_once(
     senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     webhook.replies_with(500)

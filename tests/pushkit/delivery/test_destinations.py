@@ -259,7 +259,7 @@ def test_a_rule_that_says_nothing_is_a_configuration_error(rules: DestinationRul
         DestinationPolicy(rules=rules)
 
 
-async def test_what_is_named_for_development_is_said_once_at_the_start(
+async def test_destinations_named_for_development_are_logged_once_at_the_start(
     senders: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(allow=("127.0.0.1:*", "hooks.internal:80"))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MakeStatus = Callable[..., StatusUpdate]
 
 
-async def test_a_delivery_is_told_from_notify_to_the_webhooks_answer(
+async def test_the_events_of_a_delivery_go_from_notify_to_the_webhooks_answer(
     senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
 ) -> None:
     events: list[Event] = []
@@ -76,7 +76,7 @@ async def test_a_delivery_is_told_from_notify_to_the_webhooks_answer(
     assert (key.algorithm, key.before) == ("ES256", None)
 
 
-async def test_a_dead_letter_is_told_with_its_cause(
+async def test_a_dead_letter_is_emitted_with_its_cause(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     events: list[Event] = []
@@ -94,7 +94,7 @@ async def test_a_dead_letter_is_told_with_its_cause(
     assert told(events, Delivered) == []
 
 
-async def test_what_is_done_with_a_subscription_is_told(senders: Senders, webhook: Webhook) -> None:
+async def test_changes_of_a_subscription_are_emitted(senders: Senders, webhook: Webhook) -> None:
     events: list[Event] = []
     sender = await senders.open(on_event=events.append)
     for url in (webhook.url(), webhook.url("/other")):
@@ -106,7 +106,7 @@ async def test_what_is_done_with_a_subscription_is_told(senders: Senders, webhoo
     assert {(each.owner, each.task_id) for each in found} == {("alice", "task-1")}
 
 
-async def test_what_an_operator_does_with_deliveries_is_told_once_of_all_of_them(
+async def test_an_operators_change_of_deliveries_is_one_event(
     senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
 ) -> None:
     events: list[Event] = []
@@ -142,7 +142,7 @@ async def test_what_an_operator_does_with_deliveries_is_told_once_of_all_of_them
     ]
 
 
-async def test_what_an_operator_does_with_subscriptions_is_told_of_those_that_it_changes(
+async def test_an_operators_change_of_subscriptions_is_an_event_for_each_changed_one(
     senders: Senders, webhook: Webhook
 ) -> None:
     events: list[Event] = []
@@ -165,7 +165,7 @@ async def test_what_an_operator_does_with_subscriptions_is_told_of_those_that_it
     ]
 
 
-async def test_what_a_command_does_with_keys_is_told_once_the_file_is_read(
+async def test_key_changes_by_a_command_are_emitted_once_the_file_is_read(
     senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus, tmp_path: Path
 ) -> None:
     events: list[Event] = []

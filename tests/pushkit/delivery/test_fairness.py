@@ -120,7 +120,7 @@ async def test_ninety_nine_owners_are_served_while_the_hundredth_holds_what_it_c
     await sender.worker.pump.abandon()
 
 
-async def test_of_more_owners_than_slots_none_has_a_second_turn_before_the_last_has_its_first(
+async def test_more_owners_than_slots_all_get_a_first_turn_before_a_second(
     senders: Senders, webhooks: Webhooks, status: MakeStatus
 ) -> None:
     sender = await senders.open(concurrency=4, concurrency_per_host=4, timeout=timedelta(minutes=2))

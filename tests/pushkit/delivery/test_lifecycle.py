@@ -101,9 +101,7 @@ async def test_registering_again_without_a_filter_wants_everything(
     assert len((await sender.notify(status())).ids) == 1
 
 
-async def test_a_task_that_nobody_wants_is_not_even_encoded(
-    sender: PushSender, webhook: Webhook
-) -> None:
+async def test_an_unwanted_task_is_not_encoded(sender: PushSender, webhook: Webhook) -> None:
     nothing = Filter(kinds=frozenset())
     await sender.subscribe("task-1", {"url": webhook.url()}, version="0.3", filter=nothing)
     assert (await sender.notify(chunk())).for_nobody  # without the snapshot that 0.3 needs
@@ -128,7 +126,7 @@ async def test_a_paused_subscription_gets_all_of_it_in_order_when_resumed(
     assert received == [TaskState.SUBMITTED, TaskState.WORKING]
 
 
-async def test_what_is_sent_again_of_a_task_that_ended_during_a_pause_goes_out(
+async def test_deliveries_of_a_task_that_ended_during_a_pause_can_be_sent_again(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -156,7 +154,7 @@ async def test_registering_again_does_not_resume(
 
 
 @pytest.mark.parametrize("answer", [200, 500, 400])
-async def test_what_is_in_flight_ends_and_nothing_follows(
+async def test_the_delivery_in_flight_ends_and_none_follows(
     senders: Senders, webhook: Webhook, status: MakeStatus, answer: int
 ) -> None:
     sender = await senders.open(retry=RETRY_AT_ONCE)
@@ -176,7 +174,7 @@ async def test_what_is_in_flight_ends_and_nothing_follows(
 
 
 @ON_SQLITE
-async def test_what_a_dead_worker_left_behind_stays_paused(
+async def test_deliveries_of_a_dead_worker_stay_paused(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open()
@@ -414,7 +412,7 @@ async def test_registering_it_again_revives_it_with_a_new_time(
     assert (found.active, found.failing_since) == (True, clock.now)
 
 
-async def test_gone_is_told_too(senders: Senders, webhook: Webhook, status: MakeStatus) -> None:
+async def test_gone_is_emitted_too(senders: Senders, webhook: Webhook, status: MakeStatus) -> None:
     sender, kinds = await failing_sender(senders, webhook)
     webhook.replies_with(410)
     await sender.notify(status())
@@ -442,7 +440,7 @@ async def test_a_worker_finds_what_another_process_stored(
 
 @ON_SQLITE
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["under way", "at the next start"])
-async def test_what_was_never_tried_does_not_wait_for_a_clock_that_was_set_back(
+async def test_a_delivery_without_attempts_does_not_wait_for_a_clock_that_was_set_back(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus, *, is_restarted: bool
 ) -> None:
     sender = await senders.open()

@@ -128,7 +128,7 @@ async def test_an_owner_s_subscriptions_get_an_update_as_far_as_its_room_goes(
     assert len(await sender.deliveries("task-1")) == 2
 
 
-async def test_what_is_delivered_makes_room(
+async def test_delivered_updates_free_capacity(
     public: Internet, senders: Senders, status: MakeStatus, clock: Clock
 ) -> None:
     async def accept(_: web.Request) -> web.Response:
@@ -187,7 +187,7 @@ def test_origins_do_not_wait_for_each_other() -> None:
     ("policy", "per_second"),
     [(DestinationPolicy(["client.example.com:*"]), 1.0), (DestinationPolicy(), None)],
 )
-def test_what_is_named_and_what_has_no_rate_never_waits(
+def test_named_origins_and_those_without_a_rate_never_wait(
     policy: DestinationPolicy, per_second: float | None
 ) -> None:
     pace = Pace(policy, per_second, clock=Seconds())

@@ -237,7 +237,7 @@ async def test_an_egress_proxy_at_fault_is_none_of_the_webhooks(  # noqa: PLR091
     assert len(arrived) == 1
 
 
-async def test_what_the_proxy_cannot_reach_counts_against_it(
+async def test_a_destination_that_the_proxy_cannot_reach_fails(
     senders: Senders, public: Internet, status: MakeStatus
 ) -> None:
     proxy = await public.proxy()

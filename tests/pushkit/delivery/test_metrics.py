@@ -90,7 +90,7 @@ async def test_the_backlog_is_read_from_the_database(
     assert found.value("pushkit_database_up") == 1
 
 
-async def test_what_waits_for_its_destination_is_not_due_but_its_breaker_is_open(
+async def test_a_delivery_that_waits_for_its_destination_is_not_due_but_its_breaker_is_open(
     senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1))
@@ -177,7 +177,7 @@ async def test_a_reason_may_name_a_file_whose_name_is_no_text(senders: Senders) 
     assert (page.status, page.body) == (503, b"not ready\nstorage: /var/\\udcff.db: it is gone\n")
 
 
-async def test_what_fails_beneath_a_page_for_operators_is_in_the_log(
+async def test_errors_below_a_page_for_operators_are_in_the_log(
     senders: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def unready() -> dict[str, str]:

@@ -76,7 +76,7 @@ def counts() -> Counts:
     return Counts()
 
 
-async def test_nothing_is_encoded_for_a_task_that_nobody_watches(
+async def test_nothing_is_encoded_for_a_task_without_subscriptions(
     sender: PushSender, status: MakeStatus, counts: Counts
 ) -> None:
     await sender.subscribe("task-2", HOOK, version="1.0")
@@ -97,7 +97,7 @@ async def test_nothing_is_encoded_once_the_last_subscription_of_a_task_has_gone(
     assert counts == Counts()
 
 
-async def test_what_speaks_its_version_gets_it_written_once_and_never_read(
+async def test_an_update_in_its_own_version_is_encoded_once_and_never_converted(
     sender: PushSender, status: MakeStatus, counts: Counts
 ) -> None:
     for owner in ("alice", "bob"):
@@ -139,7 +139,7 @@ async def test_filters_ask_for_no_reading(
     assert counts == Counts(written=2)
 
 
-async def test_what_a_newer_status_supersedes_is_dropped_as_of_neutral_updates(
+async def test_superseded_native_updates_are_dropped_like_neutral_ones(
     senders: Senders, status: MakeStatus, counts: Counts
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
@@ -167,7 +167,7 @@ async def test_a_key_stands_for_the_same_update_in_either_form(
     assert len(digests) == 1
 
 
-async def test_what_cannot_be_written_is_refused_for_each_recipient(
+async def test_an_update_that_cannot_be_encoded_is_refused_for_each_recipient(
     sender: PushSender, status: MakeStatus, counts: Counts
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")

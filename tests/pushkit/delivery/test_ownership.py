@@ -112,7 +112,7 @@ async def test_the_question_carries_no_secret(
     assert await asked.read() == b""
 
 
-async def test_what_is_kept_of_a_failure_holds_no_delivery(
+async def test_a_remembered_failure_does_not_reference_its_delivery(
     sender: PushSender, echo: Echo, status: MakeStatus
 ) -> None:
     echo.answer = lambda _: web.Response(text="no")
@@ -161,7 +161,7 @@ async def test_a_destination_that_proves_nothing_gets_nothing(
     assert echo.got == ["/hook"]
 
 
-async def test_an_answer_to_nobody_is_no_proof(
+async def test_a_refused_connection_is_no_proof(
     senders: Senders, status: MakeStatus, unused_tcp_port: int
 ) -> None:
     sender = await senders.open(verify_ownership=True)
@@ -236,7 +236,7 @@ async def test_a_url_that_changes_has_to_prove_itself_anew(
     assert [asked.path for asked in echo.asked] == ["/a", "/b", "/a"]
 
 
-async def test_what_one_owner_proved_is_no_proof_for_another(
+async def test_the_proof_of_one_owner_is_no_proof_for_another(
     sender: PushSender, echo: Echo, status: MakeStatus
 ) -> None:
     for owner in ("alice", "bob", "alice"):
@@ -266,7 +266,7 @@ async def test_a_restart_makes_no_proof_younger(
     assert len(echo.asked) == 2
 
 
-async def test_a_destination_that_hangs_holds_nobody_else_up(
+async def test_a_destination_that_hangs_does_not_delay_the_others(
     senders: Senders, echo: Echo, status: MakeStatus
 ) -> None:
     hanging, gone = asyncio.Event(), asyncio.Event()
@@ -294,7 +294,7 @@ async def test_a_destination_that_hangs_holds_nobody_else_up(
     server.close()
 
 
-async def test_without_the_option_nobody_is_asked(
+async def test_without_the_option_no_proof_is_requested(
     senders: Senders, echo: Echo, status: MakeStatus
 ) -> None:
     await deliver(await senders.open(), status, echo.base + "/hook")

@@ -152,7 +152,7 @@ async def test_refusals_of_one_cause_are_one_line_and_all_counted(
     assert (sender.counts.updates, sender.counts.deliveries, sender.counts.refused) == (50, 1, 49)
 
 
-async def test_an_update_for_nobody_is_seen_in_the_result_the_counter_and_the_debug_log(
+async def test_an_update_without_a_recipient_is_in_the_result_the_counter_and_the_debug_log(
     sender: PushSender, status: MakeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "pushkit.delivery")
@@ -240,7 +240,7 @@ async def test_a_snapshot_is_asked_for_once_per_owner_and_only_where_it_is_neede
     assert found == {("bob", "working"), ("carol", "submitted")}
 
 
-async def test_an_owner_without_a_snapshot_concerns_nobody_else(
+async def test_an_owner_without_a_snapshot_does_not_affect_the_others(
     sender: PushSender, status: MakeStatus, task: MakeTask, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def snapshot(owner: str) -> Task | None:
@@ -258,7 +258,7 @@ async def test_an_owner_without_a_snapshot_concerns_nobody_else(
     assert len((await sender.notify(status(), snapshot=snapshot)).ids) == 4
 
 
-async def test_who_subscribes_while_a_snapshot_is_asked_for_gets_the_update_too(
+async def test_a_client_that_subscribes_while_a_snapshot_is_fetched_gets_the_update_too(
     sender: PushSender, task: MakeTask
 ) -> None:
     asked: list[str] = []

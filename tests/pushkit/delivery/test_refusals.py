@@ -137,7 +137,7 @@ async def test_refusals_open_no_breaker_but_disable_a_subscription_in_the_end(
 
 
 @pytest.mark.usefixtures("public")
-async def test_a_name_that_leads_nowhere_is_told_from_an_address_that_is_refused(
+async def test_an_unknown_name_and_a_refused_address_have_different_codes(
     senders: Senders, status: MakeStatus
 ) -> None:
     sender = await senders.open(allow=())
@@ -145,7 +145,7 @@ async def test_a_name_that_leads_nowhere_is_told_from_an_address_that_is_refused
     assert await errors_of(sender, delivery_id) == ["dns_failure"]
 
 
-async def test_a_certificate_that_nobody_trusts_is_a_tls_failure(
+async def test_an_untrusted_certificate_is_a_tls_failure(
     public: Internet, senders: Senders, status: MakeStatus
 ) -> None:
     await public.serve(answer, certificate=trustme.CA().issue_cert(HOOKS))
@@ -154,7 +154,7 @@ async def test_a_certificate_that_nobody_trusts_is_a_tls_failure(
     assert await errors_of(sender, delivery_id) == ["tls_failure"]
 
 
-async def test_nobody_at_the_port_is_a_refused_connection(
+async def test_a_closed_port_is_a_refused_connection(
     public: Internet, senders: Senders, status: MakeStatus, unused_tcp_port: int
 ) -> None:
     public.network.leads(HOOKS, HOOKS_ADDRESS, 443, to=unused_tcp_port)

@@ -73,7 +73,7 @@ def test_a_public_key_that_is_no_mapping_is_a_mistake_of_the_configuration(found
         key_source(Wrong())  # type: ignore[arg-type]  # that is the mistake
 
 
-async def test_what_it_signs_is_verified_with_the_key_that_is_published(
+async def test_its_signatures_verify_with_the_published_key(
     senders: Senders, webhook: Webhook, kms: Kms
 ) -> None:
     sender = await senders.open(keys=kms)

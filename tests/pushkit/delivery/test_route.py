@@ -185,7 +185,7 @@ async def test_secrets_that_are_resealed_are_opened_anew(
     assert await fail(sender, status()) == "secret_key_missing"
 
 
-async def test_what_one_vault_opened_stays_closed_to_another(
+async def test_a_secret_opened_by_one_vault_stays_closed_to_another(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     with_keys = await senders.open(secrets=SecretKeys([OLD]))
@@ -194,7 +194,7 @@ async def test_what_one_vault_opened_stays_closed_to_another(
     assert await fail(await senders.open(), status()) == "secret_key_missing"
 
 
-async def test_what_failed_to_open_is_tried_again_at_every_attempt(
+async def test_a_secret_that_failed_to_open_is_tried_again_at_every_attempt(
     senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]))

@@ -96,7 +96,7 @@ async def test_secrets_are_sealed_in_the_database_and_sent_as_they_are(
     assert carries_the_secrets(request)
 
 
-async def test_what_was_stored_plain_is_sent_and_sealed_at_its_next_registration(
+async def test_secrets_stored_plain_are_sent_and_sealed_at_the_next_registration(
     senders: Senders, webhook: Webhook
 ) -> None:
     await subscribed(await senders.open(), webhook)
@@ -152,7 +152,7 @@ async def test_secrets_that_stay_closed_are_no_failure_of_the_destination(
     assert (found.active, found.failing_since) == (True, None)
 
 
-async def test_whoever_writes_another_url_into_the_database_does_not_get_the_secrets(
+async def test_another_url_written_into_the_database_does_not_get_the_secrets(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=KEYS)
@@ -230,7 +230,7 @@ async def test_bodies_are_sealed_in_the_database_and_sent_and_shown_as_they_are(
         assert report.body == first.body
 
 
-async def test_a_sealed_body_is_shown_to_nobody_without_its_key(
+async def test_a_sealed_body_is_not_shown_without_its_key(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=KEYS, seal_bodies=True)
@@ -379,7 +379,7 @@ async def test_rotation_passes_over_what_changed_under_its_hands(
     assert config_now.token == "another-token"
 
 
-async def test_rotation_never_waits_for_a_row_that_somebody_holds(
+async def test_rotation_never_waits_for_a_locked_row(
     postgres_dsn: str, clock: Clock, webhook: Webhook
 ) -> None:
     senders = Senders(postgres_dsn, clock)

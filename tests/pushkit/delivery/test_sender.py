@@ -123,7 +123,7 @@ async def test_configs_with_ids_of_their_own_stay_side_by_side(
     assert "registered config" not in caplog.text
 
 
-async def test_who_registers_again_and_again_writes_one_line(
+async def test_repeated_registrations_log_one_line(
     sender: PushSender, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(50):
@@ -434,7 +434,7 @@ async def test_the_last_update_can_be_repeated_after_its_subscription_has_gone(
 # --- bodies ------------------------------------------------------------------------------------
 
 
-async def test_a_version_that_nobody_wants_any_more_is_no_error(
+async def test_a_version_that_is_no_longer_wanted_is_no_error(
     sender: PushSender, status: MakeStatus, task: MakeTask
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3")
@@ -738,7 +738,7 @@ async def test_two_senders_that_name_one_file_differently_leave_each_other_their
     assert (delivery.state, delivery.claims) == (DeliveryState.DELIVERED, 1)
 
 
-async def test_who_closes_twice_breaks_no_attempt_off(
+async def test_closing_twice_cancels_no_attempt(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     answered = asyncio.Event()

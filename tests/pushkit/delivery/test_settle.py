@@ -126,7 +126,7 @@ def told(events: Sequence[Any], side: str) -> list[tuple[EventKind, str]]:
 
 @pytest.mark.parametrize("seed", range(examples(6)))
 @pytest.mark.slow
-async def test_what_is_settled_together_is_what_is_settled_one_by_one(
+async def test_settling_together_has_the_result_of_settling_one_by_one(
     senders: Senders, clock: Clock, status: Callable[..., StatusUpdate], seed: int
 ) -> None:
     chance = random.Random(seed)  # noqa: S311  # a history, no secret
@@ -187,7 +187,7 @@ async def test_an_attempt_that_is_settled_again_is_in_the_log_once(
     assert [each.number for each in report.attempts] == [1]
 
 
-async def test_what_is_of_no_subscription_any_more_is_not_left_apart(
+async def test_deliveries_of_a_removed_subscription_are_not_deferred(
     senders: Senders, clock: Clock, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open()
@@ -215,7 +215,7 @@ def slowly(script: Script[T]) -> Script[T]:
     return found
 
 
-async def test_of_two_who_end_a_row_of_failures_one_tells(
+async def test_one_of_two_attempts_that_end_the_failures_in_a_row_emits_that(
     postgres_dsn: str, clock: Clock, status: Callable[..., StatusUpdate]
 ) -> None:
     from tests.pushkit.delivery.conftest import Senders

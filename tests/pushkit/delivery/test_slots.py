@@ -41,7 +41,7 @@ def open_slots(number: int = 8, *, per_origin: int = 8) -> DeliverySlots:
 
 
 class TestReserving:
-    def test_nothing_takes_a_slot_before_a_claim_found_that_nobody_waits(self) -> None:
+    def test_slots_are_not_taken_before_a_claim_found_nothing_waiting(self) -> None:
         slots = DeliverySlots(8, per_origin=8)
         slots.is_open = True
         assert not slots.reserve(destination())
@@ -52,12 +52,12 @@ class TestReserving:
         slots.note(ClaimResult(some_wait=False))
         assert slots.reserve(destination())
 
-    def test_nothing_takes_a_slot_where_nobody_delivers(self) -> None:
+    def test_slots_are_not_taken_without_a_running_worker(self) -> None:
         slots = open_slots()
         slots.is_open = False
         assert not slots.reserve(destination())
 
-    def test_nobody_overtakes_what_waits_for_a_claim(self) -> None:
+    def test_a_delivery_does_not_overtake_one_that_waits_for_a_claim(self) -> None:
         slots = open_slots()
         slots.note_waiting()
         assert not slots.reserve(destination())
@@ -110,7 +110,7 @@ class TestFollowing:
         slots.note_waiting()
         assert not slots.may_follow(destination("bob"))
 
-    def test_who_has_his_share_keeps_nobody_else_from_a_slot(self) -> None:
+    def test_an_owner_with_its_share_does_not_keep_others_from_a_slot(self) -> None:
         slots = open_slots(8, per_origin=7)
         assert [slots.reserve(destination()) for _ in range(7)] == [True] * 6 + [False]
         slots.note(ClaimResult(some_wait=False, waiting_owners=frozenset({("", "alice")})))

@@ -59,7 +59,7 @@ async def test_a_410_can_be_taken_back_with_what_it_cancelled_in_order(
     assert [request.id for request in webhook.received] == ids
 
 
-async def test_what_failures_cancelled_comes_back_too(
+async def test_deliveries_cancelled_by_failures_come_back_too(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(disable_after=timedelta(microseconds=1))
@@ -190,7 +190,7 @@ async def test_an_answer_that_comes_after_it_was_disabled_and_enabled_settles_no
     assert await bodies_of(sender, DeliveryState.DELIVERED) == [1]
 
 
-async def test_what_a_410_cancelled_can_be_sent_once_the_client_registers_again(
+async def test_deliveries_cancelled_by_a_410_can_be_sent_once_the_client_registers_again(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     config = {"url": webhook.url()}

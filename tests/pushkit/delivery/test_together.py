@@ -155,7 +155,7 @@ async def only_the_oldest_is_the_head(sender: PushSender) -> None:
 
 @pytest.mark.parametrize("seed", range(examples(10)))
 @pytest.mark.slow
-async def test_what_is_stored_together_is_what_is_stored_one_by_one(
+async def test_storing_together_has_the_result_of_storing_one_by_one(
     senders: Senders, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Backlogs are counted anew once a second, which may fall between the two sides.
@@ -221,7 +221,7 @@ async def test_one_caller_without_a_snapshot_is_refused_alone(senders: Senders) 
     ]
 
 
-async def test_who_is_refused_makes_nobody_run_again(
+async def test_a_refused_update_does_not_make_the_others_run_again(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=2)
@@ -267,7 +267,7 @@ async def test_the_ends_of_a_task_together_take_one_reserved_place(
     ]
 
 
-async def test_who_has_to_ask_for_a_snapshot_makes_nobody_wait(senders: Senders) -> None:
+async def test_an_update_that_needs_a_snapshot_does_not_delay_the_others(senders: Senders) -> None:
     sender = await senders.open()
     for n in range(4):
         await sender.subscribe(f"task-{n}", HOOK, version="0.3" if n % 2 else "1.0")
@@ -294,7 +294,7 @@ async def test_who_has_to_ask_for_a_snapshot_makes_nobody_wait(senders: Senders)
     await only_the_oldest_is_the_head(sender)
 
 
-async def test_who_is_refused_takes_nothing_back_of_the_others(
+async def test_a_refused_update_does_not_roll_back_the_others(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
@@ -337,7 +337,7 @@ async def test_the_room_of_an_owner_counts_what_is_stored_together(
     assert results == [(2, ()), *[STORED] * 6, *[(0, ("backlog_full",))] * 3]
 
 
-async def test_what_is_dropped_makes_room_for_its_owner(
+async def test_dropped_deliveries_free_their_owners_capacity(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_owner=3, coalesce=True)
@@ -392,7 +392,7 @@ async def test_the_end_of_a_task_among_others_ends_that_task(
     }
 
 
-async def test_what_is_heavy_is_not_gathered(senders: Senders) -> None:
+async def test_large_bodies_are_written_at_once(senders: Senders) -> None:
     sender = await senders.open()
     for n in range(5):
         await sender.subscribe("task-1", HOOK, version="1.0", owner=f"owner-{n}")

@@ -226,7 +226,7 @@ def contexts(webhook: Webhook, task: str) -> list[str]:
     ]
 
 
-async def test_what_was_unfinished_is_delivered_in_order_and_under_its_id(
+async def test_unfinished_deliveries_are_delivered_in_order_and_under_their_ids(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open()

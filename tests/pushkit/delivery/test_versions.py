@@ -103,7 +103,7 @@ async def test_a_0_1_subscription_needs_a_snapshot_for_a_message(
 
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["a status", "the task itself"])
-async def test_of_a_task_that_grew_too_large_a_client_of_0_3_hears_the_status(
+async def test_a_0_3_client_gets_the_status_of_a_task_that_grew_too_large(
     senders: Senders, status: MakeStatus, task: MakeTask, *, is_whole: bool
 ) -> None:
     sender = await senders.open(max_body_bytes=500)
@@ -124,7 +124,7 @@ async def test_of_a_task_that_grew_too_large_a_client_of_0_3_hears_the_status(
 
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["a status", "the task itself"])
-async def test_of_a_task_that_cannot_be_written_a_client_of_0_3_hears_the_status(
+async def test_a_0_3_client_gets_the_status_of_a_task_that_cannot_be_encoded(
     sender: PushSender,
     status: MakeStatus,
     task: MakeTask,
@@ -169,7 +169,7 @@ DEEP = replace(NAMELESS, message_id="m", metadata=nested(61))
         pytest.param(DEEP, "nested deeper than 64 levels", id="too deep"),
     ],
 )
-async def test_of_an_end_whose_message_cannot_be_sent_a_client_of_0_3_hears_without_it(
+async def test_a_0_3_client_gets_the_end_of_a_task_without_a_message_that_cannot_be_sent(
     senders: Senders,
     status: MakeStatus,
     caplog: pytest.LogCaptureFixture,
@@ -195,7 +195,7 @@ async def test_of_an_end_whose_message_cannot_be_sent_a_client_of_0_3_hears_with
     assert reason in caplog.text
 
 
-async def test_what_receivers_read_at_most_is_sent_and_nothing_deeper(
+async def test_bodies_are_sent_up_to_the_depth_that_receivers_read(
     sender: PushSender, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="1.0")

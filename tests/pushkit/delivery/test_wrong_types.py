@@ -42,7 +42,7 @@ async def test_a_provider_that_returns_no_task_fails_for_its_owner_alone(
         ({"filter": {}}, "filter: found dict, expected Filter"),
     ],
 )
-async def test_nobody_subscribes_with_an_argument_of_another_type(
+async def test_subscribing_with_an_argument_of_a_wrong_type_is_refused(
     sender: PushSender, argument: dict[str, Any], says: str
 ) -> None:
     given = {"task_id": "task-1", "config": HOOK, "version": "1.0", **argument}

@@ -35,7 +35,7 @@ def attempt(status: int | None, error: str | None, task_id: str = "task-1") -> A
     )
 
 
-def test_an_event_is_wanted_where_somebody_listens_or_the_log_takes_its_level(
+def test_an_event_is_wanted_with_a_listener_or_at_the_level_of_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     listeners = Listeners(LOG)
@@ -52,7 +52,7 @@ def test_an_event_is_wanted_where_somebody_listens_or_the_log_takes_its_level(
     assert not listeners.wants(logging.INFO)
 
 
-def test_everybody_hears_in_order_and_one_that_fails_keeps_nobody_from_it(
+def test_listeners_are_called_in_order_even_if_one_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     listeners, heard = Listeners(LOG), list[Event]()
@@ -77,7 +77,7 @@ def test_a_coroutine_function_is_no_listener() -> None:
         Listeners(LOG).add(listen)  # type: ignore[arg-type]  # as an application may
 
 
-async def test_a_listener_that_looks_at_a_cancelled_future_cancels_nobody_else(
+async def test_a_listener_that_reads_a_cancelled_future_does_not_cancel_its_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     listeners, heard = Listeners(LOG), list[Event]()
@@ -123,7 +123,9 @@ def test_the_log_names_a_change_by_its_word(caplog: pytest.LogCaptureFixture) ->
     assert " change=registered " in record.getMessage()
 
 
-def test_what_another_line_says_is_not_said_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_that_another_log_line_reports_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG, "events")
     Listeners(LOG).emit(
         Delivered(

@@ -108,7 +108,7 @@ async def bodies(push: PushSender, task_id: str = "task-1") -> dict[str, Any]:
     return {each.owner: json.loads(each.body) for each in await push.deliveries(task_id)}
 
 
-async def test_a_client_whose_backlog_is_full_stops_nobody_and_is_reported(
+async def test_a_client_with_a_full_backlog_is_reported_and_does_not_affect_the_others(
     push: PushSender, adapter: PushkitNotificationSender, events: list[Event]
 ) -> None:
     await push.subscribe("task-1", HOOK, version="1.0", owner="down")
@@ -186,7 +186,7 @@ async def test_closing_in_the_middle_of_an_enqueue_makes_no_second_row(
     assert adapter.buffer.refused == 0
 
 
-async def test_without_a_task_in_the_store_a_0_3_client_hears_statuses_and_nobody_misses_anything(
+async def test_without_a_task_in_the_store_a_0_3_client_gets_statuses_and_the_others_everything(
     push: PushSender, adapter: PushkitNotificationSender, tasks: Tasks, events: list[Event]
 ) -> None:
     tasks.owners = ()
@@ -216,7 +216,7 @@ async def test_each_0_3_client_gets_the_task_as_its_owner_sees_it(
     assert "artifacts" not in found["mallory"]
 
 
-async def test_a_0_3_client_that_subscribes_in_the_middle_takes_the_update_from_nobody(
+async def test_a_0_3_client_that_subscribes_in_the_middle_does_not_affect_the_others(
     push: PushSender, adapter: PushkitNotificationSender, tasks: Tasks
 ) -> None:
     tasks.owners = ("bob", "carol")
@@ -245,7 +245,7 @@ async def test_an_event_is_taken_as_it_was_when_it_was_sent(
     assert json.loads(delivery.body)["statusUpdate"]["status"]["state"] == "TASK_STATE_WORKING"
 
 
-async def test_what_finds_too_many_waiting_is_told_and_not_raised(
+async def test_an_update_beyond_the_capacity_is_logged_and_not_raised(
     push: PushSender,
     tasks: Tasks,
     caplog: pytest.LogCaptureFixture,
@@ -274,7 +274,7 @@ async def test_a_config_is_of_the_tenant_that_the_call_names(push: PushSender) -
     assert [each.tenant for each in await store.get_info("task-1", context)] == ["acme"]
 
 
-async def test_of_an_end_that_holds_what_is_no_json_a_client_of_0_3_hears_without_that(
+async def test_a_0_3_client_gets_the_end_of_a_task_without_values_that_are_not_json(
     push: PushSender, adapter: PushkitNotificationSender
 ) -> None:
     await push.subscribe("task-1", HOOK, version="1.0", owner="alice")

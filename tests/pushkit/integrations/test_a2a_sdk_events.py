@@ -138,7 +138,7 @@ def outcome(write: Any) -> bytes | str:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(events)
-def test_what_is_written_straight_is_what_the_neutral_form_says(event: PushEvent) -> None:
+def test_direct_encoding_equals_that_of_the_neutral_form(event: PushEvent) -> None:
     native = native_update(event)
     straight = outcome(lambda: native.body)
     assert straight == outcome(lambda: encode_update(native.neutral, V1_0))
@@ -241,7 +241,7 @@ def test_a_time_outside_the_calendar_is_refused() -> None:
         _ = native_update(event).body
 
 
-def test_what_is_no_event_is_refused() -> None:
+def test_an_object_that_is_not_an_event_is_refused() -> None:
     with pytest.raises(InvalidUpdateError, match="event: found a Message, expected a Task or "):
         native_update(a2a_pb2.Message())  # type: ignore[arg-type]
 

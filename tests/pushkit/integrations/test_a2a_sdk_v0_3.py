@@ -140,7 +140,7 @@ UNSENDABLE = v0_3.Message(message_id="m", role=v0_3.Role.agent, parts=[NO_BASE64
 
 
 @pytest.mark.usefixtures("_sdk_of_0_3")
-async def test_of_a_task_that_cannot_be_sent_whole_the_status_is_sent(
+async def test_the_status_of_a_task_that_cannot_be_sent_whole_is_sent(
     push: PushSender, caplog: pytest.LogCaptureFixture
 ) -> None:
     await PushkitConfigStore(push).set_info("task-1", config())
@@ -167,7 +167,7 @@ async def test_of_a_task_that_cannot_be_sent_whole_the_status_is_sent(
         pytest.param({"metadata": {"a": object()}}, "PydanticSerializationError", id="no JSON"),
     ],
 )
-async def test_a_task_that_cannot_be_sent_is_told_and_not_raised(
+async def test_a_task_that_cannot_be_sent_is_logged_and_not_raised(
     push: PushSender, caplog: pytest.LogCaptureFixture, members: dict[str, object], told: str
 ) -> None:
     await PushkitConfigStore(push).set_info("task-1", config())

@@ -94,7 +94,7 @@ async def test_a_client_of_the_sdk_takes_the_card(agent: Agent) -> None:
         await resolver.get_agent_card(signature_verifier=stranger)
 
 
-async def test_who_has_it_already_gets_304(agent: Agent) -> None:
+async def test_a_client_that_has_it_already_gets_304(agent: Agent) -> None:
     first = await agent.get()
     again = await agent.get(**{"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")

@@ -79,7 +79,7 @@ async def until(condition: Callable[[], bool]) -> None:
     await eventually(holds)
 
 
-async def test_what_could_not_be_stored_is_stored_later_in_order(
+async def test_updates_that_could_not_be_stored_are_stored_later_in_order(
     outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:
     buffer = make_buffer()
@@ -122,7 +122,7 @@ async def test_the_updates_of_a_task_are_stored_one_after_another(
     assert outbox.stored == [1, 2]
 
 
-async def test_who_comes_last_waits_for_all_that_came_before(make_buffer: MakeBuffer) -> None:
+async def test_the_last_caller_waits_for_all_before_it(make_buffer: MakeBuffer) -> None:
     buffer = make_buffer()
     gates = [asyncio.Event() for _ in range(3)]
     begun: list[int] = []
@@ -189,7 +189,7 @@ async def test_the_end_of_a_task_has_a_place_of_its_own(
     await until(lambda: outbox.stored == [1, 2])
 
 
-async def test_what_one_task_may_keep_leaves_room_for_the_others(
+async def test_the_capacity_of_one_task_leaves_capacity_for_the_others(
     outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:
     buffer = make_buffer(per_task=1)
@@ -293,7 +293,7 @@ async def test_after_closing_nothing_waits_any_more(
     assert (outbox.stored, len(buffer), buffer.refused) == ([1], 0, 1)
 
 
-async def test_what_may_have_been_stored_is_tried_again(
+async def test_an_update_that_may_have_been_stored_is_tried_again(
     outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:
     buffer = make_buffer()

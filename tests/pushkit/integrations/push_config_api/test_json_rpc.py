@@ -375,7 +375,7 @@ async def test_the_version_header_must_fit_the_method(
 # --- the front door ------------------------------------------------------------------------------
 
 
-async def test_a_caller_that_nobody_knows_is_refused(server: Server, sender: PushSender) -> None:
+async def test_an_unknown_caller_is_refused(server: Server, sender: PushSender) -> None:
     answer = await server.post(b"{}", user=None)
     assert answer.status_code == 401
     assert answer.json()["error"]["status"] == "UNAUTHENTICATED"
