@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from pushkit.signing.standard_webhooks import generate_webhook_secret
-from tests.cli.conftest import ROOT, TOKEN, UPDATE, Run, Webhook
+from tests.cli.conftest import ROOT, TOKEN, UPDATE, Run, Webhook, environment
+from tests.forked import forked
 
 
 @pytest.fixture
@@ -86,6 +88,21 @@ def test_a_sender_is_examined_by_a_command_that_makes_it_notify_each_url(
     found = {each["check"]: each["outcome"] for each in json.loads(ran.out)["results"]}
     # `pushkit send` sends once: no retry can be seen.
     assert found == {"accepted": "passed", "server_error": "unseen"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("patience", "arrival"), [("2", "60"), ("90", "90")])
+def test_a_sender_without_a_command_is_awaited_for_as_long_as_it_says(
+    tmp_path: Path, patience: str, arrival: str
+) -> None:
+    call = [*forked("receiver.cli"), "doctor", "--sender", "--only", "gone", "--patience", patience]
+    with subprocess.Popen(  # noqa: S603  # our own command
+        call, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        shown = process.stderr.readline()
+        process.kill()
+    assert f"within {arrival} s; it is then watched for {patience} s:" in shown
 
 
 @pytest.mark.parametrize(
