@@ -1,4 +1,4 @@
-"""What it costs to write and to read an update, in µs, in each A2A version.
+"""The cost of encoding and decoding an update, in µs, in each version of A2A.
 
 python benchmarks/codec.py [--beside CHECKOUT]
 
@@ -6,9 +6,9 @@ python benchmarks/codec.py [--beside CHECKOUT]
 - data: an artifact update with 15 KB of structured data, 120 records of 7 members.
 - task: a whole task with a history of 50 messages.
 
-A figure is the least of many rounds, each long enough to be measured. With `--beside` the same is
-measured with the code of another checkout, round by round in turn, each in a process of its own,
-and the table says how many times less the code of this one takes. Trust the ratios.
+A figure is the minimum of many rounds, each long enough to be measured. `--beside` also measures
+the code of another checkout, round by round in turn, each in its own process; the table shows how
+many times faster this checkout is. The ratios are more reliable than the times.
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
-"""How long each page of both dashboards takes, over an outbox and an inbox of any size.
+"""The time that each page of both dashboards takes, over an outbox and an inbox of any size.
 
 python benchmarks/dashboard.py [--rows 1000000] [--rounds 40] [--side sender] [--keep FOLDER]
     [--postgres]
 
-Fills an outbox: of a hundred deliveries two are dead and one waits, over seven days, ten to each
-subscription, to a thousand destinations; and an inbox alike, of a hundred senders. Then it asks
-for each page many times, at other places each time, over HTTP on loopback. Milliseconds: the
-median, what nineteen of twenty take, and the processor time for one, of this process and of the
-PostgreSQL server. Bar: p95 under 100 ms, on a machine that rests; where it does not, the processor
-time is what counts.
+It fills an outbox over seven days, with ten deliveries for each subscription, of a hundred two dead
+and one pending, to a thousand destinations; and an inbox of the same kind, of a hundred senders.
+Then it requests each page many times, for different items, over HTTP on loopback. It prints the
+median and the 95th percentile in milliseconds, and the CPU time of a request in this process and in
+the PostgreSQL server. Limit: p95 under 100 ms on an idle machine; on a busy one, only the CPU time
+means anything.
 
-With `--keep` the databases stay in a folder, and are used again if they are there: an overview,
-which is of the last hour, reads less of them then. With `--postgres` they are on a server of their
-own, of the wheel that the tests have, with its data in that folder and the settings that
-PostgreSQL comes with.
+`--keep` keeps the databases in a folder, and reuses them: the overview, which is about the last
+hour, then reads less. `--postgres` uses a PostgreSQL server with its default settings, and its data
+in that folder.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ def _subscribe(number: int, now: datetime) -> Script[Subscription]:
 
 
 def _batch(first: int, rows: int) -> Script[None]:
-    """Store and settle some deliveries, as a sender does."""
+    """Store and settle deliveries, as a sender does."""
     now = SINCE + (NOW - SINCE) * (first / rows)
     new: list[NewDelivery] = []
     for number in range(first, min(first + BATCH, rows), PER_SUBSCRIPTION):
@@ -155,7 +154,7 @@ def _batch(first: int, rows: int) -> Script[None]:
 
 
 def sender_pages(ids: list[str], subscriptions: list[str], rows: int) -> Pages:
-    """Return the pages, each as somebody may ask for it."""
+    """Return the pages of the sender's dashboard, with paths to request."""
     chance = random.Random(7)
     tasks = rows // PER_SUBSCRIPTION
     return {
@@ -213,7 +212,7 @@ async def sender_side(location: str, rows: int) -> AsyncIterator[tuple[Site, Pag
 
 
 def _notifications(first: int, rows: int) -> Script[None]:
-    """Store some notifications, and what became of them."""
+    """Store notifications with their results."""
     now = SINCE + (NOW - SINCE) * (first / rows)
     new = [
         NewNotification(
@@ -256,7 +255,7 @@ def _notifications(first: int, rows: int) -> Script[None]:
 
 
 def receiver_pages(rows: int) -> Pages:
-    """Return the pages of the receiver's dashboard, each as somebody may ask for it."""
+    """Return the pages of the receiver's dashboard, with paths to request."""
     chance = random.Random(7)
     tasks = rows // PER_SUBSCRIPTION
 
@@ -362,7 +361,7 @@ async def measure(
     rounds: int,
     postgres: Postgres | None,
 ) -> bool:
-    """Ask for each page, and print what it takes; return whether all are within the bar."""
+    """Request each page, and print its times; return whether all are within the limit."""
 
     def cpu() -> float:
         return time.process_time() + (postgres.cpu() if postgres is not None else 0)
@@ -413,14 +412,14 @@ async def _make(database: Database) -> None:
 
 
 async def _vacuum(dsn: str) -> None:
-    """Do what a server does by itself, sooner or later."""
+    """Vacuum the tables, as a server does in time."""
     connection = await asyncpg.connect(dsn)
     await connection.execute("VACUUM ANALYZE")
     await connection.close()
 
 
 def filled(side: Side, name: str, rows: int, folder: Path, postgres: Postgres | None) -> str:
-    """Return where the rows are; make them, if they are not there."""
+    """Return the location of a filled database; fill it if it is empty."""
     runner: ScriptRunner
     if postgres is not None:
         location, there = postgres.schema(f"{name}_{rows}")
@@ -442,7 +441,7 @@ def filled(side: Side, name: str, rows: int, folder: Path, postgres: Postgres | 
 
 
 def main() -> None:
-    """Run the benchmark; the exit status is 1 where a page is over the bar."""
+    """Run the benchmark; the exit status is 1 if a page is over the limit."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

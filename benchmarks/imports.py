@@ -1,4 +1,4 @@
-"""What an import costs in processor time, beside that of the libraries it cannot do without.
+"""The CPU time of imports, compared with that of the libraries that they need.
 
     python benchmarks/imports.py --rounds 15
 

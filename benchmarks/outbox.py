@@ -1,20 +1,20 @@
-"""What the outbox costs, beside the bare database in the same run: trust the ratios.
+"""The cost of the outbox, compared with the bare database in the same run.
 
 python benchmarks/outbox.py [--rows 1000000] [--postgres DSN] [--only PART …]
 
-- enqueue: `PushSender.notify`, durable, at 1, 64 and 256 callers at once, a task each; beside a
-  bare loop over the driver that runs the same statements for the same tasks, as many rows a
-  transaction (SQLite) or as many connections (PostgreSQL). Bar: 0.5 of the bare loop. "In a
-  thread" is that loop with each transaction handed to a thread and awaited, which nobody can spare
-  who must not stop an event loop while the disk is flushed: the most that `notify` could reach.
-- claim: one claim of 64, and the look for what is due next, with a backlog of 100 rows and of
-  `--rows`, in three shapes. Bar: within a factor of 2.
+- enqueue: `PushSender.notify`, durable, with 1, 64 and 256 callers at once, a task each. The bare
+  loop runs the same statements for the same tasks over the driver, with as many rows in a
+  transaction (SQLite) or as many connections (PostgreSQL). Limit: 0.5 of the bare loop. "In a
+  thread" is that loop with each transaction in a thread, as is necessary in an event loop that must
+  not block while the disk is flushed: the most that `notify` could reach.
+- claim: one claim of 64, and the search for the next due delivery, with a backlog of 100 rows and
+  of `--rows`, in three shapes. Limit: within a factor of 2.
 - blocked: claims past `--rows` heads of a destination that waits, to the one head behind them;
-  then what each claim costs, and the look for what is due next.
-- memory: what the process holds more after it has delivered `--drain` rows.
-- size: what a delivery takes on the disk, indexes included, beside the bytes of its body.
+  then the cost of each claim, and of the search for the next due delivery.
+- memory: the growth of the process after it has delivered `--drain` rows.
+- size: the bytes of a delivery on disk, with indexes, compared with its body.
 
-Without `--postgres` a server of the wheel is started.
+The ratios are more reliable than the rates. Without `--postgres` a server is started.
 """
 
 # ruff: noqa: S608  # the SQL is put together from constants
@@ -72,7 +72,7 @@ def say(*columns: object) -> None:
 
 
 def update(task: str) -> StatusUpdate:
-    """Return the update that is enqueued over and over."""
+    """Return the update that is enqueued again and again."""
     return StatusUpdate(
         task_id=task, context_id="context-1", status=TaskStatus(state=TaskState.WORKING)
     )

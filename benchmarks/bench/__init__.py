@@ -1,4 +1,4 @@
-"""How many deliveries a second, at what cost and latency, beside the SDKs' own senders."""
+"""Benchmarks of senders and receivers, compared with the SDKs' own senders and a bare handler."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def pinned(core: int) -> list[str]:
-    """Return what puts a command on a core, where there is that one, and it may be had."""
+    """Return the prefix of a command that pins it to a core, if that core exists."""
     code = (
         "import contextlib, os, sys\n"
         "with contextlib.suppress(OSError, AttributeError):\n"

@@ -1,12 +1,12 @@
-"""Deliveries a second, CPU, latency and memory, beside the SDKs' own senders: read the ratios.
+"""Deliveries a second, CPU, latency and memory, compared with the SDKs' own senders.
 
 python -m benchmarks.bench [--quick] [--only NAME …] [--rounds 5] [--json FILE]
 
 Receivers are compared with a bare handler of aiohttp (`receiving.py`): `--only receiver`.
 
-Every scenario has two sides or more. They run in turn, round by round, each in a process of its own
-against a webhook in another; where there are two cores, the sender has one and the webhook the
-other. A figure is the median of the rounds, a ratio that of medians of the same run.
+Every scenario has two or more sides. They run in turn, round by round, each in its own process,
+with the webhook in another one; on a machine with two cores, each process has its own core. A
+figure is the median of the rounds. Ratios, of medians of the same run, tell more than the figures.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ SCRIPT = Path(__file__).resolve().parent / "a2a_js.mjs"
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is compared."""
+    """A comparison of senders."""
 
     name: str  # as in the table
-    # What runs, and what is special about its load; the last is what the others are held against.
+    # The sides, each with its additions to the load; ratios are to the last one.
     sides: tuple[tuple[str, Mapping[str, Any]], ...]
     load: Mapping[str, Any]  # the load of all sides, as in `sides.Load`
-    ports: int = 1  # how many webhooks there are
+    ports: int = 1  # the number of webhooks
     hang: int = 0  # how many of them never answer
     delay: float = 0.0  # how long each takes to answer, in seconds
-    quick: bool = False  # whether a quick run has it, too
+    quick: bool = False  # whether it is part of a quick run
 
 
 Figures: TypeAlias = dict[str, float]
@@ -131,10 +131,10 @@ SCENARIOS = [
 
 
 class Server:
-    """A PostgreSQL server, started when it is first wanted.
+    """A PostgreSQL server, started when it is first needed.
 
     Args:
-        dsn: One that runs; schemas are made and left there.
+        dsn: A running server to use instead; schemas are created and left there.
     """
 
     def __init__(self, dsn: str | None) -> None:
@@ -149,20 +149,20 @@ class Server:
         return fresh(self._dsn)
 
     def remove(self) -> None:
-        """Stop it, if it was started here."""
+        """Stop the server, if this process started it."""
         if self._own is not None:
             self._own.remove()
 
 
 @dataclass
 class Sink:
-    """The webhooks, in a process of their own."""
+    """The webhooks, in another process."""
 
     ports: list[int]
     process: subprocess.Popen[str] = field(repr=False)
 
     def taken(self) -> dict[str, Any]:
-        """Return what arrived since the last time."""
+        """Return what arrived since the last call."""
         url = f"http://127.0.0.1:{self.ports[0]}/stats"
         with urllib.request.urlopen(url, timeout=30) as answer:  # loopback
             said: dict[str, Any] = json.load(answer)
@@ -170,7 +170,7 @@ class Sink:
 
 
 def python(module: str, *words: str, core: int) -> list[str]:
-    """Return the command of a module of ours."""
+    """Return the command that runs a module on a core."""
     return [*pinned(core), sys.executable, "-m", module, *words]
 
 
@@ -205,7 +205,7 @@ def sent(
     number = Load.parse(json.dumps(load)).answered
     if not side.startswith("bare ") and len(seen["ages"]) < number:
         lost = f"{len(seen['ages']):,} of {number:,} arrived"
-        if "sdk" in side:  # it promises nothing; how fast it would have been nobody knows
+        if "sdk" in side:  # it does not promise delivery: this run has no figures
             raise UnavailableError(lost)
         raise RuntimeError(f"{side}: {lost}")
     waits, ages = sorted(said["waits"]) or [0.0], sorted(seen["ages"]) or [0]
@@ -274,8 +274,8 @@ def named(side: str, arrivals: Arrivals) -> str:
     return ", ".join([side, *words])
 
 
-# What a table shows: a heading, the figure, and how it is written; a ratio is to the last side, of
-# CPU time the other way round.
+# The columns of a table: heading, figure and format. A ratio is to the last side; the ratio of CPU
+# time is inverted, so that more is better.
 RATIO = "ratio"
 SENT = (
     ("per s", "per_second", ".0f"),
@@ -315,13 +315,13 @@ def table(name: str, found: Mapping[str, Figures], columns: Columns) -> str:
 
 
 def main() -> int:
-    """Run the scenarios, and print and keep what they came to."""
+    """Run the scenarios, and print and keep their results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="The main scenarios, three rounds.")
-    parser.add_argument("--only", action="append", help="Scenarios whose name has this in it.")
+    parser.add_argument("--only", action="append", help="Scenarios whose name contains this.")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--postgres", help="A DSN; without, a server of the wheel is started.")
+    parser.add_argument("--postgres", help="A DSN; by default a server is started.")
     given = parser.parse_args()
     rounds = given.rounds or (3 if given.quick else 5)
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {rounds} rounds"
@@ -333,7 +333,7 @@ def main() -> int:
         wanted = not given.only or any(word in each.name for word in given.only)
         return wanted and (each.quick or not given.quick)
 
-    def told(name: str, found: Mapping[str, Figures], columns: Columns) -> None:
+    def show(name: str, found: Mapping[str, Figures], columns: Columns) -> None:
         results[name] = [{"side": side, **figures} for side, figures in found.items()]
         print(table(name, found, columns), flush=True)
 
@@ -343,13 +343,13 @@ def main() -> int:
                 label(side, special): functools.partial(sent, scenario, side, special, sink, server)
                 for side, special in scenario.sides
             }
-            told(scenario.name, in_turn(runs, rounds), SENT)
+            show(scenario.name, in_turn(runs, rounds), SENT)
     for each in filter(chosen, COMPARISONS):
         receivers = {
             named(side, arrivals): functools.partial(received, side, arrivals, server)
             for side, arrivals in each.sides
         }
-        told(each.name, in_turn(receivers, rounds), RECEIVED)
+        show(each.name, in_turn(receivers, rounds), RECEIVED)
     server.remove()
     if given.json:
         given.json.write_text(json.dumps({"machine": machine, "scenarios": results}, indent=1))

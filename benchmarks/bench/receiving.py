@@ -1,10 +1,10 @@
-"""One side of a comparison of receivers: it is sent notifications that were signed before.
+"""One side of a comparison of receivers, which receives notifications that were signed before.
 
 python -m benchmarks.bench.receiving NAME '{"number": 4000, …}'
 
-The receiver has a process of its own, as the one who sends has: where there are two cores, each has
-one. What it cost is the receiver's CPU time, until the last callback was settled where there are
-callbacks. Tokens come from `expect()`, one a task.
+Receiver and sender are separate processes, each on its own core if there are two. The cost is the
+receiver's CPU time, up to the settling of the last callback. Tokens come from `expect()`, one for
+each task.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ BODY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """What a receiver is sent."""
+    """The load of a receiver."""
 
-    number: int = 4000  # how many notifications
-    tasks: int = 1000  # of how many tasks, in turn
-    connections: int = 64  # over how many connections; each sends the next when it has its answer
-    repeated: bool = False  # every one was accepted before
-    forged: bool = False  # none is signed by the trusted key
-    database: str | None = None  # a PostgreSQL DSN; None for a SQLite file of its own
-    backlog: int = 0  # how many of another task are unfinished in the inbox before the first
-    processes: int = 1  # how many of the receiver share the socket
+    number: int = 4000  # the number of notifications
+    tasks: int = 1000  # the number of tasks, in turn
+    connections: int = 64  # each sends the next notification after an answer
+    repeated: bool = False  # whether all were accepted before
+    forged: bool = False  # whether none is signed by the trusted key
+    database: str | None = None  # a PostgreSQL DSN; None for a SQLite file
+    backlog: int = 0  # unfinished notifications of another task in the inbox before the first
+    processes: int = 1  # the number of receiver processes that share the socket
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is compared."""
+    """A comparison of receivers."""
 
     name: str  # as in the table
-    # What runs, and what it is sent; the last is what the others are held against.
+    # The sides, each with its load; ratios are to the last one.
     sides: tuple[tuple[str, Arrivals], ...]
-    quick: bool = False  # whether a quick run has it, too
+    quick: bool = False  # whether it is part of a quick run
 
 
 _OURS, _NO_CALLS, _BARE = "receiver", "receiver, no callbacks", "bare PyJWT"
@@ -108,12 +108,12 @@ COMPARISONS = [
     ),
 ]
 
-# --- what receives ------------------------------------------------------------------------------
+# --- receivers ----------------------------------------------------------------------------------
 
 
 @dataclass
 class Counts:
-    """What a receiver tells of itself."""
+    """What a receiver process counts."""
 
     called: int = 0
     moments: dict[str, int] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def _jwk(path: str) -> Mapping[str, Any]:
 
 
 async def bare(given: Mapping[str, Any], _: Counts) -> None:
-    """Aiohttp alone: PyJWT, the hash, and the ids in a set."""
+    """Run a bare handler of aiohttp: PyJWT, the hash, and the ids in a set."""
     import jwt
     from aiohttp import web
 
@@ -155,7 +155,7 @@ async def bare(given: Mapping[str, Any], _: Counts) -> None:
 
 
 async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None:
-    """The receiver, as `receiver serve` serves it."""
+    """Run the receiver, as `receiver serve` does."""
     from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
     from receiver.limits import ConnectionLimits
     from receiver.serving.server import HttpServer
@@ -229,7 +229,7 @@ SIDES: dict[str, Callable[[Mapping[str, Any], Counts], Awaitable[None]]] = {
 
 
 async def serve(side: str, given: Mapping[str, Any]) -> None:
-    """Serve, and answer on standard output what is asked on standard input."""
+    """Serve, and answer questions on standard input by lines on standard output."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     counts = Counts()
     await SIDES[side](given, counts)
@@ -251,19 +251,19 @@ async def serve(side: str, given: Mapping[str, Any]) -> None:
     os._exit(0)
 
 
-# --- what sends ---------------------------------------------------------------------------------
+# --- the sender ---------------------------------------------------------------------------------
 
 
 def signed(
     agent: SigningAgent, arrivals: Arrivals, tokens: Sequence[str], *, seq: int
 ) -> list[tuple[str, bytes]]:
-    """Return the notifications as they go over a connection, each with its id.
+    """Return the signed requests as bytes, each with its id.
 
     Args:
-        agent: Who signs them.
-        arrivals: How many, and of what kind.
-        tokens: Of each task.
-        seq: The first of each task.
+        agent: Signs them.
+        arrivals: The load.
+        tokens: The token of each task.
+        seq: The first `seq` of each task.
     """
     requests = []
     for n in range(arrivals.number):
@@ -282,7 +282,7 @@ def signed(
 
 
 class Connection(asyncio.Protocol):
-    """Sends one request after another, each when the one before it is answered."""
+    """Sends requests one after another, each after the answer to the previous one."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -290,12 +290,12 @@ class Connection(asyncio.Protocol):
         self._sent: tuple[str, int] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the first."""
+        """Send the first request."""
         self._transport = transport
         self._next()
 
     def data_received(self, data: bytes) -> None:
-        """Count an answer that is whole, and send the next."""
+        """Count a complete answer, and send the next request."""
         self._held += data
         end = self._held.find(b"\r\n\r\n")
         if end < 0:
@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Say that a connection was closed."""
+        """Report that the connection was closed."""
         self._sender.lost(exc)
 
     def _next(self) -> None:
@@ -322,7 +322,7 @@ class Connection(asyncio.Protocol):
 
 
 class Sender:
-    """Sends requests over connections, and keeps what was answered."""
+    """Sends requests over several connections, and keeps the statuses and latencies."""
 
     def __init__(self, requests: Sequence[tuple[str, bytes]]) -> None:
         self.requests = iter(requests)
@@ -333,7 +333,7 @@ class Sender:
         self._all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, port: int, connections: int) -> float:
-        """Send all of them; return how many seconds that took."""
+        """Send all requests; return the seconds that it took."""
         loop, began = asyncio.get_running_loop(), time.perf_counter()
         made = [
             await loop.create_connection(lambda: Connection(self), "127.0.0.1", port)
@@ -346,7 +346,7 @@ class Sender:
         return took
 
     def answered(self, status: int, jti: str, at: int) -> None:
-        """Take an answer down."""
+        """Record an answer."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
         self.waits.append(time.monotonic_ns() - at)
         self.sent[jti] = at
@@ -355,7 +355,7 @@ class Sender:
             self._all.set_result(None)
 
     def lost(self, exc: Exception | None) -> None:
-        """Fail, unless all is answered."""
+        """Fail, unless all requests are answered."""
         if not self._all.done():
             self._all.set_exception(exc or ConnectionError("closed by the receiver"))
 
@@ -363,7 +363,7 @@ class Sender:
 class Receiving:
     """The processes of a receiver, which share a socket.
 
-    Each has a core of its own where there are so many, and one is left for who sends.
+    Each has its own core if there are enough, and the sender has another one.
     """
 
     def __init__(self, side: str, arrivals: Arrivals, folder: str) -> None:
@@ -396,7 +396,7 @@ class Receiving:
         return process
 
     def ask(self, what: str = "") -> dict[str, Any]:
-        """Return what the processes tell of themselves, added up."""
+        """Return the sum of what the processes have counted."""
         said: dict[str, Any] = {"cpu": 0.0, "called": 0, "moments": {}}
         for process in self._processes:
             assert process.stdin is not None  # noqa: S101

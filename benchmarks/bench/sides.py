@@ -1,4 +1,4 @@
-"""One side of a comparison, in a process of its own: it sends, and says what that cost.
+"""One side of a comparison of senders, in its own process: it sends, and prints its cost.
 
 python -m benchmarks.bench.sides NAME '{"ports": [8080], "tasks": 64, "updates": 2000, …}'
 """
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a side is to send."""
+    """The load of a side."""
 
     ports: tuple[int, ...]  # the ports of the webhooks on 127.0.0.1; tasks are spread over them
-    tasks: int = 64  # how many tasks send at once, each one update after another
-    updates: int = 2000  # how many updates in all
-    body_bytes: int = 0  # how long a message each carries
-    events: bool = True  # whether the SDK's own events go in, or updates that are ready
+    tasks: int = 64  # tasks that send at once, each one update after another
+    updates: int = 2000  # updates in total
+    body_bytes: int = 0  # the length of a message in each update; 0 for none
+    events: bool = True  # whether to pass the SDK's own events; False for pushkit's updates
     algorithm: str = "ES256"  # of the signing key
-    database: str | None = None  # a PostgreSQL DSN; None for a SQLite file of its own
-    rate: float | None = None  # how many a second in all; None for as many as there can be
-    concurrency: int = 256  # how many attempts at once
-    left_out: int = 0  # how many of the webhooks, counted from the last, no task has
-    # How many of the others, counted from the last, never answer: nobody waits for them.
+    database: str | None = None  # a PostgreSQL DSN; None for a SQLite file
+    rate: float | None = None  # updates a second in total; None for as many as possible
+    concurrency: int = 256  # attempts at once
+    left_out: int = 0  # webhooks, counted from the last, that no task has
+    # Webhooks among the others, counted from the last, that never answer: not waited for.
     hanging: int = 0
-    backlog: int = 0  # how many deliveries wait before the first is made; `updates` of them are
-    workers: int = 1  # over how many processes the tasks are spread
-    part: int | None = None  # which of these processes this is: 0, 1, …; None for who starts them
+    backlog: int = 0  # pending deliveries before the first attempt; `updates` of them are measured
+    workers: int = 1  # processes over which the tasks are spread
+    part: int | None = None  # the number of this process: 0, 1, …; None for their parent
 
     @classmethod
     def parse(cls, text: str) -> Load:
-        """Read it from JSON."""
+        """Return the load of a JSON object."""
         given = json.loads(text)
         known = {field.name for field in fields(cls)}
         return cls(**{k: v for k, v in given.items() if k in known} | {"ports": given["ports"]})
@@ -74,7 +74,7 @@ class Load:
 
 @dataclass(slots=True)
 class Cost:
-    """What the sending took, from the first update to the last acknowledgement."""
+    """The cost of sending, from the first update to the last acknowledgement."""
 
     seconds: float  # on the wall clock
     cpu: float  # of all processes, in seconds
@@ -83,7 +83,7 @@ class Cost:
 
 
 def event(load: Load, task: int) -> Any:
-    """Return one update as the SDK makes it, with the moment it was made in its metadata."""
+    """Return an update as an event of the SDK, with its time in its metadata."""
     from a2a.types import Message, Part, Role, TaskState, TaskStatus, TaskStatusUpdateEvent
     from google.protobuf.struct_pb2 import Struct
 
@@ -102,7 +102,7 @@ def event(load: Load, task: int) -> Any:
 
 
 def ready(load: Load, task: int) -> Any:
-    """Return one update as pushkit has it."""
+    """Return an update of pushkit's own types, with its time in its metadata."""
     from pushkit import StatusUpdate, TaskState, TaskStatus
     from pushkit.a2a import Message, Role, TextPart
 
@@ -119,7 +119,7 @@ def ready(load: Load, task: int) -> Any:
 
 
 async def run(load: Load, send: Callable[[int], Awaitable[object]]) -> Cost:
-    """Send all of it, each task one update after another."""
+    """Send all updates, those of a task one after another."""
     waits: list[float] = []
     each = load.updates // load.tasks
     began, cpu = time.perf_counter(), time.process_time()
@@ -140,7 +140,7 @@ async def run(load: Load, send: Callable[[int], Awaitable[object]]) -> Cost:
 
 
 async def a2a_sdk(load: Load) -> Cost:
-    """a2a-sdk's own sender: unsigned, not durable."""
+    """Run a2a-sdk's own sender: unsigned, not durable."""
     import httpx
     from a2a.server.context import ServerCallContext
     from a2a.server.tasks import (
@@ -161,7 +161,7 @@ async def a2a_sdk(load: Load) -> Cost:
 
 
 async def arrived(load: Load) -> int:
-    """Return how many requests the webhooks have had."""
+    """Return how many requests have reached the webhooks."""
     reader, writer = await asyncio.open_connection("127.0.0.1", load.ports[0])
     writer.write(b"GET /count HTTP/1.1\r\nHost: sink\r\n\r\n")
     head = await reader.readuntil(b"\r\n\r\n")
@@ -171,13 +171,13 @@ async def arrived(load: Load) -> int:
 
 
 async def until_all_arrived(load: Load) -> None:
-    """Wait until the webhooks that answer have had all that is for them."""
+    """Wait until all updates have reached the webhooks that answer."""
     while await arrived(load) < load.answered:
         await asyncio.sleep(0.02)
 
 
 async def pushkit(load: Load) -> Cost:
-    """pushkit: signed and durable; done when the last delivery is settled."""
+    """Run pushkit: signed and durable, until the last delivery has arrived."""
     from a2a.server.tasks import InMemoryTaskStore
 
     from pushkit import Algorithm, KeyRing, PushSender, SenderOptions
@@ -211,7 +211,7 @@ async def pushkit(load: Load) -> Cost:
 
 
 async def _agent(load: Load, task_store: Any, **parts: Any) -> list[float]:
-    """Let an agent on a2a-sdk work; return how long each of its tasks took, of four events each."""
+    """Run an agent on a2a-sdk; return the seconds that each of its tasks of four events took."""
     from a2a.helpers import new_task_from_user_message, new_text_part
     from a2a.server.agent_execution import AgentExecutor
     from a2a.server.context import ServerCallContext
@@ -259,7 +259,7 @@ async def _agent(load: Load, task_store: Any, **parts: Any) -> list[float]:
 
 
 async def agent_with_pushkit(load: Load) -> Cost:
-    """An agent's tasks of four events each, told by pushkit; `waits` is how long tasks took."""
+    """Run an agent with pushkit's sender; `waits` has the seconds of its tasks."""
     from a2a.server.tasks import InMemoryTaskStore
 
     from pushkit import KeyRing, PushSender
@@ -285,7 +285,7 @@ async def agent_with_pushkit(load: Load) -> Cost:
 
 
 async def agent_with_sdk(load: Load) -> Cost:
-    """The same, told by a2a-sdk's own sender."""
+    """Run an agent with a2a-sdk's own sender; `waits` has the seconds of its tasks."""
     import httpx
     from a2a.server.tasks import (
         BasePushNotificationSender,
@@ -305,10 +305,10 @@ async def agent_with_sdk(load: Load) -> Cost:
 
 
 async def store_backlog(push: PushSender, outbox: str, load: Load) -> None:
-    """Let deliveries wait in the outbox, a SQLite file: of each task as many.
+    """Store pending deliveries in a SQLite outbox, equally many of each task.
 
-    `notify()` stores the two oldest of each; the others are copies of the second, which takes a
-    fraction of the time and leaves the same rows.
+    `notify()` stores the first two of each task; the others are copies of the second, which gives
+    the same rows in a fraction of the time.
     """
     for task in load.numbers:
         config = {"url": load.url(task), "id": "bench"}
@@ -351,7 +351,7 @@ _COPY_BODIES = (
 
 
 async def draining(load: Load) -> Cost:
-    """pushkit: what waits already is delivered, as far as `updates` go."""
+    """Run pushkit over a backlog, until `updates` of it are delivered."""
     from pushkit import Algorithm, KeyRing, PushSender, SenderOptions
 
     with tempfile.TemporaryDirectory() as folder:
@@ -377,12 +377,12 @@ async def draining(load: Load) -> Cost:
             await asyncio.sleep(0.02)
         took, spent = time.perf_counter() - began, time.process_time() - cpu
         await push.close()
-        # A few more may be done by the time that somebody looks.
+        # Polling may find a few more than `updates` delivered.
         return Cost(took * load.updates / done, spent * load.updates / done, [])
 
 
 async def bare_commits(load: Load) -> Cost:
-    """`sqlite3` alone: one row a commit, FULL, in a thread."""
+    """Run only `sqlite3`: one row a commit, with `synchronous = FULL`, in a thread."""
     with tempfile.TemporaryDirectory() as folder:
         database = sqlite3.connect(
             f"{folder}/bare.db", isolation_level=None, check_same_thread=False
@@ -403,7 +403,7 @@ async def bare_commits(load: Load) -> Cost:
 
 
 async def bare_posts(load: Load) -> Cost:
-    """The transport alone: what one POST costs."""
+    """Run only the transport: the cost of a POST."""
     from pushkit.net.destination import DestinationPolicy
     from pushkit.net.transport import ConnectionOptions, Transport
 
@@ -425,7 +425,7 @@ async def bare_posts(load: Load) -> Cost:
 
 
 async def bare_signatures(load: Load) -> Cost:
-    """`cryptography` alone: what one ES256 signature costs."""
+    """Run only `cryptography`: the cost of an ES256 signature."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -450,9 +450,9 @@ SIDES: dict[str, Callable[[Load], Awaitable[Cost]]] = {
 
 
 async def spread(side: str, load: Load) -> Cost:
-    """Run a side in several processes, each with its part of the tasks; add up what they cost.
+    """Run a side in several processes, each with its part of the tasks; return the total cost.
 
-    Each has a core of its own where there are so many, and one is left for the webhook.
+    Each has its own core if there are enough, and the webhook has another one.
     """
     processes = []
     for part in range(load.workers):
@@ -470,7 +470,7 @@ async def spread(side: str, load: Load) -> Cost:
 
 
 async def measured(side: str, load: Load) -> Cost:
-    """Run a side, in as many processes as it is to have."""
+    """Run a side in one process, or in several if the load says so."""
     if load.workers > 1 and load.part is None:
         return await spread(side, load)
     cost = await SIDES[side](load)
@@ -479,7 +479,7 @@ async def measured(side: str, load: Load) -> Cost:
 
 
 def main() -> None:
-    """Run one side, and print what it cost as JSON."""
+    """Run one side, and print its cost as JSON."""
     logging.disable(logging.CRITICAL)
     cost = asyncio.run(measured(sys.argv[1], Load.parse(sys.argv[2])))
     print(json.dumps(asdict(cost)))

@@ -1,7 +1,7 @@
-"""The process that is killed: it accepts updates for a few tasks, and delivers whatever is due.
+"""The sending process that `crash.py` kills: it accepts updates of a few tasks, and delivers.
 
-Every update is numbered; `ACK task number` is printed once `notify()` has returned, and never
-before. After a kill it goes on behind the last number of its task that was acknowledged.
+Every update is numbered; `ACK task number` is printed after `notify()` has returned. After a kill,
+the next process continues after the last acknowledged number of each task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What receiver processes wrote down of their calls, held against the promises. Pure."""
+"""The log of receiver processes about their calls, checked against the promises; without I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Call:
 
 @dataclass(slots=True)
 class CallLog:
-    """The lines of every process, in the order in which they were written.
+    """The logged calls of all processes, in the order in which they were written.
 
     Attributes:
         dispatchers: The name of each process's dispatcher.

@@ -1,16 +1,16 @@
-"""Kill sending processes with SIGKILL, again and again, and count what became of their updates.
+"""Repeatedly kill sending processes with SIGKILL, and check what happened to their updates.
 
 python tests/soak/crash.py --kills 1000 [--database postgresql://… --workers 4] [--seed 7]
 
-What must hold, whatever the moment of the kill:
+Whenever the kill comes:
 
-- nothing that `notify()` acknowledged is lost,
+- no update that `notify()` acknowledged is lost,
 - no update arrives for the first time before an earlier one of its task,
 - an update arrives again at most as often as it was in flight when its worker was killed,
-- work goes on soon: the rows of a dead worker are taken over at once on SQLite, and when their
-  lease ends on PostgreSQL.
+- deliveries continue soon: other workers claim the rows of a dead worker at once on SQLite, and
+  when their lease ends on PostgreSQL.
 
-What was in flight is read from the database once the process is gone: what its worker still held.
+After each kill, the deliveries that were in flight are read from the database.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Both dashboards in headless Chromium: from a failure to its mend by clicks, and pictures of it.
+"""Both dashboards in headless Chromium: from a failure to its remedy by clicks, with screenshots.
 
     python -m tests.soak.dashboards_in_chromium [--pictures FOLDER] [--chromium PATH]
 
-A sender posts to a webhook that refuses, and to a receiver that refuses. On the sender's dashboard
-the failed delivery is found, understood and redriven, and seen to be delivered without a reload; on
-the receiver's the refusal, its reason and its mend. Then the same without JavaScript, and by the
-keyboard alone. The pictures are of light, dark and a phone. The exit status is 1 if a step fails.
+A sender posts to a webhook and a receiver that both refuse. The script finds the failed delivery on
+the sender's dashboard, reads its cause, redrives it, and sees it delivered without a reload; on the
+receiver's dashboard it finds the refusal, its reason and its remedy. It then does the same without
+JavaScript, and reaches every control by the keyboard. Screenshots are light, dark, and of a phone's
+width. The exit status is 1 if a step fails.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""`python -m tests.soak.fuzz_answers`: answers of every kind, on kept-alive connections.
+"""`python -m tests.soak.fuzz_answers`: fuzz the HTTP client with answers on kept-alive connections.
 
-A conversation is a few requests over one connection, as long as that may be used again. What comes
-back to each is drawn by a grammar of answers, right and wrong, and then cut, changed in a byte,
-split anywhere, and ended; what comes behind it is heard at once, or waits in the socket. Every
-answer has a token of its request in whatever it says.
+A conversation is a few requests over one connection, for as long as the client reuses it. Each
+answer is drawn from a grammar of valid and invalid answers, then truncated, changed in a byte,
+split anywhere, or followed by more bytes, which arrive at once or wait in the socket. Every answer
+contains a token of its request.
 
-What must hold: no answer has another request's token in it; what was not answered ends in one of
-the errors that are expected; an answer that is right is taken as it is.
+Checked: no request gets an answer with another request's token; a request without an answer ends in
+one of the expected errors; a valid answer is returned unchanged.
 
     python -m tests.soak.fuzz_answers --cases 1000000 [--seed 7]
 """

@@ -1,15 +1,15 @@
-"""Change genuine notifications in every way, send them in, and hold the answers to the promises.
+"""Fuzz the receiver: change genuine notifications in many ways, send them, and check the answers.
 
 python tests/soak/fuzz_receiver.py --seed 7 --cases 1000000 [--from 250000] [--doors service,app]
 
-Every case is a story of a few requests: a notification of one of the trusted senders
-(`fuzzing/parties.py`: every profile, scheme, algorithm and policy), changed in none to three ways
-(`fuzzing/kinds.py`), sent in by one of the doors (`fuzzing/doors.py`), and then repeated, posted
-elsewhere, or followed by another (`COURSES`). What must hold of every answer stands in
-`fuzzing/oracles.py`, one function a promise.
+Every case is a few requests: a notification of one of the trusted senders (`fuzzing/parties.py`:
+every profile, scheme, algorithm and policy), changed in up to three ways (`fuzzing/kinds.py`), sent
+by one of the doors (`fuzzing/doors.py`), and then repeated, posted to another path, or followed
+by another notification (`COURSES`). The promises about answers are in `fuzzing/oracles.py`, a
+function each.
 
-A case depends on the seed and its own number alone: a run goes on with `--from`, and
-`--from N --cases 1` is that case again.
+A case depends only on the seed and its number: `--from` continues a run, and `--from N --cases 1`
+repeats one case.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STORED = "stored"  # what is asked at the end of a run, of the inboxes
 
 
 class BrokenPromiseError(AssertionError):
-    """An oracle complains."""
+    """An oracle found a broken promise."""
 
     def __init__(self, oracle: str, complaint: str, *, case: str) -> None:
         super().__init__(f"{oracle}: {complaint}\n{case}")
@@ -56,13 +56,13 @@ class BrokenPromiseError(AssertionError):
 
 @dataclass
 class Fuzzer:
-    """Tells stories to a receiver.
+    """Plays cases against receivers.
 
     Attributes:
-        seed: Of all chance.
-        doors: Where they are told.
-        among: Whose notifications.
-        oracles: Who is asked of each answer.
+        seed: Decides all cases.
+        doors: The receivers, by door.
+        among: The senders whose notifications are sent.
+        oracles: The checks of each answer.
         answers: How often each answer came.
         kinds: How often each change was made.
     """
@@ -76,8 +76,8 @@ class Fuzzer:
     kinds: Counter[str] = field(default_factory=Counter)
     requests: int = 0
 
-    async def tell(self, number: int) -> None:
-        """Tell the story of this number."""
+    async def play(self, number: int) -> None:
+        """Play the case of this number."""
         chance = Random(f"{self.seed} {number}")
         name = sorted(self.doors)[number % len(self.doors)]
         memory = self.memories.setdefault(name, Memory())
@@ -85,21 +85,21 @@ class Fuzzer:
         # Every kind has its turn; what it fits, what goes with it and what follows is chance.
         first = KINDS[number % len(KINDS)]
         party = chance.choice([one for one in self.among if first.fits(one)] or self.among)
-        story = Story(self, self.doors[name], memory, party, f"{number}-{name}")
+        case = Case(self, self.doors[name], memory, party, f"{number}-{name}")
         fitting = [kind for kind in KINDS if kind.fits(party) and kind is not first]
         more = chance.sample(fitting, chance.choice([0, 0, 0, 1, 2]))
-        story.kinds = [*([first] if first.fits(party) else []), *more] if number % 7 else []
-        self.kinds.update(kind.name for kind in story.kinds)
+        case.kinds = [*([first] if first.fits(party) else []), *more] if number % 7 else []
+        self.kinds.update(kind.name for kind in case.kinds)
         course = chance.choice(list(COURSES))
-        story.about = (
-            f"{name}, {story.party.name}: {[kind.name for kind in story.kinds]}, {course}\n"
+        case.about = (
+            f"{name}, {case.party.name}: {[kind.name for kind in case.kinds]}, {course}\n"
             f"again: --seed {self.seed} --from {number} --cases 1 --doors {','.join(self.doors)}"
         )
-        await story.begin(chance)
-        await COURSES[course](story, chance)
+        await case.begin(chance)
+        await COURSES[course](case, chance)
 
     async def check_stored(self) -> None:
-        """Hold the inboxes against what was acknowledged: neither less nor more is in them."""
+        """Check that the inboxes contain exactly what was acknowledged."""
         if STORED not in self.oracles:
             return
         for name, door in self.doors.items():
@@ -112,8 +112,8 @@ class Fuzzer:
 
 
 @dataclass
-class Story:
-    """A notification, and what comes of it."""
+class Case:
+    """One case: a notification, and what follows it."""
 
     fuzzer: Fuzzer
     door: Door
@@ -202,77 +202,77 @@ class Story:
 # --- what comes after ---------------------------------------------------------------------------
 
 
-async def nothing_more(story: Story, chance: Random) -> None:
-    """The story ends."""
-    del story, chance
+async def nothing_more(case: Case, chance: Random) -> None:
+    """Nothing follows."""
+    del case, chance
 
 
-async def the_same_again(story: Story, chance: Random) -> None:
-    """The same bytes come again, as often as somebody likes who has seen them."""
+async def the_same_again(case: Case, chance: Random) -> None:
+    """A replay: the same bytes come again, several times."""
     for _ in range(chance.randint(1, 2)):
-        await story.post(story.request, expected="duplicate" if story.known_by else "accepted")
+        await case.post(case.request, expected="duplicate" if case.known_by else "accepted")
 
 
-async def a_retry(story: Story, chance: Random, *, otherwise: str = "accepted") -> None:
-    """The sender tries again: it signs anew."""
+async def a_retry(case: Case, chance: Random, *, otherwise: str = "accepted") -> None:
+    """The sender retries, with a new signature."""
     del chance
-    again = copy.copy(story.draft)
+    again = copy.copy(case.draft)
     again.parameters = {**again.parameters, "nonce": f"{again.number}-2"}
     again.claims = {**again.claims, "nonce": 2}
-    await story.send(again, expected="duplicate" if story.known_by == "id" else otherwise)
+    await case.send(again, expected="duplicate" if case.known_by == "id" else otherwise)
 
 
-async def another_body_under_the_id(story: Story, chance: Random) -> None:
+async def another_body_under_the_id(case: Case, chance: Random) -> None:
     """The sender signs another body with the same id."""
     del chance
-    other = copy.copy(story.draft)
+    other = copy.copy(case.draft)
     other.body = status_body(other.task, other.number, "TASK_STATE_COMPLETED")
-    await story.send(other, expected="id_conflict" if story.known_by == "id" else "accepted")
+    await case.send(other, expected="id_conflict" if case.known_by == "id" else "accepted")
 
 
-async def posted_elsewhere(story: Story, chance: Random) -> None:
-    """What was signed for one webhook is posted to another, with its token or another one."""
-    other = chance.choice([party for party in parties() if party.path != story.party.path])
-    request = copy.deepcopy(story.request)
+async def posted_elsewhere(case: Case, chance: Random) -> None:
+    """A notification signed for one webhook is posted to another, with its token or another."""
+    other = chance.choice([party for party in parties() if party.path != case.party.path])
+    request = copy.deepcopy(case.request)
     request.target = other.path
     if other.token and chance.random() < 0.7:
         for name in ("X-A2A-Token", "X-A2A-Notification-Token"):
             request.put(name, other.token)
-    story.genuine = False
-    await story.post(request, expected=None)
+    case.genuine = False
+    await case.post(request, expected=None)
 
 
-async def another_task_under_the_token(story: Story, chance: Random) -> None:
+async def another_task_under_the_token(case: Case, chance: Random) -> None:
     """The same token comes with another task."""
     del chance
     other = Draft(
-        party=story.party,
-        at=story.draft.at,
-        number=f"{story.draft.number}-other",
-        task=f"{story.draft.task}-other",
-        token=story.draft.token,
-        credentials=story.draft.credentials,
+        party=case.party,
+        at=case.draft.at,
+        number=f"{case.draft.number}-other",
+        task=f"{case.draft.task}-other",
+        token=case.draft.token,
+        credentials=case.draft.credentials,
     )
-    bound = story.party.tasks != "any" and story.code == "accepted"
-    await story.send(other, expected="task_not_expected" if bound else "accepted")
+    bound = case.party.tasks != "any" and case.code == "accepted"
+    await case.send(other, expected="task_not_expected" if bound else "accepted")
 
 
-async def withdrawn(story: Story, chance: Random) -> None:
-    """The client withdraws its token: a retry of what was accepted is known, nothing new is."""
-    if not story.memory.minted:
+async def withdrawn(case: Case, chance: Random) -> None:
+    """The client withdraws its token: a retry is a duplicate, a new notification is refused."""
+    if not case.memory.minted:
         return
-    [minted] = story.memory.minted
-    await story.door.receiver.expect_no_longer(story.party.name, token=minted.token)
+    [minted] = case.memory.minted
+    await case.door.receiver.expect_no_longer(case.party.name, token=minted.token)
     minted.withdrawn = True
-    await a_retry(story, chance, otherwise="task_not_expected")
-    story.genuine = False
-    new = copy.copy(story.draft)
+    await a_retry(case, chance, otherwise="task_not_expected")
+    case.genuine = False
+    new = copy.copy(case.draft)
     new.number = f"{new.number}-new"
     new.put("webhook-id", new.number)
-    await story.send(new, expected=None)
+    await case.send(new, expected=None)
 
 
-Course = Callable[[Story, Random], Awaitable[None]]
+Course = Callable[[Case, Random], Awaitable[None]]
 COURSES: Mapping[str, Course] = {
     course.__name__.replace("_", " "): course
     for course in (
@@ -294,21 +294,21 @@ async def fuzz(
     among: Collection[str] = (),
     oracles: Collection[str] = (*ORACLES, STORED),
 ) -> Fuzzer:
-    """Tell stories; raises `BrokenPromiseError` with the first that breaks a promise.
+    """Play cases; raises `BrokenPromiseError` for the first that breaks a promise.
 
     Args:
-        seed: Of all chance.
-        cases: The numbers of the stories.
+        seed: Decides all cases.
+        cases: The numbers of the cases.
         folder: Where the receivers' databases are.
-        doors: Where they are told, in turn.
-        among: Whose notifications; everybody's if empty.
-        oracles: Who is asked.
+        doors: The doors, used in turn.
+        among: The senders whose notifications are sent; all if empty.
+        oracles: The checks of each answer.
     """
     async with _doors(doors, folder) as open_doors:
         named = [party for party in parties() if party.name in among]
         fuzzer = Fuzzer(seed, open_doors, named or parties(), oracles)
         for number in cases:
-            await fuzzer.tell(number)
+            await fuzzer.play(number)
             advance(1)
         await fuzzer.check_stored()
     return fuzzer

@@ -1,7 +1,7 @@
-"""Mutants of a module: every place where its text can be changed so that it means something else.
+"""Mutants of a module: every small change of its text that changes its meaning.
 
-What no caller sees is left alone: annotations, docstrings, `__all__`, decorators, and the words of
-messages and log lines.
+Text that no caller sees is not changed: annotations, docstrings, `__all__`, decorators, and the
+words of messages and log lines.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Mutant:
     """One change.
 
     Attributes:
-        name: Made of the change and not of its place: it stays while code around it moves.
+        name: A hash of the change without its position, so that it survives changes elsewhere.
         path: The file.
-        line: Where it begins, from 1.
-        what: Which kind of change.
-        start: The offset of what is replaced.
-        end: Where that ends.
-        text: What stands there instead.
+        line: The line where it begins, from 1.
+        what: The kind of change.
+        start: The offset of the replaced text.
+        end: The offset of its end.
+        text: The replacement.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Mutant:
 
 
 def mutants_of(source: str, path: str) -> list[Mutant]:
-    """Return all mutants of a module that are Python still."""
+    """Return all mutants of a module that are valid Python."""
     tree = ast.parse(source)
     starts = _line_starts(source)
     tops = [_whole(node, starts) for node in tree.body]
@@ -78,7 +78,7 @@ _MESSAGES = re.compile(r"_?log(ger)?$|warnings|click|echo")
 
 
 def _visible(node: ast.AST) -> Iterator[_Node]:
-    """Yield what can be seen to matter, from the top."""
+    """Yield the nodes whose meaning callers can see, from the top."""
     for name, value in ast.iter_fields(node):
         if name in {"annotation", "returns", "decorator_list", "type_params", "bases", "msg"}:
             continue
@@ -109,7 +109,7 @@ def _is_silent(node: ast.AST) -> bool:  # noqa: PLR0911  # a table
 def _changes(  # noqa: PLR0912  # a table
     node: _Node, before: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield the kinds of change of one node, and what stands in its place."""
+    """Yield the changes of one node: the kind, and the replacement."""
     match node:
         case ast.Compare(ops=[operator]):
             for other in _COMPARED.get(type(operator), ()):

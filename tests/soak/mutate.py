@@ -1,17 +1,17 @@
-"""Change the code in one place, and see whether a test notices, for a seeded sample of places.
+"""Mutation testing: change the code in one place, and check that a test fails; a seeded sample.
 
 python tests/soak/mutate.py run --room signing --seed 7 --count 40 [--from 40]
 python tests/soak/mutate.py retry --room signing tests/pushkit/signing/test_audience.py
 python tests/soak/mutate.py report
 python tests/soak/mutate.py judge 1a2b3c4d "the second check refuses the same"
 
-A mutant is a comparison turned round, a condition negated, a constant, an argument, a statement or
-a piece of SQL changed. `ROOMS` says which modules carry promises, and which tests hold them. They
-run once as they are, to see which test runs which line; a mutant then meets those that run its own,
-one case of each test first, and those that start a process last. All of it happens in a copy of
-the tree, one process at a time, at low priority. Results are appended to one file, so that a run
-goes on with `--from`; mutants have names that survive changes elsewhere. `retry` tries new tests on
-survivors. Whether one is equivalent to the code, a person says with `judge`.
+A mutant is a reversed comparison, a negated condition, or a changed constant, argument, statement
+or piece of SQL. `ROOMS` lists the modules, and the tests that have to catch their mutants. The
+tests run once without a mutant, to record which test runs which line. A mutant is then run against
+the tests that run its line: one case of each test first, tests that start a process last.
+Everything runs in a copy of the tree, one process at a time, at low priority. Results are appended
+to one file, so that `--from` continues a run; the names of mutants survive changes of other code.
+`retry` runs new tests against survivors. `judge` records that a mutant is equivalent to the code.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _FIRST = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Modules that belong together, and who holds them to their promises.
+    """Modules that belong together, and their tests.
 
     Attributes:
         modules: Patterns of files.
-        tests: Who holds them: folders and files.
+        tests: Folders and files of tests.
     """
 
     modules: tuple[str, ...]
@@ -155,19 +155,19 @@ ROOMS: Mapping[str, Room] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of one mutant.
+    """The result of one mutant.
 
     Attributes:
-        name: The mutant's.
-        room: Where it is.
-        seed: Of the sample.
-        outcome: `caught`, `late` (no end in time: caught), or `survived`.
+        name: The name of the mutant.
+        room: Its room.
+        seed: The seed of the sample.
+        outcome: `caught`, `late` (the tests did not end in time: caught), or `survived`.
         by: The test that caught it.
         seconds: How long that took.
         where: File and line.
-        what: Which kind of change.
-        diff: What was changed.
-        commit: Of the tree.
+        what: The kind of change.
+        diff: The change.
+        commit: The commit of the tree.
     """
 
     name: str
@@ -197,8 +197,8 @@ class Scratch:
     """A copy of the tree in which one file at a time is changed.
 
     Args:
-        root: What is copied.
-        folder: Where to.
+        root: The tree to copy.
+        folder: The copy.
     """
 
     def __init__(self, root: Path, folder: Path) -> None:
@@ -265,16 +265,16 @@ class Scratch:
 
 
 class Tests:
-    """The tests of rooms, and what each of them touches.
+    """The tests of rooms, and the lines that each of them runs.
 
-    They are collected once. A mutant of a function is put into a fork of that process; what runs
-    at import needs a process that begins anew.
+    They are collected once. A mutant of a function is patched into a fork of that process; a mutant
+    of code that runs at import needs a new process.
 
     Args:
         scratch: The copy of the tree.
-        tests: Folders and files.
-        modules: What is looked at.
-        kept: Where what was measured is kept, for the next run on the same tree.
+        tests: Folders and files of tests.
+        modules: The files whose lines are recorded.
+        kept: Where the record is kept, for the next run on the same tree.
     """
 
     def __init__(
@@ -350,7 +350,7 @@ class Tests:
 def run(
     names: Sequence[str], *, seed: int, numbers: range, results: Path, root: Path = ROOT
 ) -> None:
-    """Try these mutants of each room's sample, and append what became of each."""
+    """Try these mutants of each room's sample, and append the results."""
     commit = _commit(root)
     with tempfile.TemporaryDirectory(prefix="pushkit-mutants-") as folder:
         scratch = Scratch(root, Path(folder))
@@ -394,7 +394,7 @@ def run(
 
 
 def retry(tests: Sequence[str], *, names: Sequence[str], results: Path, root: Path = ROOT) -> None:
-    """Try these tests on the survivors of rooms, and append who was caught."""
+    """Run these tests against the survivors of rooms, and append those that were caught."""
     survivors = [line for line in _survivors(_last(results)) if line["room"] in names]
     commit = _commit(root)
     with tempfile.TemporaryDirectory(prefix="pushkit-mutants-") as folder:
@@ -444,7 +444,7 @@ def _judged(results: Path) -> set[str]:
 
 
 def _last(results: Path) -> list[dict[str, Any]]:
-    """Return the last word about every mutant; those that a person judged are equivalent."""
+    """Return the last result of every mutant; those that were judged are equivalent."""
     lines, judged = _lines(results), _judged(results)
     last = {(line["name"], line["seed"]): line for line in lines if "outcome" in line}
     for line in last.values():

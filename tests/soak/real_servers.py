@@ -1,7 +1,7 @@
 """`python -m tests.soak.real_servers`: the webhook client against real servers, nginx among them.
 
-Thousands of requests, plain and over TLS, to servers that close kept-alive connections soon: each
-request has to get its own answer. nginx has to be installed (`apt-get install nginx-light`).
+It sends thousands of requests, with and without TLS, to servers that close kept-alive connections
+soon: each request has to get its own answer. Needs nginx (`apt-get install nginx-light`).
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Kill receiver processes with SIGKILL, again and again, under a real sender, and count the calls.
+"""Repeatedly kill receiver processes with SIGKILL under a real sender, and check the callbacks.
 
 python tests/soak/receiver_crash.py --kills 1000 [--database postgresql://… --receivers 2]
     [--replay redis://…] [--seed 7]
 
-What must hold, whatever the moment of the kill:
+Whenever the kill comes:
 
-- every update that the sender's `notify()` acknowledged is called back, by every callback,
-- per task in order, and never two at once,
-- none twice, unless it was in hand when its process was killed: a callback that died runs again,
-- work goes on soon: at once on SQLite, when the lease ends on PostgreSQL.
+- every callback runs for every update that the sender's `notify()` acknowledged,
+- the updates of a task are called back in order, and never two at once,
+- no callback runs twice for an update, unless its process was killed while it held the update,
+- callbacks continue soon: at once on SQLite, when the lease ends on PostgreSQL.
 
-What was in hand is read from the inbox while the process is stopped, right before the kill; what a
-callback had begun, from the file to which callbacks append.
+What a process holds is read from the inbox while it is stopped, right before the kill; which
+callbacks had begun, from the file to which callbacks append.
 """
 
 from __future__ import annotations

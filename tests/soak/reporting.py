@@ -1,4 +1,4 @@
-"""What the soaks share: waiting for another process's doing, and saying what was counted."""
+"""Shared by the soaks: waiting for other processes, and printing a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short fuzz in the suite, and proof that each oracle sees what it is there to see.
+"""A short run of `fuzz_receiver.py`, and a proof that each oracle detects a missing check.
 
 The long run: `python tests/soak/fuzz_receiver.py --seed 7 --cases 1000000`.
 """
@@ -71,13 +71,13 @@ async def test_a_case_is_the_same_by_itself(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Weakened:
-    """A receiver from which one check is taken, and who must see it.
+    """A receiver without one of its checks, and the oracle that must detect it.
 
     Attributes:
-        oracle: Who complains.
-        checks: What is replaced, by what.
-        among: Whose notifications are sent.
-        door: Where to.
+        oracle: The oracle.
+        checks: The replaced functions, each with its replacement.
+        among: The senders whose notifications are sent.
+        door: The door that it stands behind.
     """
 
     oracle: str

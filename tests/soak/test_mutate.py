@@ -1,4 +1,4 @@
-"""The mutation script: what it changes, where, and that it tells who was caught."""
+"""The mutation script: which changes it makes, and how it reports caught and surviving mutants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short soak of receivers; the long one: `python tests/soak/receiver_crash.py --kills 1000`."""
+"""A short run of `receiver_crash.py`; the long one kills 1,000 times: `--kills 1000`."""
 
 from __future__ import annotations
 

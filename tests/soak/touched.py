@@ -1,4 +1,4 @@
-"""Tests that are collected once, and then run in processes of their own, as often as one likes."""
+"""Runs tests that were collected once in forked processes, as often as needed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ CANNOT = 99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Touched:
-    """What one test did when nothing was changed.
+    """What one test did without a mutant.
 
     Attributes:
         passed: Whether it passed.
         seconds: How long it took.
-        lines: Which lines of which files it ran, in this process.
-        processes: Whether it started Python elsewhere, where nobody sees what runs.
+        lines: The lines that it ran in this process, by file.
+        processes: Whether it started other Python processes, whose lines are unknown.
     """
 
     passed: bool
@@ -46,12 +46,12 @@ class Touched:
 
 @dataclass(slots=True, eq=False)  # pytest hashes its plugins
 class Chosen:
-    """A pytest plugin that runs some of the tests, in this order, and tells which failed first.
+    """A pytest plugin that runs some of the tests, in this order, and reports the first failure.
 
     Attributes:
         tests: Their names.
-        known: All names there were without a mutant: others are run, too.
-        path: Where the first that failed is written to.
+        known: All names without a mutant: tests with other names are run, too.
+        path: The file for the name of the first test that failed.
     """
 
     tests: Sequence[str]
@@ -72,17 +72,17 @@ class Chosen:
 
 @dataclass(slots=True, eq=False)
 class Served:
-    """A pytest plugin that collects the tests, and then runs what it is told, each in a fork.
+    """A pytest plugin that collects the tests, and then runs those of each order in a fork.
 
-    Orders and answers are lines of JSON. One without tests measures all of them.
+    Orders and answers are lines of JSON. An order without tests measures all of them.
 
     Attributes:
         folder: Where the tests and the code are.
-        files: The files in it whose lines are looked at.
-        orders: Where orders come from.
-        answers: Where it says what became of each.
-        path: Where what was measured is written to, or the first test that failed.
-        others: The ends of the pipes that are another's: open here, they would never end.
+        files: The files whose lines are recorded.
+        orders: The pipe that orders come from.
+        answers: The pipe for the status of each.
+        path: The file for measurements, or for the first test that failed.
+        others: The other ends of the pipes, to be closed here: otherwise they never end.
     """
 
     folder: Path
@@ -179,7 +179,7 @@ class Served:
 
 
 def exchange(orders: IO[str], answers: IO[str], order: Mapping[str, object]) -> int | None:
-    """Give an order to who serves; return the status of what it ran, None if it did not end."""
+    """Send an order to the plugin; return the status of its run, None if that did not end."""
     orders.write(json.dumps(order) + "\n")
     orders.flush()
     status: int | None = json.loads(answers.readline())
@@ -187,7 +187,7 @@ def exchange(orders: IO[str], answers: IO[str], order: Mapping[str, object]) -> 
 
 
 def finish(process: int, seconds: float) -> int | None:
-    """Wait for a process, and end it and what it left behind; return its status, if it ended."""
+    """Wait for a process, and kill it and its children; return its status, if it ended."""
     with os.fdopen(os.pidfd_open(process)) as ended:
         in_time, _, _ = select.select([ended], [], [], seconds)
     with suppress(ProcessLookupError):
@@ -197,7 +197,7 @@ def finish(process: int, seconds: float) -> int | None:
 
 
 def _patched(*, path: str, before: str, after: str) -> bool:
-    """Give the functions of a module the code of its changed text; False if that cannot be."""
+    """Patch the functions of a module with the code of its changed text; False if impossible."""
     old, new = (_codes(compile(text, path, "exec", dont_inherit=True)) for text in (before, after))
     changed = {code: new[key] for key, code in old.items() if key in new and new[key] != code}
     done = False

@@ -1,6 +1,6 @@
-"""The receiver that is killed: it accepts over HTTP, and writes down when a callback is called.
+"""The receiver process that `receiver_crash.py` kills: it logs the beginning and end of each call.
 
-Its lines are appended to one file, a write each, so that a kill leaves no half of one:
+Each line is appended to one file by a single write, so that a kill never leaves half of one:
 
     START pid dispatcher
     BEGIN pid callback task number delivery-id
@@ -43,17 +43,17 @@ _OFTEN = RateLimit(per_second=1e6, burst=10**6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a receiver process is told.
+    """The settings of a receiver process.
 
     Attributes:
-        port: Where it listens on 127.0.0.1, beside others.
-        database: Where its inbox is.
-        replay: Where its memory of ids is; None for the database.
+        port: The port on 127.0.0.1, which other processes may share.
+        database: The inbox: a path or a DSN.
+        replay: A Redis URL for the replay memory; None for the database.
         jwks: The file with the sender's keys.
-        calls: The file that it appends to.
-        log: The file that its log goes to.
-        lease: Of a notification in hand.
-        seed: Of how long callbacks take.
+        calls: The file to which calls are appended.
+        log: The file for its log.
+        lease: The lease of a notification.
+        seed: Decides how long callbacks take.
         edge: `aiohttp`, or `asgi` for uvicorn.
     """
 

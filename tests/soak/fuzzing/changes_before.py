@@ -1,4 +1,4 @@
-"""Changes to what is signed: by whom, when, for whom, about what, and how it is written."""
+"""Changes before signing: of the key, times, audience, ids and claims, and of their encoding."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ NUMBERS = [
 
 
 def raw_json(draft: Draft, chance: Random) -> None:
-    """Write a payload that no JSON writer writes."""
+    """Write a payload that no JSON library writes."""
 
     def raw(payload: bytes) -> bytes:
         name = chance.choice(CLAIMS)

@@ -1,4 +1,4 @@
-"""Changes to what goes beside a signature: tokens, credentials, bodies, fields, the wire."""
+"""Changes of what accompanies a signature: tokens, credentials, bodies, fields, raw bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways in: `receiver serve` as a process, `app()` behind aiohttp's server, and ASGI."""
+"""Doors, the ways into a receiver: the service, `app()` on aiohttp's server, and ASGI."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["DOORS", "Door", "opened"]
 
 ROOT = Path(__file__).resolve().parents[3]
 DOORS = ("service", "app", "asgi")
-# Each refusal is looked for in the log, which bounds what strangers can write into it.
+# Every refusal is expected in the log, which otherwise limits those of strangers.
 _UNBOUNDED = {"_OF_STRANGERS": 10**9, "_OF_A_SENDER": 10**9}
 _SERVE = (
     f"import receiver.refusals as r; vars(r).update({_UNBOUNDED}); import receiver.cli as c;"
@@ -42,7 +42,7 @@ class Door(Protocol):
     """A receiver that can be reached.
 
     Attributes:
-        receiver: It, or another one on its database: for what it expects, and what it has stored.
+        receiver: The receiver, or another one on its database, to expect tasks and read the inbox.
     """
 
     receiver: Receiver
@@ -189,7 +189,7 @@ async def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
 
 
 class _Lines(logging.Handler):
-    """Keeps what is logged, whoever logs it: also what belongs to a record, and tracebacks."""
+    """Keeps all log records, with their attributes and tracebacks."""
 
     def __init__(self) -> None:
         super().__init__()

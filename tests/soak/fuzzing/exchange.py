@@ -1,4 +1,4 @@
-"""One request and its answer, with all that is known of them."""
+"""One request and its answer, with everything that is known about them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """The answer of a receiver."""
 
     status: int
     headers: str
@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass(kw_only=True)
 class Minted:
-    """What `expect()` handed out: good for one task, once it is known."""
+    """A token of `expect()`: valid for one task, once that is known."""
 
     party: str
     token: str
@@ -53,7 +53,7 @@ class Minted:
 
 @dataclass
 class Memory:
-    """What a receiver has accepted and handed out until now."""
+    """What a receiver has accepted, and the tokens that it has given out."""
 
     accepted: dict[tuple[str, str], str] = field(default_factory=dict)
     anonymous: int = 0
@@ -68,9 +68,9 @@ class Exchange:
     """One request, its answer, what was logged meanwhile, and what was known before.
 
     Attributes:
-        party: Whose the path is, and the key, where two share it; None if nobody's.
-        evidence: The signatures in it that were made by whomever.
-        expected: The code that a genuine request gets; None where the oracles alone decide.
+        party: The sender of the path, or of the key where two share a path; None for neither.
+        evidence: All signatures in it.
+        expected: The code that a genuine request gets; None where only the oracles decide.
     """
 
     request: Request

@@ -1,7 +1,7 @@
-"""What is changed in a notification: a table of kinds.
+"""The table of changes of a notification.
 
-Each takes a draft that would be accepted, and a chance. Those that are `harmless` leave it one that
-must be accepted; of the others, what may still be accepted is for the oracles to say.
+Each change takes a draft that would be accepted, and a random generator. After a `harmless` change
+the notification must still be accepted; after any other, the oracles decide whether it may be.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Kind:
     """One way to change a notification.
 
     Attributes:
-        name: Says what is changed.
-        change: Changes it.
-        of: Of which schemes; any, unsigned ones too, if empty.
-        harmless: It must still be accepted.
+        name: What is changed.
+        change: Makes the change.
+        of: The schemes that it applies to; empty for all, and for unsigned notifications.
+        harmless: Whether the notification must still be accepted.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Notifications in the making, and the evidence in them: what was signed, and with whose key.
+"""Builds notifications, and records the evidence in them: what was signed, and with which key.
 
-Written without the signing code of pushkit, but for the primitives: what a change has made of a
-request is known here because it was made here.
+It uses none of pushkit's signing code except the primitives, so that the evidence is independent of
+the code under test.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ class Evidence:
     """One signature, and what it says.
 
     Attributes:
-        scheme: Of which kind it is.
-        text: How it stands in the request.
-        by: The `kid` of the key, or the shared secret; empty if no key has made it.
-        algorithm: How it was made.
-        issued: When, in Unix seconds; None if that is not stated, or no time.
-        expires: Until when it is good; infinite if it does not say.
-        delivery_id: Of which delivery; None if it does not say.
-        digests: Of the bodies that it is for.
-        issuer: Who it says that signed.
-        audiences: The webhooks that it is for; None if it cannot say.
-        covers: Of an HTTP message signature: the values of what it covers.
-        unreadable: Why a careful reader does not take it, whoever signed it; empty otherwise.
+        scheme: Its scheme.
+        text: Its text in the request.
+        by: The `kid` of the key, or the shared secret; empty if it was made without a key.
+        algorithm: Its algorithm.
+        issued: When it was made, in Unix seconds; None if it states no valid time.
+        expires: When it expires, in Unix seconds; infinite if it does not say.
+        delivery_id: The id of the delivery that it states; None if it states none.
+        digests: The digests of the bodies that it covers.
+        issuer: The issuer that it states.
+        audiences: The webhooks that it states; None if its scheme has no audience.
+        covers: For an HTTP message signature, the values of the covered components.
+        unreadable: Why a strict reader refuses it, whoever signed it; empty otherwise.
     """
 
     scheme: str
@@ -84,7 +84,7 @@ class Evidence:
 
 @dataclass
 class Request:
-    """What is sent."""
+    """The request as it is sent."""
 
     target: str
     fields: Fields
@@ -110,18 +110,18 @@ class Request:
 
 @dataclass
 class Draft:
-    """A notification that is accepted as it stands. A change alters it before it is signed.
+    """A notification that would be accepted; changes alter it before, or after, it is signed.
 
     Attributes:
-        party: Whose.
+        party: Its sender.
         at: When it is signed.
-        number: Unlike any other's.
+        number: A unique number.
         task: Its task.
-        token: The token that goes with it; empty for none.
+        token: Its token; empty for none.
         credentials: A static `Authorization`, or `ApiKey …`; empty for none.
-        key: What signs, by default the party's first key.
+        key: The signing key, by default the party's first one.
         how: `key`, or a way to sign without it: `hmac`, `none`, `zeros`.
-        after: What is done once it is signed.
+        after: The changes to make after signing.
     """
 
     party: Party
@@ -170,17 +170,17 @@ class Draft:
             )
 
     def put(self, name: str, *values: str) -> None:
-        """Let a field stand with these values."""
+        """Set a header field to these values."""
         self.fields = [one for one in self.fields if one[0].lower() != name.lower()]
         self.fields += [(name, value) for value in values]
 
     def value(self, name: str) -> str | None:
-        """Return a field as a signature covers it."""
+        """Return the value of a field as a signature covers it."""
         found = [value.strip(" \t") for key, value in self.fields if key.lower() == name]
         return ", ".join(found) if found else None
 
     def finished(self) -> tuple[Request, list[Evidence]]:
-        """Sign it as its party does, and do what comes after."""
+        """Sign a draft as its party does, and make the changes that come after signing."""
         made: list[Evidence] = []
         fields = list(self.fields)
         for scheme in self.party.signs:
@@ -312,7 +312,7 @@ def _time(value: object) -> float | None:
 
 
 def careful_json(data: bytes) -> Any:
-    """Read JSON as no two readers read it differently; raises ValueError."""
+    """Read JSON that all readers read alike; raises ValueError for any other."""
 
     def members(pairs: list[tuple[str, object]]) -> Json:
         if len(dict(pairs)) != len(pairs):

@@ -1,7 +1,7 @@
-"""What must hold of every answer: one function a promise, each a second opinion in a few lines.
+"""The promises about every answer, one function each: a second opinion in a few lines.
 
-An oracle takes what was asked and answered, and returns what is wrong with it, if anything. Those
-on signatures are asked of every answer that only who has proven to be the sender gets.
+An oracle takes a request with its answer, and returns what is wrong with the answer, if anything.
+The oracles on signatures check every answer that only a proven sender may get.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["ORACLES", "complaints"]
 SLACK = 5  # seconds between making a request and its being judged
 LEEWAY = 60  # of `exp`
 
-# What is said only to who has proven to be the sender: steps 2 to 5 are passed.
+# Codes that only a proven sender gets, after steps 2 to 5.
 PROVEN = frozenset(
     {"accepted", "duplicate", "id_conflict", "malformed_body", "unrecognised_body"}
     | {"task_not_expected"}
 )
 
-# What is refused before there is a head to read.
+# Codes of refusals before a complete head.
 BEFORE_A_HEAD = frozenset({"malformed_http", "headers_too_large"})
 
 Oracle = Callable[[Exchange], str | None]
@@ -46,7 +46,7 @@ def promise(oracle: Oracle) -> Oracle:
 
 
 def complaints(seen: Exchange, asked: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Ask these oracles; then remember what was accepted."""
+    """Return the findings of these oracles, and then remember what was accepted."""
     for name, oracle in ORACLES.items():
         found = oracle(seen) if name in asked else None
         if found:
@@ -60,14 +60,14 @@ def complaints(seen: Exchange, asked: Collection[str]) -> Iterator[tuple[str, st
 
 @promise
 def answered(seen: Exchange) -> str | None:
-    """Whatever arrives is answered, and never with a 5xx."""
+    """Every request is answered, and never with a 5xx."""
     status = seen.answer.status
     return None if 200 <= status < 500 else f"answered {status}"
 
 
 @promise
 def genuine(seen: Exchange) -> str | None:
-    """A genuine notification is accepted once, its repetitions are known, whatever is harmless."""
+    """A genuine notification is accepted once, and its repetitions are duplicates."""
     if seen.expected in (None, seen.answer.code):
         return None
     return f"expected {seen.expected}, found {seen.answer.status} {seen.answer.code}"
@@ -117,7 +117,7 @@ def discretion(seen: Exchange) -> str | None:
 
 @promise
 def signature(seen: Exchange) -> str | None:
-    """Nothing passes that no key has signed."""
+    """Nothing is accepted that no key has signed."""
     if seen.answer.code not in PROVEN:
         return None
     if seen.party is None:
@@ -129,7 +129,7 @@ def signature(seen: Exchange) -> str | None:
 
 @promise
 def own_key(seen: Exchange) -> str | None:
-    """A key speaks for its own sender alone."""
+    """A key is valid only for its own sender."""
     if seen.answer.code not in PROVEN or seen.party is None:
         return None
     signed = {one.scheme for one in seen.evidence if one.by}
@@ -139,7 +139,7 @@ def own_key(seen: Exchange) -> str | None:
 
 @promise
 def algorithm(seen: Exchange) -> str | None:
-    """The key pins its algorithm, and the configuration which ones a sender may use."""
+    """The key decides the algorithm, and the configuration which ones a sender may use."""
 
     def holds(one: Evidence, party: Party) -> bool:
         pinned = {key.kid: key.algorithm for key in party.keys}[one.by]
@@ -150,7 +150,7 @@ def algorithm(seen: Exchange) -> str | None:
 
 @promise
 def one_reading(seen: Exchange) -> str | None:
-    """What two readers could read differently is refused: a member twice, other spellings."""
+    """Ambiguous encodings are refused: duplicate members, other spellings."""
     if seen.accepted and _unreadable(seen.request.body):
         return f"the body: {_unreadable(seen.request.body)}"
     return _unless(seen, (JWT, HTTP, WEBHOOKS), lambda one, _: not one.unreadable)
@@ -201,7 +201,7 @@ def audience(seen: Exchange) -> str | None:
 
 @promise
 def issuer(seen: Exchange) -> str | None:
-    """It says that it is by the sender that it is by."""
+    """It states the issuer of its sender."""
 
     def holds(one: Evidence, party: Party) -> bool:
         return party.profile != "standard" or one.issuer == party.issuer
@@ -226,7 +226,7 @@ def coverage(seen: Exchange) -> str | None:
 
 @promise
 def ids(seen: Exchange) -> str | None:
-    """All that names the delivery names the same one."""
+    """All ids of the delivery in the request are the same."""
     if seen.answer.code not in PROVEN or seen.party is None:
         return None
     found = {one.delivery_id for scheme in seen.party.signs for one in seen.own(scheme)}
@@ -236,7 +236,7 @@ def ids(seen: Exchange) -> str | None:
 
 @promise
 def token(seen: Exchange) -> str | None:
-    """The token, where there is one or must be one, was handed to this sender."""
+    """A token, if there is or must be one, is one of this sender's."""
     if seen.answer.code not in PROVEN or seen.party is None:
         return None
     handed = {seen.party.token} - {""} | {one.token for one in seen.memory.of(seen.party)}
@@ -249,7 +249,7 @@ def token(seen: Exchange) -> str | None:
 
 @promise
 def credentials(seen: Exchange) -> str | None:
-    """Who was given credentials presents them."""
+    """A sender with credentials presents them."""
     party = seen.party
     if seen.answer.code not in PROVEN or party is None:
         return None
@@ -285,7 +285,7 @@ def conflict(seen: Exchange) -> str | None:
 
 @promise
 def task(seen: Exchange) -> str | None:
-    """A token that was handed out stands for its own task, until it is withdrawn."""
+    """A token of `expect()` is valid for its own task, until it is withdrawn."""
     minted = minted_for(seen)
     if not seen.accepted or minted is None:
         return None
@@ -311,7 +311,7 @@ def _remember(seen: Exchange) -> None:
 def _unless(
     seen: Exchange, schemes: tuple[str, ...], holds: Callable[[Evidence, Party], bool]
 ) -> str | None:
-    """Complain of a proven request none of whose own signatures, of some kind, is as it must be."""
+    """Complain about a proven request without an own signature that meets a condition."""
     if seen.answer.code not in PROVEN or seen.party is None:
         return None
     for scheme in schemes:
@@ -322,7 +322,7 @@ def _unless(
 
 
 def _key(seen: Exchange) -> tuple[str, str] | None:
-    """Return what tells a repetition, of a proven request; None if nothing does."""
+    """Return what identifies repetitions of a proven request; None if nothing does."""
     if seen.answer.code not in PROVEN or seen.party is None:
         return None
     own = [one for scheme in seen.party.signs for one in seen.own(scheme)]

@@ -1,4 +1,4 @@
-"""Who signs, how, and what the receiver is configured to trust of it: a line of the table each."""
+"""The senders: how each signs, and how the receiver is configured to trust it; a table."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ UNSIGNED = "unsigned-secret-only"
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """A trusted sender, with what it signs with.
+    """A trusted sender, with its keys and secrets.
 
     Attributes:
         name: Its name; its issuer is made of it.
         path: Where its notifications arrive.
-        keys: What it signs with, the first by default.
+        keys: Its keys; it signs with the first by default.
         secret: The `whsec_…` of Standard Webhooks v1, or an Ed25519 key for v1a.
         may_use: The algorithms that the receiver lets it use.
-        token: A static token that it was given; empty if `expect()` hands one out.
-        credentials: Static values of `Authorization` that it was given.
-        minted: The scheme of the credentials that `expect()` hands out with the token, if any.
-        tasks: Which tasks it may speak of.
-        id_field: Of an unsigned sender, what names a delivery.
+        token: Its static token; empty if tokens come from `expect()`.
+        credentials: Its static values of `Authorization`.
+        minted: The scheme of the credentials that `expect()` returns with the token, if any.
+        tasks: The tasks that it may send.
+        id_field: The field with the id of a delivery, for an unsigned sender.
     """
 
     name: str
