@@ -98,11 +98,6 @@ class Candidate:
         """Whether it waits for a claim: it was stored as the head of its task, without a slot."""
         return self.lease is None and self.stored is not None and self.stored.head
 
-    def accepted(self, notification_id: int) -> Notification:
-        """Return the notification that callbacks get."""
-        assert self.stored is not None  # noqa: S101  # it is stored
-        return notification_of(self.stored, notification_id, self.verified.notification.update)
-
 
 class Acceptance:
     """Stores verified notifications: each id once, expected tasks alone, within the capacity."""
@@ -177,7 +172,8 @@ class Acceptance:
             return
         if result is None or candidate.stored is None:
             return  # it was stored before
-        notification = candidate.accepted(result)
+        update = candidate.verified.notification.update
+        notification = notification_of(candidate.stored, result, update)
         if candidate.lease is not None:
             self._slots.begin(
                 ClaimedNotification(

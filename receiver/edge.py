@@ -219,11 +219,13 @@ class Edge:
             self._refuse(asked, exc)
             return None
         else:
-            return self._go_on(asked, steps, question, read)
+            return self._continue(asked, steps, question, read)
         # Outside of the try: the traceback of a fault would show what was found, with its body.
         return self._proven(asked, found)
 
-    async def _go_on(self, asked: _Asked, steps: Steps, question: Question, read: ReadBody) -> None:
+    async def _continue(
+        self, asked: _Asked, steps: Steps, question: Question, read: ReadBody
+    ) -> None:
         """Do the remaining steps, and wait where one has to."""
         try:
             while True:
@@ -267,7 +269,7 @@ class Edge:
     def _proven(self, asked: _Asked, found: Verified | Repetition) -> Rest | None:
         """Do steps 7 to 9, and reply."""
         if isinstance(found, Repetition):
-            self._end(asked, _DUPLICATE, found)
+            self._reply(asked, _DUPLICATE, found)
             return None
         if self._tracing is not None:
             return self._traced(asked, found)
@@ -314,11 +316,11 @@ class Edge:
             elif isinstance(result, BaseException):
                 self._fail(asked, result)
             elif result is None:
-                self._end(asked, _DUPLICATE, verified)
+                self._reply(asked, _DUPLICATE, verified)
             else:
                 self._service.remember_accepted(verified, asked.now)
                 verdict = Verdict(status=202, code="accepted", notification_id=result)
-                self._end(asked, verdict, verified)
+                self._reply(asked, verdict, verified)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
             self._fail(asked, exc)
 
@@ -334,7 +336,7 @@ class Edge:
         proven = _within_trace(asked.facts, asked.head)
         asked.reply(self.refusals.fault(code, peer=asked.peer, error=error, proven=proven))
 
-    def _end(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> None:
+    def _reply(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> None:
         """Report a notification that was accepted, now or before, and reply."""
         self._report(asked, verdict, found)
         asked.reply(verdict)

@@ -262,12 +262,12 @@ def verify(
     sender = selected.sender
     proven = verify_head(selected, head, own_url=endpoint.url, now=now)  # 3, 4
     facts["sender"] = sender.name
-    secret = presented(headers, sender, selected.jwt)  # 5
+    stated = presented(headers, sender, selected.jwt)  # 5
     handed_out: Sequence[HandedOut] = ()
-    if secret.credentials or (secret.token is not None and not secret.static_token):
-        known = None if service is None else service.handed_out(sender, secret)
-        handed_out = (yield HandedOutTo(sender, secret)) if known is None else known
-    stands_on = check_presented(sender, secret, handed_out)
+    if stated.credentials or (stated.token is not None and not stated.static_token):
+        known = None if service is None else service.handed_out(sender, stated)
+        handed_out = (yield HandedOutTo(sender, stated)) if known is None else known
+    secret = check_presented(sender, stated, handed_out)
     limit = 0 if service is None else service.max_body_bytes(sender)
     body = head.body  # 1, the body's part
     if body is None:
@@ -285,7 +285,7 @@ def verify(
     notification = read_notification(proven, body, sha256)
     facts["task"], facts["delivery_id"] = notification.task_id, notification.delivery_id
     _check_ids(notification.delivery_id, notification.config_id, notification.task_id)
-    return Verified(sender=sender, secret=stands_on, body=body, notification=notification)
+    return Verified(sender=sender, secret=secret, body=body, notification=notification)
 
 
 def verify_notification(
