@@ -56,7 +56,7 @@ def callback(**given: Any) -> object:
         pytest.param(callback, {"timeout": 5}, "timeout: found int", id="call-timeout"),
     ],
 )
-def test_what_would_fail_later_is_refused_at_once(
+def test_arguments_that_would_fail_later_are_refused_at_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     make: Make,

@@ -137,9 +137,7 @@ nested: st.SearchStrategy[JsonValue] = st.recursive(
 
 
 @given(nested, st.booleans(), st.integers(0, 6))
-def test_depth_is_told_by_the_bytes_as_by_a_walk(
-    value: JsonValue, escaped: bool, limit: int
-) -> None:
+def test_the_depth_by_bytes_is_that_of_a_walk(value: JsonValue, escaped: bool, limit: int) -> None:
     data = json.dumps(value, ensure_ascii=escaped).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounded_json, "MAX_DEPTH", limit)
@@ -166,7 +164,7 @@ def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(json_values)
 @pytest.mark.usefixtures("writer")
-def test_what_is_written_is_read_as_it_was(value: JsonValue) -> None:
+def test_a_written_value_is_read_unchanged(value: JsonValue) -> None:
     assert json.loads(write_json(value)) == value
 
 
@@ -223,6 +221,6 @@ def test_refuses_to_write(value: object, complaint: str) -> None:
 
 
 @pytest.mark.usefixtures("writer")
-def test_text_is_checked_whoever_made_it() -> None:
+def test_text_is_checked_whatever_its_origin() -> None:
     with pytest.raises(ValueError, match=r"a\.0: a value that JSON cannot represent"):
         write_json({"a": ["\ud800"]}, foreign=False)

@@ -28,7 +28,7 @@ def log(clock: Clock) -> RepeatedLog:
     return RepeatedLog(logging.getLogger("repeated"), interval=timedelta(seconds=60), clock=clock)
 
 
-def test_says_a_cause_once_in_an_interval(
+def test_logs_a_cause_once_in_an_interval(
     log: RepeatedLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = []
@@ -40,7 +40,7 @@ def test_says_a_cause_once_in_an_interval(
     assert [record.getMessage() for record in caplog.records] == ["away: db"]
 
 
-def test_says_how_many_were_left_unsaid(
+def test_logs_how_many_lines_were_suppressed(
     log: RepeatedLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(5):
@@ -104,7 +104,7 @@ def test_of_all_causes_an_interval_has_so_many_lines(
 
 
 @pytest.mark.parametrize("odd", [float("nan"), {("a", "b"): 1}, [float("-inf")]])
-def test_whatever_an_application_adds_a_line_is_json(odd: object) -> None:
+def test_a_line_is_json_whatever_an_application_adds(odd: object) -> None:
     record = logging.makeLogRecord({"msg": "said", "odd": odd, "task": "task-1"})
     line = json.loads(JsonLines().format(record), parse_constant=pytest.fail)
     assert (line["message"], line["task"], line["odd"]) == ("said", "task-1", str(odd))

@@ -105,7 +105,7 @@ STEPS = (
 )
 
 
-async def test_a_migration_says_each_of_its_steps(location: str) -> None:
+async def test_a_migration_reports_each_of_its_steps(location: str) -> None:
     database = open_location(location, component="counted", migrations=STEPS, clock=utc_now)
     told: list[int] = []
     with followed(told.append):

@@ -83,12 +83,12 @@ def test_records_of_two_classes_are_never_equal() -> None:
     assert Base(name="a") != Child(name="a", secret=b"")
 
 
-def test_what_may_change_has_no_hash() -> None:
+def test_a_mutable_record_has_no_hash() -> None:
     assert Changing(1) == Changing(1)
     assert not isinstance(Changing(), Hashable)
 
 
-def test_what_is_only_itself_is_equal_to_nothing_else() -> None:
+def test_a_record_without_equality_equals_only_itself() -> None:
     assert Itself() != Itself()
     assert isinstance(Itself(), Hashable)
 

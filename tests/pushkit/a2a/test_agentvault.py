@@ -141,7 +141,7 @@ def test_writes_states_in_upper_case(state: TaskState, name: str) -> None:
     assert written(update) == {"taskId": "t", "state": name}
 
 
-def test_the_text_of_a_status_is_what_its_message_says() -> None:
+def test_the_text_of_a_status_is_that_of_its_message() -> None:
     parts: tuple[Part, ...] = (TextPart(text="a"), DataPart(data={}), TextPart(text="b"))
     status = replace(STATUS, message=replace(MESSAGE, parts=parts))
     assert written(StatusUpdate(task_id="t", status=status))["message"] == "a\nb"
@@ -318,7 +318,7 @@ updates: st.SearchStrategy[TaskUpdate] = st.one_of(
 
 @slow_to_draw
 @given(updates)
-def test_what_is_written_for_agentvault_is_read_as_it_was(update: TaskUpdate) -> None:
+def test_an_update_survives_a_round_trip_in_agentvault(update: TaskUpdate) -> None:
     assert decode_update(encode_update(update, AGENTVAULT)) == replace(update, origin=AGENTVAULT)
 
 

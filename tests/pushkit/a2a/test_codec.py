@@ -216,7 +216,7 @@ def test_a_document_nested_too_deeply_is_refused() -> None:
         parse_update({"task": {"id": "t", "status": {}, "metadata": {"deep": deep}}})
 
 
-def test_a_version_can_be_named_instead_of_told_by_shape() -> None:
+def test_a_version_can_be_given_instead_of_found_by_shape() -> None:
     document: dict[str, JsonValue] = {"id": "t", "status": {"state": "working"}}
     assert parse_update(document, V0_3).task_id == "t"
     with pytest.raises(UnrecognisedBodyError, match="exactly one of task"):
@@ -308,7 +308,7 @@ def test_extra_does_not_overrule_a_known_member() -> None:
 
 
 @pytest.mark.parametrize("found", [None, 7, [1], "ab", [["kind", "task"]]])
-def test_what_is_parsed_already_and_no_object_is_refused(found: Any) -> None:
+def test_a_parsed_document_that_is_not_an_object_is_refused(found: Any) -> None:
     with pytest.raises(UnrecognisedBodyError, match="expected an object"):
         parse_update(found)
 
@@ -433,7 +433,7 @@ def test_a_0_3_subscription_gets_the_whole_task() -> None:
     assert push_body(ARTIFACT_UPDATE, V0_3, snapshot=TASK) == whole
 
 
-def test_a_0_3_subscription_needs_a_snapshot_for_what_says_no_status() -> None:
+def test_a_0_3_subscription_needs_a_snapshot_for_an_update_without_a_status() -> None:
     with pytest.raises(SnapshotRequiredError, match="pass snapshot="):
         push_body(ARTIFACT_UPDATE, V0_3)
 

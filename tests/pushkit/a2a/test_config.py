@@ -425,6 +425,8 @@ def test_the_repr_shows_no_secret() -> None:
 
 @pytest.mark.parametrize("read", [parse_push_config, parse_inline_config])
 @pytest.mark.parametrize("found", [[], [1], [["url", URL]], "https://client.example.com/", None, 7])
-def test_what_is_no_object_is_refused(read: Callable[..., object], found: Any) -> None:
+def test_a_document_that_is_not_an_object_is_refused(
+    read: Callable[..., object], found: Any
+) -> None:
     with pytest.raises(InvalidPushConfigError, match="expected an object"):
         read(found, WireVersion.V1_0)

@@ -52,19 +52,19 @@ V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
 
 @slow_to_draw
 @given(updates(V1_0))
-def test_what_is_written_as_1_0_is_read_as_it_was(update: TaskUpdate) -> None:
+def test_an_update_survives_a_round_trip_in_1_0(update: TaskUpdate) -> None:
     assert decode_update(encode_update(update, V1_0)) == replace(update, origin=V1_0)
 
 
 @slow_to_draw
 @given(updates(V0_3))
-def test_what_is_written_as_0_3_is_read_as_it_was(update: TaskUpdate) -> None:
+def test_an_update_survives_a_round_trip_in_0_3(update: TaskUpdate) -> None:
     assert decode_update(encode_update(update, V0_3)) == replace(update, origin=V0_3)
 
 
 @slow_to_draw
 @given(updates(V0_3))
-def test_what_0_3_can_say_goes_through_1_0_unchanged(update: TaskUpdate) -> None:
+def test_an_update_of_0_3_goes_through_1_0_unchanged(update: TaskUpdate) -> None:
     through = decode_update(encode_update(decode_update(encode_update(update, V0_3)), V1_0))
     plain = replace(update, final=None) if isinstance(update, StatusUpdate) else update
     assert through == replace(plain, origin=V1_0)
@@ -301,7 +301,7 @@ def test_a_timestamp_is_written_in_utc() -> None:
 
 @slow_to_draw
 @given(updates(V0_3) | updates(V1_0), st.sampled_from(WireVersion))
-def test_what_is_written_has_the_shape_of_one_version(
+def test_a_written_body_has_the_shape_of_one_version(
     update: TaskUpdate, version: WireVersion
 ) -> None:
     try:

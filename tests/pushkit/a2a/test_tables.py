@@ -78,7 +78,7 @@ def rows() -> list[str]:
     return found
 
 
-def test_the_page_says_what_each_version_calls_each_member() -> None:
+def test_the_page_lists_each_versions_name_of_each_member() -> None:
     lines = PAGE.splitlines()
     begin = lines.index("| object | neutral | in 0.1 | in 0.3 | in 1.0 | in AgentVault |") + 2
     end = next(number for number in range(begin, len(lines)) if not lines[number])

@@ -59,7 +59,7 @@ def test_another_version_is_refused_with_the_supported_ones(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0.1", "0.1.0"])
-def test_0_1_is_a_format_of_its_own(text: str) -> None:
+def test_0_1_has_its_own_format(text: str) -> None:
     assert WireVersion.parse(text) is WireVersion.V0_1
 
 

@@ -324,7 +324,7 @@ updates: st.SearchStrategy[TaskUpdate] = st.one_of(
 
 @slow_to_draw
 @given(updates)
-def test_what_is_written_as_0_1_is_read_as_it_was(update: TaskUpdate) -> None:
+def test_an_update_survives_a_round_trip_in_0_1(update: TaskUpdate) -> None:
     assert decode_update(encode_update(update, V0_1)) == replace(update, origin=V0_1)
 
 

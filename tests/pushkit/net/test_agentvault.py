@@ -36,7 +36,7 @@ def test_refuses_auth_schemes_that_cannot_be_read(schemes: JsonValue) -> None:
         parse_auth_schemes({"authSchemes": schemes})
 
 
-def test_a_clients_secret_goes_where_oauth2_says_and_no_other_scheme() -> None:
+def test_a_clients_secret_goes_only_to_the_token_url_of_oauth2() -> None:
     other: JsonValue = {"scheme": "apiKey", "tokenUrl": "https://other.example.com/token"}
     oauth2: JsonValue = {"scheme": "oauth2", "tokenUrl": "https://agent.example.com/token"}
 

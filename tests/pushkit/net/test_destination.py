@@ -208,7 +208,7 @@ def test_an_entry_that_names_no_host_and_port_is_a_configuration_error(entry: st
         DestinationPolicy([entry])
 
 
-def test_a_string_in_place_of_the_list_is_told() -> None:
+def test_a_string_in_place_of_the_list_is_refused() -> None:
     with pytest.raises(ConfigError, match="allow: expected a list, found a string"):
         DestinationPolicy("127.0.0.1:*")
 
@@ -237,14 +237,14 @@ def test_there_is_no_entry_that_allows_everything() -> None:
         *("", "localhost", "1", "0x7f.1", "127.1", "2606:4700::1111%eth0 "),
     ],
 )
-def test_what_is_not_public_is_not_public(address: str) -> None:
+def test_an_address_that_is_not_public_is_refused(address: str) -> None:
     assert not address_is_public(address)
 
 
 @pytest.mark.parametrize(
     "address", ["1.1.1.1", "8.8.8.8", "172.32.0.1", "2606:4700:4700::1111", "2a00:1450:4001::1"]
 )
-def test_what_is_public_is_public(address: str) -> None:
+def test_a_public_address_is_allowed(address: str) -> None:
     assert address_is_public(address)
 
 

@@ -61,7 +61,7 @@ def answers_every_get(*answers: bytes) -> Talk:
 # --- what goes out -----------------------------------------------------------------------------
 
 
-async def test_a_get_has_no_body_and_no_field_that_nobody_asked_for(transport: Transport) -> None:
+async def test_a_get_has_no_body_and_only_the_given_fields(transport: Transport) -> None:
     async with serving(says(OK)) as server:
         answer = await get(transport, server.url + "?a=%2F", ("If-None-Match", '"1"'))
     assert (answer.status, answer.body) == (200, b"ok")
@@ -183,7 +183,7 @@ async def test_another_status_is_returned_and_no_redirect_followed(
 @pytest.mark.parametrize(
     "fields", ["", "Content-Length: 5000\r\n", "Transfer-Encoding: chunked\r\n"]
 )
-async def test_not_modified_has_no_body_whatever_it_says_of_it(
+async def test_not_modified_has_no_body_whatever_its_length_field(
     transport: Transport, fields: str
 ) -> None:
     # RFC 9110 §15.4.5: its `Content-Length` is what a 200 would have had.
@@ -196,7 +196,7 @@ async def test_not_modified_has_no_body_whatever_it_says_of_it(
     assert server.connections == 1
 
 
-async def test_what_comes_before_the_answer_is_passed_over(transport: Transport) -> None:
+async def test_interim_answers_are_ignored(transport: Transport) -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
     async with serving(answers_every_get(early + in_chunks(b"ok"))) as server:
         for _ in range(2):
@@ -258,7 +258,7 @@ async def test_from_a_server_of_http_1_0(transport: Transport, files: str) -> No
     assert (await get(transport, f"{files}/none")).status == 404
 
 
-async def test_nobody_there_is_a_transport_error(
+async def test_an_unreachable_server_is_a_transport_error(
     transport: Transport, unused_tcp_port: int
 ) -> None:
     with pytest.raises(TransportError):

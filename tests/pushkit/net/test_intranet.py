@@ -306,7 +306,7 @@ def test_only_names_can_be_opened_and_never_localhost(domain: str) -> None:
 # --- who hears of it -----------------------------------------------------------------------------
 
 
-async def test_every_decision_is_told_with_what_it_is_about(network: Network) -> None:
+async def test_every_decision_is_reported_with_its_subject(network: Network) -> None:
     heard: list[Judged] = []
     rules = DestinationRules(
         allow_domains=["corp.example"], allow_networks=["10.1.0.0/16"], on_decision=heard.append
@@ -337,7 +337,7 @@ async def test_every_decision_is_told_with_what_it_is_about(network: Network) ->
 
 
 @pytest.mark.parametrize("error", [ValueError, asyncio.InvalidStateError])
-def test_whoever_hears_of_a_decision_cannot_change_it(
+def test_on_decision_cannot_change_the_decision(
     caplog: pytest.LogCaptureFixture, error: Callable[[], Exception]
 ) -> None:
     def complain(_: Judged) -> None:

@@ -377,7 +377,7 @@ async def test_a_stale_set_answers_at_once_while_one_fetch_hangs(
     assert publisher.hits == 2
 
 
-async def test_what_is_fetched_in_the_background_is_what_counts_next(
+async def test_a_set_fetched_in_the_background_replaces_the_old_one(
     patient: JwksClient, publisher: Publisher, clock: Clock
 ) -> None:
     await patient.keys()
@@ -405,7 +405,7 @@ async def renewed(publisher: Publisher) -> None:
     await eventually(often)
 
 
-async def test_a_set_that_nobody_asks_for_is_renewed_at_its_end(
+async def test_an_unused_set_is_renewed_at_its_end(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(renewing, "_LEAST_PAUSE", timedelta(milliseconds=10))
@@ -460,7 +460,7 @@ async def test_an_unknown_kid_waits_for_the_fetch_under_way(
     assert publisher.hits == 2
 
 
-async def test_what_is_missing_is_said_without_a_fetch(
+async def test_missing_keys_are_reported_without_a_fetch(
     client: JwksClient, publisher: Publisher, clock: Clock
 ) -> None:
     assert "no keys from" in str(client.missing())
@@ -558,7 +558,7 @@ async def test_closing_ends_the_fetch(client: JwksClient, publisher: Publisher) 
         await waiting
 
 
-async def test_of_a_set_that_an_operator_names_the_log_says_which_keys_are_left_out(
+async def test_keys_left_out_of_an_operators_set_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "jwks.json"
@@ -678,7 +678,7 @@ async def test_a_slow_answer_ends_in_time(
     done.set()
 
 
-async def test_nobody_listening_is_a_transport_error(
+async def test_a_port_without_a_server_is_a_transport_error(
     transport: Transport, unused_tcp_port: int
 ) -> None:
     refusal = await _refusal(f"http://127.0.0.1:{unused_tcp_port}/", transport)
@@ -697,7 +697,7 @@ async def test_a_broken_url_is_refused(transport: Transport) -> None:
         pytest.param(b" " * 65537, "longer than", id="64 KiB and one byte"),
     ],
 )
-async def test_what_is_no_set_is_refused(
+async def test_an_answer_that_is_not_a_set_is_refused(
     serve: Serve, transport: Transport, body: bytes, message: str
 ) -> None:
     async def handler(_: web.Request) -> web.Response:

@@ -128,7 +128,7 @@ async def test_a_token_is_renewed_in_the_last_minute_of_its_life(
     assert len(server.issued) == 2
 
 
-async def test_nobody_waits_for_a_new_token_while_the_old_one_is_good(
+async def test_no_attempt_waits_for_a_new_token_while_the_old_one_is_valid(
     internet: Internet,
     server: AuthorizationServer,
     tokens_of: Callable[..., OAuthTokens],
@@ -243,7 +243,7 @@ async def test_a_clock_that_is_set_back_keeps_no_token_alive(
     assert await tokens.token(timeout=PATIENT) != first
 
 
-async def test_many_who_ask_at_once_share_one_fetch(
+async def test_concurrent_callers_share_one_fetch(
     internet: Internet, server: AuthorizationServer, tokens_of: Callable[..., OAuthTokens]
 ) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
@@ -265,7 +265,7 @@ async def test_many_who_ask_at_once_share_one_fetch(
     assert len(server.issued) == 1
 
 
-async def test_who_waits_too_long_is_told(
+async def test_a_caller_that_waits_too_long_gets_an_error(
     internet: Internet, tokens_of: Callable[..., OAuthTokens]
 ) -> None:
     async def never(_: web.Request) -> web.Response:

@@ -94,7 +94,7 @@ async def test_a_document_comes_through_the_proxy(
     assert proxy.asked == [f"CONNECT {HOOKS_ADDRESS}:443"]
 
 
-async def test_the_server_is_told_the_name_and_has_to_prove_it(
+async def test_the_server_gets_the_name_and_must_prove_it(
     internet: Internet, transport: Transport
 ) -> None:
     # The proxy was asked for the address, which no certificate names.
@@ -182,7 +182,7 @@ async def test_the_proxy_gets_its_credentials_and_the_destination_does_not(
             await post(transport)
 
 
-async def test_no_hostile_url_comes_to_the_proxy(internet: Internet, proxy: Proxy) -> None:
+async def test_no_hostile_url_reaches_the_proxy(internet: Internet, proxy: Proxy) -> None:
     names = internet.network.names
     attackers_dns(names)
     lines = [line.looked_up() for line in hostile_urls(8443)]
@@ -211,7 +211,7 @@ async def test_a_name_that_changes_is_not_looked_up_again_by_anybody(
     assert proxy.asked == [f"CONNECT {HOOKS_ADDRESS}:443"]
 
 
-async def test_what_is_named_for_development_is_dialled_without_the_proxy(
+async def test_a_host_named_for_development_is_dialled_without_the_proxy(
     internet: Internet, transport: Transport, proxy: Proxy
 ) -> None:
     port = await internet.serve(
@@ -247,7 +247,7 @@ async def test_the_rules_of_the_operator_hold_behind_the_proxy(
         "http://pr\u00f6xy.example.com:3128",
     ],
 )
-def test_what_is_no_proxy_is_a_configuration_error(url: str) -> None:
+def test_a_malformed_proxy_is_a_configuration_error(url: str) -> None:
     with pytest.raises(ConfigError, match="proxy: ") as caught:
         EgressProxy.parse(url)
     assert "canary" not in str(caught.value)

@@ -81,7 +81,7 @@ async def test_names_whose_servers_are_silent_keep_no_other_name_waiting(
     await asked.close()
 
 
-async def test_a_lookup_has_a_deadline_of_its_own() -> None:
+async def test_a_lookup_has_its_own_deadline() -> None:
     transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=Silent()))
     transport._lookup._timeout = timedelta(milliseconds=20)
     with pytest.raises(TransportError, match="could not be looked up in time"):

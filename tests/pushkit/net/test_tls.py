@@ -97,7 +97,7 @@ async def test_a_self_signed_certificate_is_refused_unless_it_is_what_is_trusted
     assert (await post(transport, tls=pinned)).status == 200
 
 
-async def test_a_server_that_closes_in_the_handshake_is_told(
+async def test_a_server_that_closes_in_the_handshake_is_reported(
     internet: Internet, transport: Transport
 ) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,7 +111,7 @@ async def test_a_server_that_closes_in_the_handshake_is_told(
             await post(transport)
 
 
-async def test_a_client_certificate_is_shown_for_nobody_elses_notifications(
+async def test_a_client_certificate_is_sent_only_for_its_owners_notifications(
     internet: Internet, transport: Transport
 ) -> None:
     await internet.serve(answers, clients_of=internet.authority)
@@ -182,7 +182,7 @@ async def test_a_get_shows_the_certificate_too(internet: Internet, transport: Tr
         await transport.get(destination, [], timeout=PATIENT)
 
 
-async def test_a_server_that_demands_a_certificate_refuses_who_has_none(
+async def test_a_server_that_demands_a_certificate_refuses_a_client_without_one(
     internet: Internet, transport: Transport
 ) -> None:
     await internet.serve(answers, clients_of=internet.authority)
@@ -199,7 +199,7 @@ async def test_a_server_that_demands_a_certificate_refuses_a_strangers(
         await post(transport, tls=tls_context(client=client, ca_file=internet.ca_file))
 
 
-async def test_a_connection_with_a_certificate_serves_nobody_without(
+async def test_a_connection_with_a_certificate_is_not_shared_without_it(
     internet: Internet, transport: Transport
 ) -> None:
     asked = []

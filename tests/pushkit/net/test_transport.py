@@ -298,7 +298,7 @@ async def test_a_server_that_speaks_no_tls_is_a_transport_error(transport: Trans
     assert server.requests == []
 
 
-async def test_a_port_that_nobody_listens_on_is_a_transport_error(
+async def test_a_port_without_a_listener_is_a_transport_error(
     transport: Transport, unused_tcp_port: int
 ) -> None:
     with pytest.raises(TransportError):

@@ -170,9 +170,7 @@ async def test_a_broken_body_leaves_the_status_and_closes_the_connection(chunks:
 
 @pytest.mark.parametrize("more", [OK, b"garbage", b"\r\n", b"HTTP/1.1 500 No\r\n", b"\0"], ids=repr)
 @pytest.mark.parametrize("answer", [LENGTH, CHUNKED, b"HTTP/1.1 204 No\r\n\r\n"])
-async def test_what_comes_behind_an_answer_closes_the_connection(
-    answer: bytes, more: bytes
-) -> None:
+async def test_bytes_after_an_answer_close_the_connection(answer: bytes, more: bytes) -> None:
     for pieces in ([answer + more], [answer, more]):
         connection = new_connection()
         task = await asked(connection, Wire())
@@ -185,7 +183,7 @@ async def test_what_comes_behind_an_answer_closes_the_connection(
         assert not connection.is_reusable() or more == b"\r\n"
 
 
-async def test_who_is_cancelled_when_the_answer_is_there_already_costs_no_connection() -> None:
+async def test_a_cancellation_after_the_answer_keeps_the_connection() -> None:
     wire, connection = Wire(), new_connection()
     task = await asked(connection, wire)
     hear(connection, LENGTH)
@@ -195,7 +193,7 @@ async def test_who_is_cancelled_when_the_answer_is_there_already_costs_no_connec
     assert connection.is_reusable()
 
 
-async def test_who_is_cancelled_before_leaves_no_connection_behind() -> None:
+async def test_a_cancellation_before_the_answer_closes_the_connection() -> None:
     wire, connection = Wire(), new_connection()
     task = await asked(connection, wire)
     hear(connection, LENGTH[:-1])
@@ -215,7 +213,7 @@ async def test_nothing_is_sent_once_the_deadline_is_over() -> None:
 
 
 @pytest.mark.slow
-async def test_answers_of_every_kind_answer_nobody_else() -> None:
+async def test_no_answer_goes_to_another_request() -> None:
     seen = await fuzz(seed=7, cases=1500)
     errors = {"BrokenAnswerError", "ClosedEarlyError", "TimeoutError", "ConnectionResetError"}
     assert set(seen) == {"whole", "broke off", "asked again", *errors}
@@ -286,7 +284,7 @@ async def test_no_request_is_answered_by_anothers_bytes(client: Transport) -> No
     raise AssertionError("hardly anything was answered")
 
 
-async def test_a_connection_that_was_closed_while_nobody_looked_costs_no_attempt(
+async def test_a_connection_that_was_closed_while_idle_costs_no_attempt(
     client: Transport,
 ) -> None:
     async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -347,7 +345,7 @@ async def test_a_request_is_not_sent_again_once_a_byte_of_an_answer_came(
     assert server.connections == 1
 
 
-async def test_what_a_connection_says_unasked_answers_nobody(client: Transport) -> None:
+async def test_an_unsolicited_answer_goes_to_no_request(client: Transport) -> None:
     async def and_then_some(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
         writer.write(OK)
@@ -397,7 +395,7 @@ async def test_an_idle_connection_makes_room_for_another_host() -> None:
     await client.close()
 
 
-async def test_a_connection_that_becomes_idle_makes_room_for_one_who_waits() -> None:
+async def test_a_connection_that_becomes_idle_makes_room_for_a_waiting_request() -> None:
     client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most=1))
     may_answer = asyncio.Event()
 
@@ -421,7 +419,7 @@ async def test_a_connection_that_becomes_idle_makes_room_for_one_who_waits() -> 
     await client.close()
 
 
-async def test_one_who_waits_for_a_connection_gives_up_in_time_and_is_in_nobodys_way() -> None:
+async def test_a_request_that_waits_for_a_connection_times_out_and_blocks_no_other() -> None:
     client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=1))
     async with serving(keeps_silent) as server:
         holder = asyncio.create_task(post(client, server.url))

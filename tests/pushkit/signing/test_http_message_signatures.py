@@ -222,7 +222,7 @@ def test_verifies_what_the_reference_library_signs(algorithm: Algorithm) -> None
 # --- what is signed -----------------------------------------------------------------------------
 
 
-def test_a_signature_says_all_that_the_profile_asks_for() -> None:
+def test_a_signature_has_all_parameters_of_the_profile() -> None:
     fields = dict(signed())
     parsed = http_sf.parse(fields["Signature-Input"].encode(), tltype="dictionary")
     assert isinstance(parsed, dict)
@@ -243,13 +243,13 @@ def test_a_signature_says_all_that_the_profile_asks_for() -> None:
     }
 
 
-def test_each_attempt_has_a_nonce_of_its_own() -> None:
+def test_each_attempt_has_its_own_nonce() -> None:
     first, second = (dict(signed(signer=key(Algorithm.EDDSA))) for _ in range(2))
     assert first["Signature-Input"] != second["Signature-Input"]
     assert first["Signature"] != second["Signature"]
 
 
-def test_what_must_be_covered_must_be_there_to_sign() -> None:
+def test_a_request_without_a_required_component_is_not_signed() -> None:
     for name in ("Content-Type", "webhook-id"):
         fields = [(key, value) for key, value in FIELDS if key != name]
         with pytest.raises(ConfigError, match=name.lower()):
@@ -405,7 +405,7 @@ def resigned(
     ]
 
 
-def test_what_was_signed_by_hand_is_accepted_as_it_is() -> None:
+def test_a_signature_made_by_hand_is_accepted() -> None:
     assert verify(resigned()).delivery_id == "dlv_1"
     assert verify(resigned(reversed(COVERED))).delivery_id == "dlv_1"
     assert verify(resigned(nonce="n", context="unknown parameters are signed too"))
@@ -530,7 +530,7 @@ def test_a_field_that_must_stand_once_is_refused_when_it_does_not() -> None:
 # --- several signatures -------------------------------------------------------------------------
 
 
-def test_what_others_signed_is_passed_over() -> None:
+def test_signatures_with_another_tag_are_ignored() -> None:
     fields = [
         *signed(),
         ("Signature-Input", 'proxy=("@method");created=1;keyid="p";tag="proxy"'),

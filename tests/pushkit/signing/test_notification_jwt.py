@@ -113,7 +113,7 @@ def verify(received: WebhookRequest, now: datetime = NOW) -> VerifiedJwt:
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_what_one_side_signs_the_other_one_verifies(algorithm: Algorithm) -> None:
+def test_a_signed_jwt_verifies_with_its_claims(algorithm: Algorithm) -> None:
     token = at_once(sign_notification(CLAIMS, key(algorithm)))
     found = verify_signature(read_unverified(token), key(algorithm).to_verification_key())
     assert found == VerifiedJwt(
@@ -480,7 +480,7 @@ def test_a_time_that_is_null_is_not_one_that_was_left_out(name: str) -> None:
         proven(token)
 
 
-def test_what_legacy_senders_leave_out_is_none() -> None:
+def test_claims_that_legacy_senders_leave_out_are_none() -> None:
     token = signed(iss=None, aud=None, exp=None, jti=None, taskId=None, configId=None, seq=None)
     found = proven(token)
     left_out = (found.issuer, found.expires_at, found.delivery_id, found.task_id, found.seq)

@@ -76,7 +76,7 @@ def test_pyjwt_reads_ids_of_any_alphabet_as_they_are_signed_here() -> None:
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_what_pyjwt_and_jwcrypto_sign_is_verified_here(algorithm: Algorithm) -> None:
+def test_signatures_by_pyjwt_and_jwcrypto_are_accepted(algorithm: Algorithm) -> None:
     signing = key(algorithm)
     by_pyjwt = jwt.encode(CLAIMS, signing.private_key, algorithm.value, {"kid": signing.kid})
     by_jwcrypto = JWS(json.dumps(CLAIMS).encode())
@@ -206,7 +206,7 @@ def hostile_tokens() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(
     "token", [pytest.param(token, id=name) for name, token in hostile_tokens()]
 )
-def test_what_pyjwt_refuses_is_refused_here(token: str) -> None:
+def test_a_token_that_pyjwt_refuses_is_refused(token: str) -> None:
     assert refused_here(token) or not refused_by_pyjwt(token)
 
 

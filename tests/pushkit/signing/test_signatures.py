@@ -96,7 +96,7 @@ async def test_a_notification_that_a_service_signs_is_verified_like_any(
     assert kms.asked == [token.rpartition(".")[0].encode()]
 
 
-async def test_it_says_the_same_as_one_that_is_signed_here() -> None:
+async def test_a_remote_key_signs_the_same_jwt_as_a_local_one() -> None:
     kms = service(Algorithm.EDDSA)  # its signatures are deterministic
     assert await sign_notification(CLAIMS, RemoteKey.of(kms)) == at_once(
         sign_notification(CLAIMS, kms.key)
@@ -146,7 +146,7 @@ async def test_a_signature_that_does_not_hold_does_not_go_out(
         await sign(DATA, RemoteKey.of(kms))
 
 
-async def test_what_a_service_raises_is_said_without_its_words() -> None:
+async def test_an_error_of_a_service_is_reported_without_its_text() -> None:
     def refuses(_data: bytes, _key: SigningKey) -> bytes:
         raise PermissionError("canary")
 

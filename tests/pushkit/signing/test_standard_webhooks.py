@@ -129,7 +129,7 @@ def test_verifies_what_the_reference_libraries_sign(library: Callable[[str], Lib
     st.from_regex(r"[!-\-/-~]{1,64}", fullmatch=True),
     st.datetimes(min_value=datetime(1970, 1, 2), timezones=st.just(UTC)),  # noqa: DTZ001
 )
-def test_what_is_signed_verifies(body: bytes, delivery_id: str, now: datetime) -> None:
+def test_a_signed_request_verifies(body: bytes, delivery_id: str, now: datetime) -> None:
     signers = [read_signer(SECRET), read_signer(V1A["secret_key"])]
     headers = dict(sign_webhook(body, delivery_id=delivery_id, now=now, signers=signers))
     for secret in (SECRET, V1A["public_key"]):
@@ -418,7 +418,7 @@ def test_a_secret_that_is_none_is_refused_and_not_repeated(secret: str) -> None:
         assert len(secret) < 10 or secret.removeprefix("whsec_")[:8] not in str(refused.value)
 
 
-def test_each_side_is_told_when_it_holds_the_other_ones_key() -> None:
+def test_a_key_of_the_other_side_is_refused_with_advice() -> None:
     with pytest.raises(ConfigError, match="whsk_… signs"):
         read_signer(V1A["public_key"])
     with pytest.raises(ConfigError, match="expected whpk_…"):
