@@ -260,7 +260,7 @@ class Acceptance:
         if any(each.waits for each in stored):
             yield from self._database.wake()
         elif ids:
-            yield from self._database.tell()  # other processes may wait for an update of the task
+            yield from self._database.announce()  # another process may wait for the task
         if len(firsts) < len(candidates):
             yield from self._judge_copies(candidates, firsts, wait=wait)
         return [each.result for each in candidates]

@@ -17,7 +17,7 @@ from pushkit.storage.script import Row, Script, Statement, among, to_micros
 
 
 class Standing(NamedTuple):
-    """The state of a delivery and its subscription, which says what an operator can do with it."""
+    """The state of a delivery and its subscription: an operator's choices depend on it."""
 
     state: DeliveryState
     is_head: bool  # whether it is the head of its queue

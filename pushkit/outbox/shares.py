@@ -1,7 +1,7 @@
 """Fair shares: which due heads get the free slots of a worker, as a pure rule.
 
 A slot is the right to make one attempt. Slots go round robin by owner: the owner that holds the
-fewest comes first; of owners that hold equally many, the one that used slots least recently
+fewest comes first; of owners that hold equally many, the one that used least in the last seconds
 (`RecentUse`); of its heads, the one that has been due longest. One owner's slow webhooks therefore
 cannot take all slots. However many owners have a backlog, one that used little gets the next slot:
 
@@ -155,7 +155,7 @@ def share_out(
     heapq.heapify(turns)
     chosen: list[Head] = []
     while turns and len(chosen) < limits.slots:
-        held, much, _, owner = heapq.heappop(turns)
+        held, use, _, owner = heapq.heappop(turns)
         free = limits.slots - len(chosen)
         if not owner_may_take(held, free=free, reserved=limits.reserved):
             break  # the owners left hold as many, or more
@@ -170,7 +170,7 @@ def share_out(
                 break
         if theirs:
             held = in_flight.by_owner[owner]
-            heapq.heappush(turns, (held, much, theirs[0].not_before, owner))
+            heapq.heappush(turns, (held, use, theirs[0].not_before, owner))
     return chosen
 
 

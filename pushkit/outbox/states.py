@@ -55,7 +55,7 @@ class Outcome(StrEnum):
 
 
 class CancelledBy(StrEnum):
-    """Who or what cancelled a delivery: it says whether it can be brought back."""
+    """Who or what cancelled a delivery, and so whether it can be brought back."""
 
     OPERATOR = "operator"
     """`pushkit outbox cancel`, or `PushSender.outbox.cancel()`."""

@@ -117,13 +117,13 @@ class Database(Protocol):
     def wake(self) -> Script[None]:
         """Wake idle workers of other processes when this commits: there is work."""
 
-    def tell(self) -> Script[None]:
-        """Notify other processes when this commits that work of theirs may be done already."""
+    def announce(self) -> Script[None]:
+        """Notify other processes when this commits of rows that are no work for them."""
 
     async def listen(
         self, wake: Callable[[], None], news: Callable[[], None] = lambda: None
     ) -> None:
-        """Call back whenever another process runs `wake` or `tell`, until cancelled."""
+        """Call back whenever another process runs `wake` or `announce`, until cancelled."""
 
 
 @contextlib.asynccontextmanager

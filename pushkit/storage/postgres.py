@@ -54,7 +54,7 @@ _log = logging.getLogger("pushkit.storage")
 
 _CHANNEL = "pushkit_work"
 _NEWS = "news"
-_TELL = f"SELECT pg_notify('{_CHANNEL}', '{_NEWS}')"
+_ANNOUNCE = f"SELECT pg_notify('{_CHANNEL}', '{_NEWS}')"
 _MAX_BATCH = 256
 _NOT_OPEN = "PostgreSQL: not open: call open() first"
 _WHERE = "PostgreSQL"  # a DSN may hold a password
@@ -447,14 +447,14 @@ class PostgresDatabase:
         """Notify idle workers on every machine when this transaction commits."""
         yield Statement("SELECT pushkit_wake()")
 
-    def tell(self) -> Script[None]:
+    def announce(self) -> Script[None]:
         """Notify other processes on every machine of news when this transaction commits."""
-        yield Statement(_TELL)
+        yield Statement(_ANNOUNCE)
 
     async def listen(
         self, wake: Callable[[], None], news: Callable[[], None] = lambda: None
     ) -> None:
-        """Call `wake` or `news` whenever another process runs `wake` or `tell`, until cancelled.
+        """Call `wake` or `news` when another process runs `wake` or `announce`, until cancelled.
 
         A lost connection is replaced; polling finds what was missed meanwhile.
         """

@@ -343,7 +343,7 @@ class SqliteDatabase:
         """Do nothing: other processes on this file find work by polling."""
         yield from ()
 
-    def tell(self) -> Script[None]:
+    def announce(self) -> Script[None]:
         """Do nothing: other processes on this file find news by polling."""
         yield from ()
 

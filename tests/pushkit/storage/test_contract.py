@@ -566,7 +566,7 @@ async def test_a_script_that_wakes_runs_like_any_other(database: Database) -> No
     def insert_and_wake() -> Script[None]:
         yield from insert("a")
         yield from database.wake()
-        yield from database.tell()
+        yield from database.announce()
 
     await database.write(insert_and_wake())
     assert await database.read(names()) == ["a"]
@@ -618,7 +618,7 @@ async def test_another_process_gets_news_apart_from_work(postgres_dsn: str) -> N
 
     listening = asyncio.create_task(other.listen(hears("work"), hears("news")))
     assert await asyncio.wait_for(heard.get(), DEADLINE) == "work"  # once at the start
-    await one.write(one.tell())
+    await one.write(one.announce())
     await one.write(one.wake())
     found = [await asyncio.wait_for(heard.get(), DEADLINE) for _ in range(2)]
     assert found == ["news", "work"]
