@@ -17,9 +17,8 @@ from pushkit.errors import InvalidSignatureError, MalformedCardError, MalformedJ
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.jose import DetachedJws, algorithm_of, media_type, protected_header
 
-# The canonical form that was signed, as a private header parameter (RFC 7515 §4.3). Without it, a
-# signature over a card in a form that leaves out a lot could be presented with a weaker card, which
-# has the same bytes in a form that leaves out less.
+# The canonical form that was signed, as a private header parameter (RFC 7515 §4.3). Without it, the
+# signature could be presented with a weaker card that has the same bytes in another form.
 FORM: Final = "pushkit-form"
 
 MAX_CARD_BYTES: Final = 256 * 1024

@@ -155,7 +155,6 @@ class Field(NamedTuple):
 
 Schema: TypeAlias = Mapping[str, Mapping[str, Field]]
 
-
 _FIELD: Final = re.compile(r"(\w+)(\[\]|{}|)(?::(\w+))?(?:=(\S+))?")
 
 

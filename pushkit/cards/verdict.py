@@ -37,7 +37,7 @@ class Decision(StrEnum):
     NO_TRUSTED_KEY = "no_trusted_key", "no key is trusted for this card"
     OTHER_ALGORITHM = "other_algorithm", "no trusted key is for {algorithm}"
     KEY_NOT_VALID = "key_not_valid", "{detail}"
-    TOO_MANY_KEYS = "too_many_keys", "its `kid` names no trusted key, and there are too many"
+    TOO_MANY_KEYS = "too_many_keys", "its `kid` names no trusted key, and there are too many to try"
     DOES_NOT_HOLD = "does_not_hold", "it does not hold under any trusted key, in {detail}"
     FORM_NOT_ADMITTED = "form_not_admitted", "it holds in the form {form}, which is not admitted"
     NOT_COVERED = "not_covered", "it holds in the form {form}, and does not cover {detail}"
@@ -186,14 +186,11 @@ def coverage(card: JsonObject, best: SignatureVerdict | None) -> list[FieldCover
     for path in (json_pointer("", member) for member in card if member != "signatures"):
         if best is None or path in left:
             reason = left.get(path, "no signature holds")
-            rows[path] = FieldCoverage(path=path, coverage=Coverage.NONE, reason=reason)
+            rows[path] = FieldCoverage(path, Coverage.NONE, reason)
             continue
         inside = [part for part in left if part.startswith(f"{path}/")]
-        rows[path] = FieldCoverage(path=path, coverage=Coverage.PART if inside else Coverage.WHOLE)
-        rows |= {part: _missing(part, left[part]) for part in inside}
-    rows |= {path: _missing(path, why) for path, why in left.items() if path not in rows}
+        rows[path] = FieldCoverage(path, Coverage.PART if inside else Coverage.WHOLE)
+        rows |= {part: FieldCoverage(part, Coverage.NONE, left[part]) for part in inside}
+    for path, reason in left.items():
+        rows.setdefault(path, FieldCoverage(path, Coverage.NONE, reason))
     return list(rows.values())
-
-
-def _missing(path: str, reason: str) -> FieldCoverage:
-    return FieldCoverage(path=path, coverage=Coverage.NONE, reason=reason)

@@ -141,8 +141,8 @@ class _Verifier:
         usable = [e for e, objection in zip(fitting, objections, strict=True) if objection is None]
         if not usable:
             raise _RefusedError(Decision.KEY_NOT_VALID, "; ".join(filter(None, objections)))
-        # Each signature without a known `kid` is tried with every key in every form: the tries are
-        # bounded, or a hostile card could make the verification slow.
+        # Bounds the work for a hostile card: signatures without a known `kid`, each tried with
+        # every key in every form.
         self._tries += len(usable) if len(usable) > 1 else 0
         if self._tries > _MAX_TRIES and len(usable) > 1:
             raise _RefusedError(Decision.TOO_MANY_KEYS, "")

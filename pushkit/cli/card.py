@@ -136,31 +136,15 @@ def sign(
 )
 @click.argument("targets", metavar="FILE_OR_URL…", nargs=-1, required=True)
 @click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    type=PATH,
-    help="A file with public keys to trust, PEM or a JWK Set; may be repeated.",
+    "--key", "keys", multiple=True, type=PATH, help="Trust these public keys: PEM or a JWK Set."
 )
+@click.option("--jwks", "jwks_urls", multiple=True, metavar="URL", help="Trust this JWK Set.")
 @click.option(
-    "--jwks",
-    "jwks_urls",
-    multiple=True,
-    metavar="URL",
-    help="The URL of a JWK Set to trust; may be repeated.",
-)
-@click.option(
-    "--trust",
-    "trust_file",
-    type=PATH,
-    help="A TOML file with the keys to trust for each origin.",
+    "--trust", "trust_file", type=PATH, help="Trust the keys in this TOML file, for each origin."
 )
 @click.option("--origin", metavar="URL", help="With --trust: the origin of a card in a file.")
 @choice_option(
-    "--admit",
-    of=CardForm,
-    multiple=True,
-    help="Count signatures in this form whatever it leaves out; may be repeated.",
+    "--admit", of=CardForm, multiple=True, help="Count this form whatever it leaves out."
 )
 @at_option
 @allow_option

@@ -232,7 +232,12 @@ def export(key_file: KeyFile, out: Path | None, format_: str) -> None:
 
 def _print_key(ring: KeyRing, entry: RingKey, now: datetime) -> None:
     state = ring.state(entry.kid, now)
-    click.echo(f"{entry.algorithm} key {entry.kid} is {state}{_when(entry, state)}")
+    when = ""
+    if state is KeyState.PENDING and entry.activates_at is None:
+        when = "; `pushkit keys rotate` makes it sign"
+    elif state is KeyState.PENDING:
+        when = f" and signs from {moment(entry.activates_at)}"
+    click.echo(f"{entry.algorithm} key {entry.kid} is {state}{when}")
     if entry.algorithm is not ring.default_algorithm:
         click.echo(
             f"{ring.default_algorithm} signs, unless a subscription asks for {entry.algorithm};"
@@ -244,14 +249,6 @@ def _print_key(ring: KeyRing, entry: RingKey, now: datetime) -> None:
             f"warning: receivers may hold a JWK Set without this key for up to {ring.max_age}",
             err=True,
         )
-
-
-def _when(entry: RingKey, state: KeyState) -> str:
-    if state is not KeyState.PENDING:
-        return ""
-    if entry.activates_at is None:
-        return "; `pushkit keys rotate` makes it sign"
-    return f" and signs from {moment(entry.activates_at)}"
 
 
 def _row(ring: KeyRing, entry: RingKey, now: datetime) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ from pushkit.terminal.output import columns, document, example, harmless, lines_
 _FINISHED = (DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD)
 _SEALED = "(encrypted with a secret key that this command does not have)"
 
-
 _COLUMNS: Final = columns(
     "id state TASK=task_id seq origin attempts NOTIFIED=notified_at STATUS=last_status"
     " ERROR=last_error"

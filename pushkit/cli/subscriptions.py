@@ -54,9 +54,7 @@ def subscriptions() -> None:
 @filter_options(
     SubscriptionFilter,
     state=choice_option(
-        "--state",
-        of=SubscriptionState,
-        help="Only those in this state.  [default: all but withdrawn]",
+        "--state", of=SubscriptionState, help="Only in this state.  [default: all but withdrawn]"
     ),
 )
 @page_options()

@@ -108,9 +108,7 @@ delivery_options = gathered(
         help="Keep the first KiB of each answer, for `pushkit outbox show`.",
     ),
     go_token_spelling=click.option(
-        "--go-token-spelling",
-        is_flag=True,
-        help="Also send the token as A2A-Notification-Token.",
+        "--go-token-spelling", is_flag=True, help="Also send the token as A2A-Notification-Token."
     ),
 )
 

@@ -17,21 +17,11 @@ import prometheus_client
 from aiohttp import web
 
 from pushkit.logs import RepeatedLog, printable
-from pushkit.telemetry.metrics import Metrics
+from pushkit.telemetry.metrics import Metrics, Page
 
 _log = logging.getLogger("pushkit.telemetry")
 
-_TEXT: Final = "text/plain; charset=utf-8"
 _READS: Final = ("GET", "HEAD")
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """An answer."""
-
-    status: int
-    body: bytes
-    content_type: str = _TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +41,7 @@ class Endpoints:
         if method not in _READS:
             return Page(405, b"expected GET\n")
         if path == "/metrics":
-            page = await self.metrics.page()
-            return Page(200, page.body, page.content_type)
+            return await self.metrics.page()
         if path == "/healthz":
             return Page(200, b"alive\n")
         unready, degraded = await self.unready(), self.degraded()

@@ -43,11 +43,12 @@ Readings: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsPage:
-    """The page that a scrape gets."""
+class Page:
+    """An answer to a scrape, or to a check of health."""
 
-    content_type: str
+    status: int
     body: bytes
+    content_type: str = "text/plain; charset=utf-8"
 
 
 class Bounded:
@@ -149,7 +150,7 @@ class Metrics(Collector):
 
     # --- the page ------------------------------------------------------------------------------
 
-    async def page(self) -> MetricsPage:
+    async def page(self) -> Page:
         """Return the page, as Prometheus reads it."""
         async with self._reading:
             if self._read_at is None or time.monotonic() - self._read_at >= _HOLDS:
@@ -157,7 +158,7 @@ class Metrics(Collector):
                 self._read_at = time.monotonic()
         self._tick()
         body = b"".join(generate_latest(registry) for registry in self._registries())
-        return MetricsPage(prometheus_client.CONTENT_TYPE_LATEST, body)
+        return Page(200, body, prometheus_client.CONTENT_TYPE_LATEST)
 
     async def _read_now(self) -> Readings:
         try:

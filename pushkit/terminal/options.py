@@ -174,9 +174,7 @@ def dashboard_options(*, listen: str, variable: str) -> OptionDecorator:
         "options",
         functools.partial(DashboardOptions, variable=variable),
         listen=click.option(
-            "--listen",
-            default=listen,
-            help="Address and port. Other addresses than loopback need a token.",
+            "--listen", default=listen, help="Address and port; needs a token unless on loopback."
         ),
         hosts=click.option(
             "--host", "hosts", multiple=True, help="A host name under which browsers reach it."
@@ -187,9 +185,7 @@ def dashboard_options(*, listen: str, variable: str) -> OptionDecorator:
             help=f"A file with the token, mode 0600.  [env var: {variable} holds the token itself]",
         ),
         allow_actions=click.option(
-            "--allow-actions",
-            is_flag=True,
-            help="Allow actions, such as redrive, to visitors with the token.",
+            "--allow-actions", is_flag=True, help="Allow actions, such as redrive, with the token."
         ),
         audit_log=click.option(
             "--audit-log",
