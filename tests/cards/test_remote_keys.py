@@ -93,7 +93,7 @@ async def test_a_service_that_does_not_sign_says_so_without_its_words() -> None:
 
 
 def test_without_waiting_a_key_in_a_service_cannot_sign() -> None:
-    with pytest.raises(NoSigningKeyError, match="in a service"):
+    with pytest.raises(NoSigningKeyError, match="a remote signer keeps"):
         sign_card(CARD, KeyRing.create(NOW, key=RemoteKey.of(Kms())), now=NOW)
 
 
