@@ -8,8 +8,7 @@ from datetime import datetime
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.states import UNFINISHED
 from pushkit.storage.database import Database
-from pushkit.storage.paging import count
-from pushkit.storage.script import Script, Statement, from_micros, to_micros
+from pushkit.storage.script import Script, Statement, count, from_micros, to_micros
 from pushkit.telemetry.metrics import Readings
 from pushkit.version import __version__
 

@@ -14,7 +14,15 @@ from datetime import datetime
 from pushkit.outbox.heads import set_head
 from pushkit.outbox.model import DELIVERY, Delivery, NewDelivery, delivery_of
 from pushkit.outbox.states import CANCELLED_WITH_SUBSCRIPTION, SUPERSEDED, UNFINISHED, CancelledBy
-from pushkit.storage.script import Script, Statement, among, rows_of_places, slices, to_micros
+from pushkit.storage.script import (
+    Script,
+    Statement,
+    among,
+    count,
+    rows_of_places,
+    slices,
+    to_micros,
+)
 
 
 class OutboxStore:
@@ -87,21 +95,17 @@ class OutboxStore:
 
     def backlog(self, subscription_id: str, limit: int) -> Script[int]:
         """Return how many deliveries of a subscription are unfinished, at most `limit`."""
-        rows = yield Statement(
-            "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_deliveries"
-            f" WHERE subscription_id = $1 AND {UNFINISHED} LIMIT CAST($2 AS BIGINT)) counted",
-            (subscription_id, limit),
+        return count(
+            f"(SELECT 1 FROM pushkit_deliveries WHERE subscription_id = $1 AND {UNFINISHED}"
+            " LIMIT CAST($2 AS BIGINT)) counted",
+            subscription_id,
+            limit,
         )
-        return int(rows[0]["found"])
 
     def whole_backlog(self, limit: int) -> Script[int]:
         """Return how many deliveries are unfinished in all, at most `limit`."""
-        rows = yield Statement(
-            "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_deliveries"
-            f" WHERE {UNFINISHED} LIMIT CAST($1 AS BIGINT)) counted",
-            (limit,),
-        )
-        return int(rows[0]["found"])
+        unfinished = f"SELECT 1 FROM pushkit_deliveries WHERE {UNFINISHED}"
+        return count(f"({unfinished} LIMIT CAST($1 AS BIGINT)) counted", limit)
 
     def supersede(self, subscription_id: str, *, by_new_status: bool, now: datetime) -> Script[int]:
         """Cancel pending `working` statuses that a newer status replaces; return how many.

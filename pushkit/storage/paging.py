@@ -10,7 +10,16 @@ from types import NoneType
 from typing import Any, Final, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 from pushkit.record import record
-from pushkit.storage.script import Row, Rows, Script, SqlValue, Statement, among, from_micros
+from pushkit.storage.script import (
+    Row,
+    Rows,
+    Script,
+    SqlValue,
+    Statement,
+    among,
+    count,
+    from_micros,
+)
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -139,12 +148,6 @@ def _reader(hint: Any) -> Callable[[Any], object]:
     [kind] = [each for each in get_args(hint) or (hint,) if each is not NoneType]
     read = from_micros if kind is datetime else kind
     return lambda value: None if value is None else read(value)
-
-
-def count(source: str, *values: SqlValue) -> Script[int]:
-    """Count the rows of `FROM source`: a table, with conditions if any."""
-    rows = yield Statement(f"SELECT COUNT(*) AS found FROM {source}", values)
-    return int(rows[0]["found"])
 
 
 def narrowed(table: str, condition: str, columns: str) -> Script[str]:

@@ -107,6 +107,12 @@ def alone(group: Group[Item, T], item: Item) -> Script[T]:
     return result
 
 
+def count(source: str, *values: SqlValue) -> Script[int]:
+    """Count the rows of `FROM source`: a table, with conditions if any."""
+    rows = yield Statement(f"SELECT COUNT(*) AS found FROM {source}", values)
+    return int(rows[0]["found"])
+
+
 def driver_connection(connection: object) -> object:
     """Return the driver's own connection under SQLAlchemy's, or the connection itself."""
     return getattr(connection, "driver_connection", None) or connection

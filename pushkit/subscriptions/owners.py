@@ -6,7 +6,7 @@ import hashlib
 from datetime import datetime
 from typing import NamedTuple
 
-from pushkit.storage.script import Script, Statement, from_micros, to_micros
+from pushkit.storage.script import Script, Statement, count, from_micros, to_micros
 
 
 class Owner(NamedTuple):
@@ -25,26 +25,25 @@ class OwnerStore:
 
     def subscriptions(self, owner: str, limit: int) -> Script[int]:
         """Return how many subscriptions an owner has, at most `limit`."""
-        rows = yield Statement(
-            "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_subscriptions"
-            " WHERE owner = $1 AND removed_at IS NULL LIMIT CAST($2 AS BIGINT)) counted",
-            (owner, limit),
+        return count(
+            "(SELECT 1 FROM pushkit_subscriptions WHERE owner = $1 AND removed_at IS NULL"
+            " LIMIT CAST($2 AS BIGINT)) counted",
+            owner,
+            limit,
         )
-        return int(rows[0]["found"])
 
     def backlog(self, owner: str, limit: int) -> Script[int]:
         """Return how many deliveries to an owner are unfinished, at most `limit`.
 
         It joins the subscriptions: an index of deliveries by owner would cost every delivery.
         """
-        rows = yield Statement(
-            "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_subscriptions s"
-            " JOIN pushkit_deliveries d ON d.subscription_id = s.id"
-            " AND d.state IN ('pending', 'in_flight')"
+        return count(
+            "(SELECT 1 FROM pushkit_subscriptions s JOIN pushkit_deliveries d"
+            " ON d.subscription_id = s.id AND d.state IN ('pending', 'in_flight')"
             " WHERE s.owner = $1 AND s.removed_at IS NULL LIMIT CAST($2 AS BIGINT)) counted",
-            (owner, limit),
+            owner,
+            limit,
         )
-        return int(rows[0]["found"])
 
     def proved_at(self, owner: Owner, url: str, *, since: datetime) -> Script[datetime | None]:
         """Return when a URL proved to be this owner's, if it did so after `since`."""

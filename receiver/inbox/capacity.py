@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.errors import InboundError
-from pushkit.storage.script import Script, Statement
+from pushkit.storage.script import Script, count
 from receiver.inbox.schema import UNFINISHED
 
 _COUNT_AGE: Final = timedelta(seconds=1)
@@ -77,9 +77,5 @@ class Capacity:
 
 def _count(sender: str | None, limit: int) -> Script[int]:
     of_sender, values = ("", ()) if sender is None else (" AND sender = $2", (sender,))
-    rows = yield Statement(
-        "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_inbox"
-        f" WHERE {UNFINISHED}{of_sender} LIMIT CAST($1 AS BIGINT)) unfinished",
-        (limit, *values),
-    )
-    return int(rows[0]["found"])
+    rows = f"SELECT 1 FROM pushkit_inbox WHERE {UNFINISHED}{of_sender}"
+    return count(f"({rows} LIMIT CAST($1 AS BIGINT)) unfinished", limit, *values)

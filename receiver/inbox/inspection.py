@@ -14,13 +14,20 @@ from pushkit.storage.paging import (
     Page,
     Search,
     conditions,
-    count,
     find_records,
     narrowed,
     read_record,
     rows_after,
 )
-from pushkit.storage.script import Script, SqlValue, Statement, among, moment_or_none, to_micros
+from pushkit.storage.script import (
+    Script,
+    SqlValue,
+    Statement,
+    among,
+    count,
+    moment_or_none,
+    to_micros,
+)
 from receiver.inbox.model import CallbackState, InboxStatus
 from receiver.inbox.schema import UNFINISHED
 from receiver.inbox.store import callback_state
