@@ -37,6 +37,12 @@ class Refusal(NamedTuple):
     closes: bool = False  # whether the connection ends after it, because a body is left unread
 
 
+_NO_JSON: Final = Refusal(
+    6,
+    400,
+    "the body is no JSON within the limits",
+    "The agent's fault: it sends no JSON. `receiver listen` shows the body.",
+)
 REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
     {
         # --- no notification ---
@@ -184,18 +190,8 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             "The agent sends another token than it was given, or none: give it a new "
             "one (`receiver expect`).",
         ),
-        "malformed_json": Refusal(
-            6,
-            400,
-            "the body is no JSON within the limits",
-            "The agent's fault: it sends no JSON. `receiver listen` shows the body.",
-        ),
-        "malformed_body": Refusal(
-            6,
-            400,
-            "the body is no JSON within the limits",
-            "The agent's fault: it sends no JSON. `receiver listen` shows the body.",
-        ),
+        "malformed_json": _NO_JSON,
+        "malformed_body": _NO_JSON,
         "unrecognised_body": Refusal(
             6,
             422,

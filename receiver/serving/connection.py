@@ -130,11 +130,8 @@ class HttpConnection(asyncio.Protocol):
         whole = self._parser.is_whole
         owes = whole and (self._answering is not None or self._parser.has_head)
         # Over TLS there is no half-close: asyncio ends the connection.
-        return (
-            owes
-            and self._transport is not None
-            and self._transport.get_extra_info("sslcontext") is None
-        )
+        is_tls = self._transport and self._transport.get_extra_info("sslcontext")
+        return owes and not is_tls
 
     def pause_writing(self) -> None:
         """Begin the deadline of an answer that the peer does not read."""
@@ -268,11 +265,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _resume(self) -> None:
         """Read the socket again, unless pipelined requests still fill the buffer."""
-        if (
-            self._is_paused
-            and self._transport is not None
-            and self._parser.held_bytes <= _MOST_HELD
-        ):
+        if self._is_paused and self._transport and self._parser.held_bytes <= _MOST_HELD:
             self._is_paused = False
             self._transport.resume_reading()
 

@@ -250,14 +250,11 @@ async def _looked_at(
     audit_to(settings.dashboard.build(settings.folder).audit_log)
     memory = Memory(utc_now)
     site = dashboard_of(receiver, access=access, memory=memory)
-    others = (
-        receiving(sockets.events_in, memory.record)
-        if sockets.events_in
-        else contextlib.nullcontext()
-    )
-    with others:
-        async with serving(site, sockets.pages):
-            yield
+    async with contextlib.AsyncExitStack() as stack:
+        if sockets.events_in is not None:
+            stack.enter_context(receiving(sockets.events_in, memory.record))
+        await stack.enter_async_context(serving(site, sockets.pages))
+        yield
 
 
 @contextlib.asynccontextmanager
