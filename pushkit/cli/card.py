@@ -66,7 +66,7 @@ _ANYWHERE: Final = "https://card.invalid"
     )
 )
 def card() -> None:
-    """Signed agent cards (A2A 1.0 §8.4): canonicalize, sign, verify, inspect.
+    """Canonicalize, sign, verify and inspect agent cards (A2A 1.0 §8.4).
 
     A card is a file, - for standard input, or an https URL. A URL without a path gets the
     well-known path.
@@ -161,11 +161,11 @@ def verify(
     allow: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Verify cards with keys that you trust, and show what is signed.
+    """Verify cards with keys that you trust.
 
-    A signature counts only if it covers everything that matters. `kid` and `jku` in a card only
-    select among the keys that you trust; no URL in a card is fetched. The exit status is 0 if every
-    card is verified, else 1.
+    The report shows which fields are signed. A signature counts only if it covers everything that
+    matters. `kid` and `jku` in a card only select among the keys that you trust; no URL in a card
+    is fetched. The exit status is 0 if every card is verified, else 1.
     """
     _check_options(targets, keys or jwks_urls, trust_file, origin)
     origins = load_card_trust(trust_file) if trust_file else _origins_of(targets, keys, jwks_urls)
@@ -224,7 +224,7 @@ def _origins_of(
 @allow_option
 @json_option
 def inspect(target: str, allow: tuple[str, ...], as_json: bool) -> None:
-    """Show the signatures and forms of a card, without verifying it.
+    """Show the signatures and forms of a card, unverified.
 
     For each form, the table shows which parts of the card it leaves out.
     """

@@ -45,7 +45,7 @@ _algorithm_option = click.option(
     )
 )
 def keys() -> None:
-    """Make, import, list, rotate, use, revoke and export signing keys."""
+    """Make, rotate, revoke and export signing keys."""
 
 
 @keys.command(epilog=example("pushkit keys new keys.json --alg ES256"))

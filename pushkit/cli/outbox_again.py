@@ -100,11 +100,11 @@ def resend(
     cancelled_by: CancelledBy | None,
     from_seq: int,
 ) -> None:
-    """Send delivered or cancelled deliveries again, by ID, filter or --all.
+    """Send delivered or cancelled notifications again.
 
-    For receivers that lost notifications. Ids and seqs stay the same, so a receiver that remembers
-    them does nothing. Deliveries that were cancelled because their subscription was disabled can
-    be sent once it is enabled again.
+    They are selected by ID, filter or --all. This is for receivers that lost notifications: ids and
+    seqs stay the same, so a receiver that remembers them does nothing. Deliveries that were
+    cancelled because their subscription was disabled can be sent once it is enabled again.
     """
     if cancelled_by is not None and state is not DeliveryState.CANCELLED:
         raise click.UsageError("--cancelled-by is only for --state cancelled")

@@ -33,10 +33,10 @@ _THEN = (
     )
 )
 def secrets() -> None:
-    """Encrypt secrets and bodies in the database, and rotate the keys.
+    """Encrypt what the database stores, and rotate the keys.
 
-    The secrets are the tokens and credentials of subscriptions. The keys are in PUSHKIT_SECRET_KEYS
-    or in the file that PUSHKIT_SECRET_KEYS_FILE names: the first key encrypts, all of them decrypt.
+    This is for tokens, credentials and bodies. The keys are in PUSHKIT_SECRET_KEYS or in the file
+    that PUSHKIT_SECRET_KEYS_FILE names: the first key encrypts, all of them decrypt.
     """
 
 

@@ -121,10 +121,10 @@ def disable(*, outbox: _Outbox, chosen: _Chosen) -> None:
 @_chosen_options
 @click.option("--resend", is_flag=True, help="Also send the deliveries that disabling cancelled.")
 def enable(*, outbox: _Outbox, chosen: _Chosen, resend: bool) -> None:
-    """Enable subscriptions that a 410, failures or an operator disabled.
+    """Enable subscriptions that were disabled.
 
-    With --resend, the deliveries that disabling cancelled are sent, with the same ids and seqs, and
-    before pending ones.
+    A 410, failures or an operator disable them. With --resend, the deliveries that disabling
+    cancelled are sent, with the same ids and seqs, and before pending ones.
     """
     changed = outbox.change(lambda admin: admin.enable(chosen, resend=resend))
     if resend:
@@ -142,10 +142,10 @@ def enable(*, outbox: _Outbox, chosen: _Chosen, resend: bool) -> None:
 @_outbox
 @_chosen_options
 def test(*, outbox: _Outbox, chosen: _Chosen) -> None:
-    """Queue a test notification, whatever states a subscription filters.
+    """Queue a test notification, and print the delivery's id.
 
-    Prints the ids of the deliveries. A running worker sends them after those that wait already, and
-    `pushkit outbox show` shows the result.
+    It is sent whatever states a subscription filters: a running worker sends it after deliveries
+    that wait already, and `pushkit outbox show` shows the result.
     """
     changed = outbox.change(lambda admin: admin.test(chosen))
     for delivery_id in changed.deliveries:

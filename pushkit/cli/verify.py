@@ -68,7 +68,7 @@ def verify(
     tolerance: timedelta,
     allow: tuple[str, ...],
 ) -> None:
-    """Verify a captured request, and list every check with its result.
+    """Verify a captured request, and list every check.
 
     REQUEST is a file, or - for standard input. The checks are of signature, body, time, issuer,
     audience and token. For options that are not given, the values that `listen --save` stored with
