@@ -26,13 +26,8 @@ class Queue:
     recipient: Recipient  # the subscription, whose row is locked
     last_seq: int  # the `seq` of the newest delivery, finished or not
     oldest: int | None  # the `seq` of the head; None if the queue is empty
-    # Whether the task has ended, and its reserved delivery is stored.
+    # Whether the task has ended: then the delivery reserved for its end is stored.
     ended: bool
-
-    @property
-    def is_free(self) -> bool:
-        """Whether a delivery that is added now becomes the head."""
-        return self.oldest is None and not self.recipient.paused
 
     @property
     def length(self) -> int:
@@ -85,7 +80,8 @@ class Queues:
     ) -> NewDelivery:
         """Add a delivery at the end of a queue: in flight if there is a claim, else pending."""
         recipient = queue.recipient
-        head, is_claimed = queue.is_free, claim is not None
+        head = queue.oldest is None and not recipient.paused
+        is_claimed = claim is not None
         queue.last_seq += 1
         if queue.oldest is None:
             queue.oldest = queue.last_seq

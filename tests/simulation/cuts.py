@@ -186,8 +186,8 @@ CUTS = (
         "A delivery waits for the one before it in its queue.",
         "pushkit.delivery.queues",
         (
-            "return self.oldest is None and not self.recipient.paused",
-            "return not self.recipient.paused",
+            "head = queue.oldest is None and not recipient.paused",
+            "head = not recipient.paused",
         ),
     ),
     _cut(
@@ -249,7 +249,10 @@ CUTS = (
         "pause",
         "Nothing of a paused subscription is sent.",
         "pushkit.delivery.queues",
-        ("return self.oldest is None and not self.recipient.paused", "return self.oldest is None"),
+        (
+            "head = queue.oldest is None and not recipient.paused",
+            "head = queue.oldest is None",
+        ),
     ),
     # --- attempts -------------------------------------------------------------------------------
     _cut(
