@@ -56,7 +56,7 @@ class ListeningEdge:
         # Called with each arrival, before it is answered.
         show: Callable[[Arrival], Awaitable[None]],
     ) -> None:
-        self._listened_to = receiver
+        self._receiver = receiver
         self._trusting = trusting
         self._token = token
         self._show = show
@@ -65,7 +65,7 @@ class ListeningEdge:
     def begin(self, head: Head, read: ReadBody, reply: Reply) -> Rest | None:
         """Answer one request as the receiver does, and show it."""
         if head.method != "POST":
-            return self._listened_to.edge.begin(head, read, reply)
+            return self._receiver.edge.begin(head, read, reply)
         return self._listen(head, read, reply)
 
     async def _listen(self, head: Head, read: ReadBody, reply: Reply) -> None:
@@ -83,7 +83,7 @@ class ListeningEdge:
                 raise broken
             return whole
 
-        answer = await replied(functools.partial(self._listened_to.edge.begin, seen, again))
+        answer = await replied(functools.partial(self._receiver.edge.begin, seen, again))
         code = _code_of(answer)
         await self._show(
             Arrival(
@@ -110,7 +110,7 @@ class ListeningEdge:
 
     def _possible(self, head: Head) -> list[str]:
         """Return the names of the senders that a request may be from, by its headers."""
-        endpoint = self._listened_to.trust.at(head.path)
+        endpoint = self._receiver.trust.at(head.path)
         entries = endpoint.entries
         with contextlib.suppress(InboundError):
             entries = keys_to_ask_for(endpoint, head.headers).entries
@@ -118,7 +118,7 @@ class ListeningEdge:
 
     async def _whole(self, read: ReadBody) -> tuple[bytes | None, Exception | None]:
         """Return the body, or None and an error if it is incomplete; None if it is too long."""
-        limits = self._listened_to.edge.limits
+        limits = self._receiver.edge.limits
         try:
             async with asyncio.timeout(limits.request_timeout.total_seconds()):
                 return await read(_MAX_BODY_BYTES), None
@@ -128,7 +128,7 @@ class ListeningEdge:
     async def _verified(
         self, request: WebhookRequest, path: str, now: datetime
     ) -> VerifiedNotification | InboundError:
-        snapshot = await self._listened_to.trust.snapshot()
+        snapshot = await self._receiver.trust.snapshot()
         try:
             return verify_notification(request, snapshot, now=now, path=path, tokens=[self._token])
         except InboundError as exc:
