@@ -210,7 +210,7 @@ class BareSqlite:
         return count / (time.perf_counter() - began)
 
     async def rate_in_thread(self, seconds: float) -> float:
-        """Return the same for a thread of its own, as an event loop must do it that goes on."""
+        """Return the rate with each transaction in a thread, which does not block an event loop."""
         loop, count, began = asyncio.get_running_loop(), 0, time.perf_counter()
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
             while time.perf_counter() < began + seconds:
@@ -382,7 +382,7 @@ async def measure_blocked(name: str, sender: PushSender, rows: int) -> None:
 
 
 async def analyse(database: Database, name: str) -> None:
-    """Let PostgreSQL know what is in the table, as its autovacuum does by and by."""
+    """Update PostgreSQL's statistics, as its autovacuum does in time."""
 
     def script() -> Script[None]:
         yield Statement("ANALYZE pushkit_deliveries")

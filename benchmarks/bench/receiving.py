@@ -418,7 +418,7 @@ class Receiving:
 
 
 async def measure(side: str, arrivals: Arrivals) -> dict[str, Any]:
-    """Run a receiver, send to it, and return what it came to."""
+    """Run a receiver, send to it, and return its figures."""
     from pushkit import Algorithm, KeyRing
     from pushkit.keys.jwks import jwks_document
     from receiver.testing import SigningAgent
@@ -480,7 +480,7 @@ def _status(arrivals: Arrivals) -> int:
 
 
 def main() -> None:
-    """Serve, or measure one side and print what it came to as JSON."""
+    """Serve, or measure one side and print its figures as JSON."""
     import uvloop
 
     if sys.argv[1] == "serve":

@@ -22,7 +22,7 @@ _SENT = re.compile(rb'"sent": ?"(\d+)"')
 
 
 class Seen:
-    """What arrived since the last time somebody asked."""
+    """What arrived since the last request for statistics."""
 
     def __init__(self) -> None:
         self.ages: list[int] = []

@@ -68,19 +68,19 @@ class DashboardAccess:
 
     # --- 1. the host ---------------------------------------------------------------------------
 
-    def knows_host(self, host: str | None, asked: str | None) -> bool:
-        """Return whether `Host` means this dashboard; `asked` is the address it was reached at."""
+    def knows_host(self, host: str | None, address: str | None) -> bool:
+        """Return whether `Host` means this dashboard; `address` is that of this machine."""
         match = _HOST.fullmatch(host or "")
         if match is None:
             return False
         name = match["name"].lower().strip("[]").removesuffix(".")
         if name in {each.lower() for each in self.hosts}:
             return True
-        if not asked:
+        if not address:
             return False
         if name == "localhost":
-            return is_loopback(asked)
-        return _same_address(name, asked)
+            return is_loopback(address)
+        return _same_address(name, address)
 
     # --- 2. and 3. reading -----------------------------------------------------------------------
 

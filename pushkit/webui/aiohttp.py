@@ -30,7 +30,7 @@ def application(site: Site) -> web.Application:
 def _request(request: web.Request) -> PageRequest:
     resource = request.match_info.route.resource
     root = resource.canonical.removesuffix("/{path}") if resource else ""
-    asked = request.transport.get_extra_info("sockname") if request.transport else None
+    local = request.transport.get_extra_info("sockname") if request.transport else None
     query = values_of(request.rel_url.raw_query_string)
     return PageRequest(
         method=request.method,
@@ -39,7 +39,7 @@ def _request(request: web.Request) -> PageRequest:
         query={name: values[0] for name, values in query.items()},
         headers=joined_fields(request.headers.items()),
         peer=request.remote,
-        asked=asked[0] if isinstance(asked, tuple) else None,
+        local_address=local[0] if isinstance(local, tuple) else None,
         is_secure=request.secure,
     )
 

@@ -81,7 +81,7 @@ def _request(scope: _Message) -> PageRequest:
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
         ),
         peer=client[0] if client else None,
-        asked=server[0] if server else None,
+        local_address=server[0] if server else None,
         is_secure=scope.get("scheme") == "https",
     )
 

@@ -25,7 +25,7 @@ class PageRequest:
     # The header fields by lower-case name (`joined_fields`).
     headers: Mapping[str, str] = field(repr=False)
     peer: str | None  # the address of the client
-    asked: str | None  # the address of this machine that the client connected to
+    local_address: str | None  # the address of this machine that the client connected to
     is_secure: bool = False  # whether it came over TLS
     # The values of the route's parameters in the path, by name.
     values: Mapping[str, str] = field(default_factory=dict)

@@ -115,11 +115,11 @@ class Site:
             found = await make(request)
             if not kept:
                 return self._html(request, template, {"found": found})
-            asked = {name: request.query.get(name, "") for name in kept}
-            older = {**_filled(asked), "before": str(found["before"] or "")}
+            query = {name: request.query.get(name, "") for name in kept}
+            older = {**_filled(query), "before": str(found["before"] or "")}
             is_further = bool(request.query.get("before"))
             context: JsonObject = {
-                "query": {**asked},
+                "query": {**query},
                 "older": urlencode(older),
                 "is_further": is_further,
             }
@@ -161,8 +161,8 @@ class Site:
         async def ticked(request: PageRequest) -> str:
             ids = request.form.get("id", [])[:_MAX_TICKED]
             said = (await act(ids))[1] if ids else "Nothing was selected."
-            asked = _filled({name: request.field(name) for name in kept})
-            return f"{path}?{urlencode({**asked, 'said': said})}"
+            query = _filled({name: request.field(name) for name in kept})
+            return f"{path}?{urlencode({**query, 'said': said})}"
 
         async def by_api(request: PageRequest) -> Answer:
             self._check_actions()
@@ -232,14 +232,14 @@ class Site:
 
     # --- around every handler ------------------------------------------------------------------
 
-    async def answer(self, came: Callable[[], PageRequest], read: ReadForm) -> Answer:
+    async def answer(self, parse: Callable[[], PageRequest], read: ReadForm) -> Answer:
         """Answer a request."""
         request = PageRequest(
-            method="GET", root="", path="", query={}, headers={}, peer=None, asked=None
+            method="GET", root="", path="", query={}, headers={}, peer=None, local_address=None
         )
         try:
-            request = came()
-            answer = await self._admitted(request, read)
+            request = parse()
+            answer = await self._handle(request, read)
         except SeeOther as exc:
             answer = Answer(status=303, headers=(("Location", request.root + exc.path),))
         except Refused as exc:
@@ -254,8 +254,8 @@ class Site:
             answer = self._refusal(request, Refused(500, "the dashboard failed: see its log"))
         return replace(answer, headers=tuple((_HEADERS | dict(answer.headers)).items()))
 
-    async def _admitted(self, request: PageRequest, read: ReadForm) -> Answer:
-        if not self.access.knows_host(request.headers.get("host"), request.asked):
+    async def _handle(self, request: PageRequest, read: ReadForm) -> Answer:
+        if not self.access.knows_host(request.headers.get("host"), request.local_address):
             raise Refused(421, "Host names another server: give this name by --host or `hosts`")
         if not request.path.startswith(("/static/", "/login")) and not self._may_read(request):
             self._require_login(request)
@@ -274,8 +274,8 @@ class Site:
             raise Refused(401, "expected the token: Authorization: Bearer …", challenge)
         if self.access.token is None:
             raise Refused(403, "without a token, the dashboard answers loopback clients only")
-        asked = urlencode(request.query)
-        then = urlencode({"next": request.path + (f"?{asked}" if asked else "")})
+        query = urlencode(request.query)
+        then = urlencode({"next": request.path + (f"?{query}" if query else "")})
         raise SeeOther(f"/login?{then}")
 
     def _may_read(self, request: PageRequest) -> bool:
@@ -288,11 +288,11 @@ class Site:
 
     def _find(self, request: PageRequest) -> tuple[Handler, dict[str, str]]:
         """Return the handler of a path, and the values of the path's parameters."""
-        came = [unquote(part) for part in request.path.split("/")]
+        segments = [unquote(part) for part in request.path.split("/")]
         wanted = "GET" if request.method == "HEAD" else request.method
         allowed: list[str] = []
         for method, parts, handler in self._routes:
-            values = _match(parts, came)
+            values = _match(parts, segments)
             if values is None:
                 continue
             if method == wanted:
@@ -405,12 +405,12 @@ class Site:
 _READS: Final = ("GET", "HEAD")
 
 
-def _match(parts: list[str], came: list[str]) -> dict[str, str] | None:
+def _match(parts: list[str], segments: list[str]) -> dict[str, str] | None:
     """Return the values of a route's parameters in a path; None if the path does not match."""
-    if len(parts) != len(came):
+    if len(parts) != len(segments):
         return None
     values: dict[str, str] = {}
-    for part, found in zip(parts, came, strict=True):
+    for part, found in zip(parts, segments, strict=True):
         if part.startswith("{") and found:
             values[part.strip("{}")] = found
         elif part != found:

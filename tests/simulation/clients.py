@@ -142,7 +142,7 @@ class Clients:
                 self._world.note(f"refused: {exc.code}")
                 self._world.secrets.check("an error", str(exc))
             except Exception as exc:  # noqa: BLE001  # every error is reported
-                self._world.violated(f"raised to an agent: {exc!r}")
+                self._world.violated(f"an unexpected error was raised to an agent: {exc!r}")
 
         unit.do(ask)
 
@@ -285,7 +285,7 @@ class Clients:
         if isinstance(exc, SchemaError) and had_trouble("upgrade", 0.0, now):
             return  # an old program, during an upgrade
         if not is_closed and not any(had_trouble(each, now - 40, now) for each in reasons):
-            self._world.violated(f"refused by a database that is well: {exc}")
+            self._world.violated(f"a storage error without a fault: {exc}")
 
     # --- operators ------------------------------------------------------------------------------
 

@@ -149,9 +149,9 @@ class Conduct:
     def _check_wanted(self, row: sqlite3.Row) -> None:
         """Nothing is sent for a removed, disabled or paused subscription."""
         if row["known"] is None or not row["active"]:
-            self._world.violated(f"sent for a subscription that is no more: {row['id']}")
+            self._world.violated(f"sent for a removed subscription: {row['id']}")
         elif row["paused"] and row["head"]:
-            self._world.violated(f"sent for a subscription that is paused: {row['id']}")
+            self._world.violated(f"sent for a paused subscription: {row['id']}")
 
     def _check_alone(self, arrival: Arrival) -> None:
         """A process makes one attempt of a delivery at a time."""
@@ -250,4 +250,4 @@ class Conduct:
                 and row["last_error"] not in _FOR_GOOD
                 and row["attempts"] < _TRIES
             ):
-                self._world.violated(f"given up before its time: {what}")
+                self._world.violated(f"dead before its schedule was used up: {what}")

@@ -163,7 +163,7 @@ class Network:
         if process is not None and process.thawed_at > looked_at > 0:
             looked_at = process.thawed_at  # a process frozen in between dials once thawed
         if self.loop.time() - looked_at > _FRESH:
-            self.on_violation(f"dialled {host}, and did not look its name up")
+            self.on_violation(f"dialled {host}, without looking its name up")
         link = self.link(host)
         fate = link.fates()
         listener = self._listeners.get((host, port))

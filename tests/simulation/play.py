@@ -300,7 +300,7 @@ class _Play:
         was_set = self.world.had_trouble("clock", 0.0, self.world.loop.time())
         for key, _ in self.keys.revoked:
             if key.kid.encode() in document and not was_set:
-                self.world.violated(f"a key is published that was revoked: {key.kid}")
+                self.world.violated(f"a revoked key is published: {key.kid}")
 
     def _signing_key(self) -> SigningKey:
         return self.keys.current.signing_key(EPOCH + timedelta(seconds=self.world.loop.time()))
@@ -319,9 +319,9 @@ class _Play:
             with self.world.secrets:
                 loop.run_until_complete(self._course())
         except Exception as exc:  # noqa: BLE001  # every error is reported
-            self.world.violated(f"the world ended: {type(exc).__name__}: {exc}")
+            self.world.violated(f"the simulation failed: {type(exc).__name__}: {exc}")
         for exception in loop.unretrieved_exceptions():
-            self.world.violated(f"a task failed, and nobody heard: {exception!r}")
+            self.world.violated(f"an exception of a task was not retrieved: {exception!r}")
         for error in loop.errors:
             self.world.violated(f"unhandled: {error.get('message')} {error.get('exception')!r}")
         for disk in {_disk_of(unit.machine): None for unit in self.units.values()}:
@@ -604,7 +604,7 @@ class _Play:
         unit.stop(0.5)
 
     def _await_end(self, old: Process, trouble: Trouble) -> None:
-        """Let an upgrade be under way as long as an old program is there: it may be frozen."""
+        """Extend the trouble of an upgrade while an old program runs: it may be frozen."""
         if old.alive:
             trouble.end = max(trouble.end, self.world.loop.time() + _COMMAND_TIMEOUT)
             self.world.loop.call_later(1.0, self._await_end, old, trouble)
@@ -643,7 +643,7 @@ class _Play:
             return
         self.world.note(f"sealed again: {rotated.secrets}")
         if rotated.unopened:
-            self.world.violated(f"nobody can open {rotated.unopened}")
+            self.world.violated(f"no key opens {rotated.unopened}")
         elif not rotated.held and all(each.secrets is secrets for each in self.senders.values()):
             self._sealing = [new]
             self._deploy(SecretKeys([_sealing_key(new)]))
@@ -652,7 +652,7 @@ class _Play:
         """Check that no table holds a secret in plaintext."""
         for row in self.outbox.select("SELECT id, token, credentials FROM pushkit_subscriptions"):
             if CANARY in f"{row['token']} {row['credentials']}":
-                self.world.violated(f"a secret is stored as it is: {row['id']}")
+                self.world.violated(f"a secret is stored in plaintext: {row['id']}")
 
     def do_disk(self, error: str, lasts: float) -> None:
         # A short error is retried, and excuses no repetition.

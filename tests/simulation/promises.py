@@ -145,10 +145,10 @@ class Promises:
         reported |= {each.subscription_id for each in result.refused}
         forgotten = {name for name, _ in wanting & self.wanting(notice.task)} - reported
         if forgotten:
-            self._world.violated(f"acknowledged, and forgotten: {notice.marker} for {forgotten}")
+            self._world.violated(f"acknowledged, but not stored: {notice.marker} for {forgotten}")
         if not self.instructions.is_purged and notice.task not in self.instructions.erased:
             for lost in set(notice.ids) - set(result.ids):
-                self._world.violated(f"the same key made another delivery than {lost}")
+                self._world.violated(f"the same idempotency key made another delivery than {lost}")
         for each in result.refused:
             self._world.secrets.check("a refusal", each.message)
             is_full = each.code == "backlog_full" and each.owner.startswith("mallory")
@@ -165,7 +165,7 @@ class Promises:
         rows = self._outbox.select(_STORED, arrival.delivery_id)
         if not rows:
             if not self.instructions.is_purged and arrival.task not in self.instructions.erased:
-                self._world.violated(f"sent, and not in the outbox: {arrival.delivery_id}")
+                self._world.violated(f"sent, but not in the outbox: {arrival.delivery_id}")
             return
         earlier = self.arrivals[arrival.delivery_id]
         for before in earlier:
@@ -221,7 +221,7 @@ class Promises:
         # Operators may resend deliveries of a subscription that was withdrawn as its task ended.
         is_asked_for = row["id"] in self.instructions.brought_back and self._is_withdrawn(row)
         if is_late and not is_asked_for:
-            self._world.violated(f"sent after nobody wanted it: {_brief(row)}")
+            self._world.violated(f"sent after it was paused, disabled or removed: {_brief(row)}")
 
     def _is_withdrawn(self, row: sqlite3.Row) -> bool:
         return bool(
@@ -250,7 +250,7 @@ class Promises:
         ):
             return
         if before.is_taken:
-            self._world.violated(f"came again after it was taken: {arrival.delivery_id}")
+            self._world.violated(f"came again after it was accepted: {arrival.delivery_id}")
         elif (
             before.is_open()
             and not before.answered_at
@@ -309,7 +309,7 @@ class Promises:
                 self._check_call(receiver, before, delivery_id, now)
         if notification.sender == "other":
             if delivery_id not in self.instructions.sent_by_other:
-                self._world.violated(f"called back, and forged: {delivery_id}")
+                self._world.violated(f"called back, but forged: {delivery_id}")
             return self._note_call(calls, notification.sender, process, now)
         rows = self._outbox.select(_STORED, delivery_id)
         if rows and bytes(rows[0]["body"]) != notification.body:
@@ -318,7 +318,7 @@ class Promises:
             not self.instructions.is_purged and notification.task_id not in self.instructions.erased
         )
         if not rows and is_kept:
-            self._world.violated(f"called back, and nobody sent it: {delivery_id}")
+            self._world.violated(f"called back, but never sent: {delivery_id}")
         return self._note_call(calls, notification.sender, process, now)
 
     def _note_call(self, calls: list[Call], sender: str, process: Process, now: float) -> Call:
@@ -340,7 +340,7 @@ class Promises:
         ):
             return
         if before.ended is None:
-            self._world.violated(f"in two callbacks at once: {delivery_id}")
+            self._world.violated(f"called back while called back already: {delivery_id}")
         else:
             self._world.violated(f"called back twice: {delivery_id}")
 
@@ -372,13 +372,13 @@ class Promises:
             for lost in set(notice.ids) - set(rows):
                 if self.instructions.is_purged or notice.task in self.instructions.erased:
                     continue
-                self._world.violated(f"acknowledged and lost: {notice.marker} {lost}")
+                self._world.violated(f"acknowledged, but lost: {notice.marker} {lost}")
         stored = {row["idempotency_key"] for row in rows.values()}
         # Several agents, or one agent repeatedly, may notify the same update.
         maybe_stored = {notice.marker for notice in self.notices if not notice.not_stored}
         for notice in self.notices:
             if notice.marker in stored and notice.marker not in maybe_stored:
-                self._world.violated(f"said not to be stored, and stored: {notice.marker}")
+                self._world.violated(f"stored, but reported as not stored: {notice.marker}")
         for row in rows.values():
             self._check_state(origin_of(row["origin"]), row)
         for row in self._outbox.select(_ANSWERS):
@@ -398,9 +398,11 @@ class Promises:
         """Instructions, or the answers of webhooks, explain a delivery's state and its reason."""
         statuses = {each.status for each in self.arrivals[row["id"]]}
         if row["state"] == "cancelled" and not self._may_be_cancelled(row):
-            self._world.violated(f"cancelled by nobody: {_brief(row)} {row['cancelled_by']}")
+            self._world.violated(
+                f"cancelled without an instruction: {_brief(row)} {row['cancelled_by']}"
+            )
         if row["state"] == "dead" and not self._may_be_dead(host, row, statuses):
-            self._world.violated(f"dead without that reason: {_brief(row)} {statuses}")
+            self._world.violated(f"dead without a reason for its error: {_brief(row)} {statuses}")
         if host in self.inboxes:
             self._check_called(host, row)
         elif (
@@ -412,7 +414,7 @@ class Promises:
             # A receiver may have accepted it before its subscription was changed.
             and not self._is_called_somewhere(row["id"])
         ):
-            self._world.violated(f"delivered, and no webhook took it: {_brief(row)} {statuses}")
+            self._world.violated(f"delivered, but accepted by no webhook: {_brief(row)} {statuses}")
 
     def check_fairness(self) -> None:
         """Innocent owners are served in time, however much hostile owners send."""
@@ -435,7 +437,7 @@ class Promises:
         latency = self._first_heard(delivery_id) - begun
         self.latencies.append(latency)
         if latency > _FAIR:
-            self._world.violated(f"an innocent waited {latency:.1f} s for {delivery_id}")
+            self._world.violated(f"an innocent owner waited {latency:.1f} s for {delivery_id}")
 
     def _first_heard(self, delivery_id: str | None) -> float:
         """Return when a delivery first reached its webhook, or its callback; infinity if never."""
@@ -514,7 +516,7 @@ class Promises:
             "SELECT status FROM pushkit_inbox WHERE delivery_id = ?", row["id"]
         )
         if not found or found[0]["status"] != "dead":
-            self._world.violated(f"delivered to {host}, and never called back: {_brief(row)}")
+            self._world.violated(f"delivered to {host}, but never called back: {_brief(row)}")
 
     def _is_called_somewhere(self, delivery_id: str) -> bool:
         return any(self._is_called(receiver, delivery_id) for receiver in self.inboxes)

@@ -273,32 +273,42 @@ def _answered(what: bytes) -> Callable[[Stage], None]:
 @pytest.mark.parametrize(
     ("history", "seen"),
     [
-        pytest.param(_taken_twice, "came again after it was taken", id="taken twice"),
+        pytest.param(_taken_twice, "came again after it was accepted", id="taken twice"),
         pytest.param(_out_of_order, "came after seq 2", id="first arrivals out of order"),
         pytest.param(_overtaken, "overtook", id="overtaken"),
         pytest.param(_without_a_lease, "has its lease", id="sent without the lease"),
-        pytest.param(_unwanted, "sent after nobody wanted it", id="sent after an unsubscribe"),
-        pytest.param(_forgotten, "acknowledged, and forgotten", id="a subscriber is forgotten"),
+        pytest.param(
+            _unwanted,
+            "sent after it was paused, disabled or removed",
+            id="sent after an unsubscribe",
+        ),
+        pytest.param(_forgotten, "acknowledged, but not stored", id="a subscriber is forgotten"),
         pytest.param(_refused, "refused without a reason", id="refused without a reason"),
-        pytest.param(_lost, "acknowledged and lost", id="lost"),
-        pytest.param(_unfair, "an innocent waited 30.0 s", id="unfair"),
+        pytest.param(_lost, "acknowledged, but lost", id="lost"),
+        pytest.param(_unfair, "an innocent owner waited 30.0 s", id="unfair"),
         pytest.param(_answered_by_another, "another's answer", id="another's answer"),
         pytest.param(_called_twice, "called back twice", id="called back twice"),
         pytest.param(_flooded, "recv0 keeps 21 notifications", id="an inbox over its bound"),
         pytest.param(_end_refused, "refused without a reason", id="no place for a task's end"),
         pytest.param(_finished("pending"), "not drained", id="left pending"),
         pytest.param(
-            _finished("delivered"), "delivered, and no webhook took it", id="delivered to nobody"
+            _finished("delivered"),
+            "delivered, but accepted by no webhook",
+            id="delivered to nobody",
         ),
         pytest.param(
-            _finished("cancelled", cancelled_by="operator"), "cancelled by nobody", id="cancelled"
+            _finished("cancelled", cancelled_by="operator"),
+            "cancelled without an instruction",
+            id="cancelled",
         ),
         pytest.param(
-            _finished("dead", last_error="rejected"), "dead without that reason", id="not rejected"
+            _finished("dead", last_error="rejected"),
+            "dead without a reason for its error",
+            id="not rejected",
         ),
         pytest.param(
             _finished("dead", last_error="timeout", attempts=8),
-            "dead without that reason",
+            "dead without a reason for its error",
             id="timed out at a host that was well",
         ),
         pytest.param(

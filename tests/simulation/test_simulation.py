@@ -119,7 +119,7 @@ def test_steps_that_a_failure_does_not_need_are_removed() -> None:
 
 
 def test_violations_of_one_promise_have_one_kind() -> None:
-    first = kind_of("came again after it was taken: dlv_019b76db67a4")
+    first = kind_of("came again after it was accepted: dlv_019b76db67a4")
 
-    assert first == kind_of("came again after it was taken: dlv_77")
+    assert first == kind_of("came again after it was accepted: dlv_77")
     assert first != kind_of("two attempts at once: dlv_77")

@@ -199,7 +199,9 @@ class _Connection(asyncio.Protocol):
             arrival.after_babble = True
             waited = arrival.at - max(self._babbled_at, getattr(arrival.process, "thawed_at", 0.0))
             if waited > _AWAY and not self._was_asked:
-                world.violated(f"asked over a connection that babbled: {arrival.delivery_id}")
+                world.violated(
+                    f"used a connection with an unrequested answer: {arrival.delivery_id}"
+                )
         whose = arrival.process.name if arrival.process else "-"
         world.note(f"{webhook.name} got {arrival.delivery_id} {arrival.marker} from {whose}")
         webhook.on_arrival(arrival)

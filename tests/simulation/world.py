@@ -190,7 +190,7 @@ class Unit:
             try:
                 await self.shut()
             except Exception as exc:  # noqa: BLE001  # every error is reported
-                self.world.violated(f"{process.name} did not stop in good order: {exc!r}")
+                self.world.violated(f"{process.name} did not shut down cleanly: {exc!r}")
             self.world.note("stopped")
             self.world.loop.call_soon(gone, context=contextvars.Context())
 
@@ -233,7 +233,7 @@ class Unit:
             # An old program may refuse to start during an upgrade: that is no failure.
             self.failures += not isinstance(exc, SchemaError)
             if self.failures > 100:
-                self.world.violated(f"{self.name} does not come up: {type(exc).__name__}: {exc}")
+                self.world.violated(f"{self.name} does not start: {type(exc).__name__}: {exc}")
                 return
             # What a supervisor does.
             self.world.loop.call_later(1.0, self.start, context=contextvars.Context())

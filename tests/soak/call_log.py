@@ -31,8 +31,8 @@ class CallLog:
         begun: How many calls each process began.
         runs: How often each call was begun.
         numbers: The updates of a callback and task, in the order of their calls.
-        ended: The calls that came to an end.
-        excused: How often a call was in hand when its process was killed.
+        ended: The calls that ended.
+        excused: How often a call's process was killed while it held the notification.
         broken_off: How many calls a kill fell into: a BEGIN without an END.
         again_after_end: Calls that had ended, and were begun again all the same.
         overlapping: Calls that began while another one of their task went on.
@@ -69,7 +69,7 @@ class CallLog:
         self._killed.add(pid)
 
     def excuse(self, held: Mapping[str, Collection[str]]) -> None:
-        """Note what a killed process had in hand: delivery ids, and the callbacks that had them."""
+        """Note what a killed process held: delivery ids, and the callbacks that were done."""
         for delivery_id, done in held.items():
             self.excused.update((name, delivery_id) for name in CALLBACKS if name not in done)
 

@@ -57,7 +57,7 @@ _NOTHING = Migration(1, ())
 
 @dataclass(slots=True)
 class WorkingTime:
-    """A clock that stands still while nobody works: a busy machine starts processes slowly."""
+    """A clock that stops while no process works: a busy machine starts processes slowly."""
 
     workers: int = 0
     _passed: float = 0.0

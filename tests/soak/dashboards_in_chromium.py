@@ -227,7 +227,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         hooks = await stack.enter_async_context(_served(_webhook(answers)))
         port = free_port()
         receiver = _receiver(folder, ring, port)
-        # Before anything is refused: it keeps what it hears.
+        # Before anything is refused: it keeps refusals from now on.
         access = DashboardAccess(token=TOKEN, allow_actions=True)
         inbox = await stack.enter_async_context(
             _served(dashboard_of(receiver, access=access).app())
@@ -408,7 +408,7 @@ class Trial:
         await tab.click("Show the answers")
         await tab.sees("expected at least one part")
         await self.picture("sender-delivery")
-        self.at.answers["/strict"] = 202  # whoever runs the webhook mends it
+        self.at.answers["/strict"] = 202  # the webhook is mended
         await tab.click("Redrive")
         await tab.sees("1 redriven.")
         await tab.sees("Attempt 2")  # the page has looked again by itself

@@ -345,5 +345,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    with showing_progress():  # --from goes on behind as many
+    with showing_progress():  # its count is a number for --from
         sys.exit(main())

@@ -367,7 +367,7 @@ def run(
             for name, mutants in chosen.items()
             for mutant in mutants[numbers.start : numbers.stop]
         ]
-        # Who is caught by a few tests is told soon; the others survive so far.
+        # Mutants caught by the first tests are reported soon; the others survive so far.
         for portions in (slice(0, 1), slice(1, 2), slice(2, None)):
             left: list[tuple[str, Mutant]] = []
             for name, mutant in rest:

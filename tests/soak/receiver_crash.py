@@ -95,7 +95,7 @@ class Report:
 
 @dataclass(slots=True)
 class Place:
-    """Where one receiver process runs after the other."""
+    """A sequence of receiver processes, each started after the previous one was killed."""
 
     number: int
     process: ForkServerProcess | None = None
@@ -111,7 +111,7 @@ class Killer:
         replay: The memory of ids; None for the inbox's database.
         seed: Of the moments of the kills and of the callbacks' slowness.
         receivers: How many processes at once, behind one port.
-        lease: Of a notification in hand, in seconds.
+        lease: The lease of a notification, in seconds.
         tasks: Of how many tasks updates are sent.
     """
 
@@ -240,7 +240,7 @@ class Killer:
             seed=self._seed + place.number * 100_000 + place.lives,
         )
         place.process = start(settings)
-        if len(self._places) == 1:  # nobody else could go on meanwhile
+        if len(self._places) == 1:  # no other receiver runs meanwhile
             self._awaited = dict.fromkeys(self._awaited, time.monotonic())
 
     async def _kill(self, place: Place, inbox: Database) -> None:

@@ -130,7 +130,7 @@ async def _serve(settings: Settings) -> None:
         database=settings.database,
         replay=settings.replay,
         limits=Limits(peer_rate=_OFTEN, sender_rate=_OFTEN),
-        # What is in hand at several kills is put off, but by seconds, and never given up.
+        # A notification held at several kills is delayed by seconds, and never becomes dead.
         retry=RetryPolicy(wait=wait_schedule((0.1, 0.2, 0.5)), stop=stop_after_attempt(10**6)),
         concurrency=8,
     )

@@ -221,7 +221,7 @@ def of_another_issuer(draft: Draft, chance: Random) -> None:
 
 
 def another_id_beside(draft: Draft, chance: Random) -> None:
-    """Let the ids disagree: of the JWT, and of the header that others sign, or nobody."""
+    """Let the ids differ: that of the JWT, and that of a header, signed by others or unsigned."""
     other = chance.choice(["another-id", f"{draft.number}x", "a.b", f"{draft.number}.1", ""])
     draft.put("webhook-id", other)
 

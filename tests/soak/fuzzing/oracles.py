@@ -121,7 +121,7 @@ def signature(seen: Exchange) -> str | None:
     if seen.answer.code not in PROVEN:
         return None
     if seen.party is None:
-        return "nobody is trusted at this path"
+        return "no sender is trusted at this path"
     signed = {one.scheme for one in seen.evidence if one.by}
     missing = set(seen.party.signs) - signed
     return f"no signature by any key: {missing}" if missing else None

@@ -123,7 +123,7 @@ def _party(name: str, *, keys: list[Algorithm] | None = None, **settings: object
     return Party(name=name, keys=made, **given)  # type: ignore[arg-type]  # the table's types
 
 
-# --- what the receiver is told ------------------------------------------------------------------
+# --- the receiver's configuration ---------------------------------------------------------------
 
 
 def configuration(folder: Path, *, port: int = 0) -> Path:
