@@ -151,7 +151,7 @@ class OutboxAdmin:
     async def redrive(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
     ) -> Redriven:
-        """Redrive dead letters, by id or by filter; with `dry_run`, only return what would be.
+        """Redrive dead letters, by id or by filter; with `dry_run`, only return which ones.
 
         They keep id and `seq`, start with no attempts and a new age, and go ahead of pending
         deliveries. A webhook may get one again that it has, if its answer was lost.
@@ -168,7 +168,7 @@ class OutboxAdmin:
     async def resend(
         self, wanted: Sequence[str] | DeliveryFilter, *, from_seq: int = 1, dry_run: bool = False
     ) -> Redriven:
-        """Send delivered or cancelled ones again; with `dry_run`, only return what would be sent.
+        """Send delivered or cancelled ones again; with `dry_run`, only return which ones.
 
         This is for a receiver that lost its data (others know the ids, and do nothing), and for
         deliveries that were cancelled by mistake, or with a subscription that is enabled again.
@@ -201,7 +201,7 @@ class OutboxAdmin:
     async def retry_now(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
     ) -> Retried:
-        """Attempt pending deliveries now; with `dry_run`, only return which that would be.
+        """Attempt pending deliveries now; with `dry_run`, only return which ones.
 
         A destination that waits (`Retry-After`, or after failures in a row) gets one delivery; the
         others follow once it is answered. Subscriptions stay paused, and in order. A filter selects
@@ -217,7 +217,7 @@ class OutboxAdmin:
         )
 
     async def cancel(self, ids: Sequence[str]) -> list[str]:
-        """Cancel pending deliveries; return those that were pending. Attempts continue."""
+        """Cancel pending deliveries, and return them; running attempts continue."""
         check_list("ids", ids)
         cancelled: list[str] = []
         with self._counting(OutboxChange.CANCELLED) as count:

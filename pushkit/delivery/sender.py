@@ -536,7 +536,11 @@ class PushSender:
     async def resume(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
     ) -> int:
-        """Attempt an owner's deliveries again, in order; return the same count as `pause`."""
+        """Attempt an owner's deliveries again, in order.
+
+        Returns:
+            How many subscriptions were found, as `pause`.
+        """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         resumed, _ = await self._database.write_patiently(lambda: self._changes.resume(choice))
@@ -546,9 +550,12 @@ class PushSender:
     async def disable(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
     ) -> int:
-        """Stop notifying an owner, and cancel unfinished deliveries; return a count as `pause`.
+        """Stop notifying an owner, and cancel unfinished deliveries.
 
         This holds until `enable`, or until the owner registers the same subscription again.
+
+        Returns:
+            How many subscriptions were found, as `pause`.
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
@@ -564,7 +571,7 @@ class PushSender:
         tenant: str = "",
         resend: bool = False,
     ) -> int:
-        """Enable subscriptions disabled by `disable`, a 410 or constant failure; count as `pause`.
+        """Enable subscriptions that were disabled by `disable`, by a 410 or by constant failure.
 
         Args:
             task_id: The task.
@@ -572,6 +579,9 @@ class PushSender:
             owner: The client that registered it.
             tenant: The tenant of the task.
             resend: Bring back the deliveries that were cancelled with it; ids and `seq` stay.
+
+        Returns:
+            How many subscriptions were found, as `pause`.
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
