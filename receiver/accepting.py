@@ -140,8 +140,9 @@ class Acceptance:
             try:
                 self._dispatch(candidate, result)
             except Exception as exc:  # noqa: BLE001  # `ended` replies to it
-                result = exc
-            ended(result)
+                ended(exc)
+            else:
+                ended(result)
 
         self._submit(candidate, done)
 

@@ -299,12 +299,12 @@ class Edge:
 
     async def _accept(self, asked: _Asked, verified: Verified, traceparent: str | None) -> None:
         """Store a notification and reply, awaiting the memory of ids."""
-        result: int | BaseException | None
         try:
             result = await self._acceptance.accept(verified, traceparent)
         except Exception as exc:  # noqa: BLE001  # `_accepted` replies to it
-            result = exc
-        self._accepted(asked, verified, result)
+            self._accepted(asked, verified, exc)
+        else:
+            self._accepted(asked, verified, result)
 
     def _accepted(
         self, asked: _Asked, verified: Verified, result: int | BaseException | None
