@@ -91,8 +91,8 @@ def canonicalize_(target: str, form: CardForm, allow: tuple[str, ...]) -> None:
     "forms",
     of=CardForm,
     multiple=True,
-    help="A canonical form to sign; may be repeated.  [default: spec, and sdk if that leaves out"
-    " nothing that matters]",
+    help="A canonical form to sign; may be given several times.  [default: spec, and sdk if that"
+    " leaves out nothing that matters]",
 )
 @click.option(
     "--every-sdk",

@@ -130,7 +130,7 @@ class SigningGiven:
 
 
 def scheme_option(says: str) -> OptionDecorator:
-    """Add `--scheme`, which may be repeated, as `schemes`."""
+    """Add `--scheme`, which may be given several times, as `schemes`."""
     return choice_option(
         "--scheme", "schemes", of=Scheme, multiple=True, default=[Scheme.JWT.value], help=says
     )
@@ -143,7 +143,7 @@ def _signing(schemes: tuple[Scheme, ...], secrets_file: Path | None) -> SigningG
 signing_options = gathered(
     "signing",
     _signing,
-    schemes=scheme_option("A signature that notifications carry; may be repeated."),
+    schemes=scheme_option("A signature that notifications carry; may be given several times."),
     secrets_file=variable_option(
         "--webhook-secrets-file",
         "secrets_file",

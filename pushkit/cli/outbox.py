@@ -136,7 +136,7 @@ def cancel(*, ids: tuple[str, ...], outbox: Outbox[OutboxAdmin]) -> None:
     of=_FINISHED,
     multiple=True,
     default=["delivered", "cancelled"],
-    help="With --older-than: those in this state; may be repeated.",
+    help="With --older-than: those in this state; may be given several times.",
 )
 @click.option("--keep", type=click.IntRange(0), help="All but this many newest ones of each task.")
 def purge(

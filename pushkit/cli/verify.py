@@ -36,7 +36,7 @@ from pushkit.webhook import Headers, WebhookRequest
     '{"method": "POST", "target": "/a2a/push", "headers": {…}, "body": "…"}.'
 )
 @click.argument("request_file", metavar="REQUEST", type=click.File("rb"))
-@scheme_option("A signature that must hold; may be repeated.")
+@scheme_option("A signature that must be valid; may be given several times.")
 @click.option("--jwks", help="The sender's JWK Set: a file or an https URL.")
 @click.option(
     "--webhook-secrets-file",

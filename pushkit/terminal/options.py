@@ -125,7 +125,7 @@ def page_options(ids: type = str) -> OptionDecorator:
         Page,
         after=click.option("--after", type=ids, help="The last id of the previous page."),
         limit=click.option(
-            "--limit", type=click.IntRange(1, 10000), default=100, help="The rows of a page."
+            "--limit", type=click.IntRange(1, 10000), default=100, help="The most rows to show."
         ),
         as_json=json_option,
     )
