@@ -19,14 +19,14 @@ STANDARD = (
     "import base64, contextlib, dataclasses, datetime, enum, functools, hashlib, json, pathlib, re,"
     " tomllib, typing, unicodedata"
 )
-# What holds keys and signatures, and what writes and reads a card.
+# The libraries of keys and signatures, and of writing and reading a card.
 CARDS = (
     f"{STANDARD}; import orjson, rfc8785; from jwcrypto.jwk import JWK;"
     " from cryptography.hazmat.primitives import hashes;"
     " from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa;"
     " ec.ECDSA(hashes.SHA256())"  # loads what verifies
 )
-# What connects, looks names up, reads answers, waits, and is a database.
+# The libraries of connections, name lookup, HTTP answers, waiting, and databases.
 NETWORK = "import asyncio, ssl, sqlite3, aiodns, aiohappyeyeballs, httptools, tenacity, logging"
 SENDER = RECEIVER = f"{CARDS}; {NETWORK}"
 COMMANDS = f"{RECEIVER}; import click, pydantic_settings"
@@ -45,7 +45,7 @@ _CLOCK = "import time; began = time.process_time(); {}; print(time.process_time(
 
 
 def seconds(statement: str, byte_code: str) -> float:
-    """Return the processor time of a statement in a fresh interpreter."""
+    """Return the CPU time of a statement in a new interpreter."""
     command = [sys.executable, "-c", _CLOCK.format(statement)]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": byte_code}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)

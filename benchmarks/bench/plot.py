@@ -1,4 +1,4 @@
-"""Bars of deliveries a second, from what `--json` kept; light and dark by the reader's choice.
+"""A bar chart of deliveries a second, from a file of `--json`; light or dark as the reader's page.
 
 python -m benchmarks.bench.plot results.json docs/images/deliveries.svg
 """
@@ -24,7 +24,7 @@ text { font: 12px system-ui, sans-serif; fill: #24292f }
 
 
 def main() -> None:
-    """Draw the scenarios in which ours and another's sender deliver."""
+    """Draw the scenarios that have pushkit and an SDK's sender."""
     source, target = map(Path, sys.argv[1:3])
     found = json.loads(source.read_text("utf-8"))
     compared = {
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def drawing(compared: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return the picture: a group of bars for each scenario, each group to its own scale."""
+    """Return the SVG: a group of bars for each scenario, each with its own scale."""
     parts, top = list[str](), 20
     for name, sides in compared.items():
         parts.append(f'<text class="name" x="0" y="{top}">{html.escape(name)}</text>')

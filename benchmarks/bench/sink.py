@@ -29,7 +29,7 @@ class Seen:
         self.first = self.last = 0
 
     def note(self, body: bytes) -> None:
-        """Take down one request."""
+        """Record one request."""
         now = time.monotonic_ns()
         self.first = self.first or now
         self.last = now
@@ -37,7 +37,7 @@ class Seen:
         self.ages.append(now - int(match[1]) if match else 0)
 
     def taken(self) -> bytes:
-        """Return it as JSON, and begin anew."""
+        """Return the statistics as JSON, and reset them."""
         said = json.dumps({"first": self.first, "last": self.last, "ages": self.ages}).encode()
         self.__init__()  # type: ignore[misc]
         return said
@@ -57,7 +57,7 @@ class Webhook(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer every request that is whole."""
+        """Answer every complete request."""
         self._held += data
         while (end := self._held.find(b"\r\n\r\n")) >= 0:
             head = self._held[: end + 2]

@@ -146,7 +146,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     """
 
     network: Network
-    # Of the base class:
+    # Attributes of the base class:
     _ready: deque[asyncio.Handle]
     _scheduled: list[tuple[float, int, asyncio.TimerHandle]]
     _stopping: bool

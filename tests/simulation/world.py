@@ -235,7 +235,7 @@ class Unit:
             if self.failures > 100:
                 self.world.violated(f"{self.name} does not start: {type(exc).__name__}: {exc}")
                 return
-            # What a supervisor does.
+            # A supervisor restarts it.
             self.world.loop.call_later(1.0, self.start, context=contextvars.Context())
 
     def _die(self, process: Process, *, is_excuse: bool = True) -> None:

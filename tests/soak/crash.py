@@ -81,7 +81,7 @@ class WorkingTime:
 
 @dataclass(slots=True)
 class Webhook:
-    """What arrived, in order."""
+    """The webhook, which records the updates in order of arrival."""
 
     random: random.Random
     clock: WorkingTime
@@ -106,7 +106,7 @@ class Webhook:
 
 @dataclass(slots=True)
 class Report:
-    """What was counted."""
+    """The counts of a run."""
 
     kills: int = 0
     acknowledged: int = 0
@@ -121,7 +121,7 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Whether every promise was kept; the time to resume is judged by the caller."""
+        """Whether every promise was kept; the caller checks the time to resume."""
         return not (self.lost or self.overtaken or self.unexplained_duplicates or self.unfinished)
 
 

@@ -70,7 +70,7 @@ class Tab:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Ask for something; return the result."""
+        """Call a method of the protocol; return its result."""
         number = next(self._numbers)
         await self.socket.send_json({"id": number, "method": method, "params": parameters})
         while True:
@@ -81,16 +81,16 @@ class Tab:
                 return dict(answer["result"])
 
     async def run(self, script: str) -> Any:
-        """Return what a script says."""
+        """Return the value of a script."""
         found = await self.call("Runtime.evaluate", expression=script, returnByValue=True)
         return found["result"].get("value")
 
     async def text(self) -> str:
-        """Return what the page says."""
+        """Return the text of the page."""
         return str(await self.run("document.body ? document.body.innerText : ''"))
 
     async def until(self, condition: str) -> None:
-        """Wait until something holds of the page."""
+        """Wait until a condition of the page is true."""
         deadline = time.monotonic() + DEADLINE
         while not await self.run(condition):
             if time.monotonic() > deadline:
@@ -98,19 +98,19 @@ class Tab:
             await asyncio.sleep(0.1)
 
     async def sees(self, text: str) -> None:
-        """Wait until the page says something."""
+        """Wait until the page contains a text."""
         said = json.dumps(text.casefold())
         await self.until(
             f"!!document.body && document.body.innerText.toLowerCase().includes({said})"
         )
 
     async def open(self, url: str, text: str) -> None:
-        """Go to a page, and wait until it says something."""
+        """Go to a page, and wait until it contains a text."""
         await self.call("Page.navigate", url=url)
         await self.sees(text)
 
     async def click(self, text: str, *, within: str = "a, button, summary") -> None:
-        """Press, with the mouse, what has this text."""
+        """Click the element with this text."""
         place = await self.run(
             f"""(() => {{
               const found = [...document.querySelectorAll({json.dumps(within)})]
@@ -141,7 +141,7 @@ class Tab:
             )
 
     async def type(self, text: str) -> None:
-        """Type into what has the focus."""
+        """Type into the focused element."""
         await self.call("Input.insertText", text=text)
 
     async def picture(self, path: Path, *, dark: bool = False, phone: bool = False) -> None:
@@ -211,7 +211,7 @@ async def _port(file: Path) -> int:
 
 @dataclass
 class Stage:
-    """Where both dashboards are, and what a webhook answers."""
+    """The addresses of both dashboards, and the answers of the webhook."""
 
     sender: str
     receiver: str
@@ -321,7 +321,7 @@ async def _happen(sender: PushSender, hooks: str, good: str, wrong: str) -> None
 
 
 def _let_an_hour_pass(outbox: Path) -> None:
-    """Have what was delivered happen nine times, at moments of the last hour."""
+    """Copy the deliveries nine times, to times within the last hour."""
     chance = random.Random(7)
     with contextlib.closing(sqlite3.connect(outbox)) as database, database:
         names = [row[1] for row in database.execute("PRAGMA table_info(pushkit_deliveries)")]
@@ -371,7 +371,7 @@ async def _served(app: web.Application, port: int = 0) -> AsyncIterator[str]:
 
 @dataclass
 class Trial:
-    """Clicks through the dashboards, and takes pictures where they are wanted."""
+    """Clicks through the dashboards, and takes screenshots if asked to."""
 
     tab: Tab
     at: Stage
@@ -422,7 +422,7 @@ class Trial:
             await self.picture(f"sender-{page}")
 
     async def a_refusal(self) -> None:
-        """Find a refusal, its reason and its mend; then a callback that fails, and redrive."""
+        """Find a refusal, its reason and its remedy; then redrive after a failed callback."""
         tab = self.tab
         await self.log_in(self.at.receiver)
         await tab.sees("signed for another webhook")
@@ -448,7 +448,7 @@ class Trial:
         await self.picture("receiver-task")
 
     async def without_scripts(self) -> None:
-        """Do it without JavaScript: links and forms are all that is needed."""
+        """Redrive without JavaScript, by links and forms."""
         await self.tab.call("Emulation.setScriptExecutionDisabled", value=True)
         await self.tab.open(f"{self.at.sender}/deliveries?state=dead", "Dead letters")
         await self.tab.click("report-5")
@@ -458,7 +458,7 @@ class Trial:
         await self.tab.call("Emulation.setScriptExecutionDisabled", value=False)
 
     async def by_the_keyboard(self) -> None:
-        """Reach the content by its first stop, and every control by the next ones, visibly."""
+        """Reach the content by the first Tab, and every control by the next ones, visibly."""
         tab = self.tab
         await tab.open(f"{self.at.receiver}/", "Notifications by arrival")
         await tab.press("Tab", 9)

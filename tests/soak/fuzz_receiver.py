@@ -155,10 +155,10 @@ class Case:
         return request
 
     async def post(self, request: Request, *, expected: str | None) -> None:
-        """Send a request, and ask the oracles; a genuine one is expected to end in this code."""
+        """Send a request, and ask the oracles; `expected` is the code for a genuine one."""
         self.door.log()
         self.fuzzer.requests += 1
-        # Of strangers the log says once in an interval, for each address, what they were refused.
+        # A new address each time: the log limits the refusals of strangers by address.
         peer = IPv6Address((0x20010DB8 << 96) + (self.fuzzer.requests << 64) + 1)
         request.put("X-Forwarded-For", str(peer))
         answer = await self.door.send(request)
@@ -193,7 +193,7 @@ class Case:
 
     @property
     def known_by(self) -> str:
-        """What tells a repetition: an `id`, what was `signed`, or nothing."""
+        """What identifies a repetition: an `id`, the `signed` content, or nothing."""
         if self.party.states_ids and self.party.profile in ("standard", "unsigned-secret-only"):
             return "id"
         return "signed" if self.party.signs else ""

@@ -53,7 +53,7 @@ from tests.soak.touched import (  # noqa: E402
 
 __all__ = ["ROOMS", "Result", "Room", "Scratch", "sample"]
 
-# What the tests import from elsewhere is imported once: each run of them is a fork of this process.
+# Modules that the tests import from other packages are imported once: each run is a fork.
 for _name in (
     *("aiohttp.web", "anyio.pytest_plugin", "asyncpg", "click.testing", "http_sf", "httpx"),
     *("hypothesis", "jwcrypto.jwk", "jwt", "opentelemetry", "pydantic_settings", "pytest_aiohttp"),

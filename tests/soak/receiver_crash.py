@@ -69,7 +69,7 @@ AHEAD = 20  # a task's updates that are accepted and not yet called back
 
 @dataclass(slots=True)
 class Report:
-    """What was counted; calls are those of each callback."""
+    """The counts; calls are counted for each callback."""
 
     kills: int = 0
     kills_before_a_call: int = 0
@@ -88,7 +88,7 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Whether every promise was kept; the time to resume is judged by the caller."""
+        """Whether every promise was kept; the caller checks the time to resume."""
         broken = (self.calls_missing, self.overtaken, self.overlapping, self.unexplained)
         return not (any(broken) or self.unfinished)
 
@@ -195,7 +195,7 @@ class Killer:
                 context_id=str(number),
                 status=TaskStatus(state=TaskState.WORKING),
             )
-            # Not cancelled in the middle: what is stored is counted as acknowledged.
+            # Not cancelled during a call: an update may be stored then, and has to count.
             await asyncio.shield(self._notify(sender, update, number))
             while number - self._called.get(task_id, 0) >= AHEAD:  # noqa: ASYNC110  # a file grows
                 await asyncio.sleep(0.02)
@@ -315,7 +315,7 @@ def _pid(place: Place) -> int:
 
 
 def _stands_still(pid: int) -> bool:
-    """Say whether every thread of a process is stopped."""
+    """Return whether every thread of a process is stopped."""
     threads = Path(f"/proc/{pid}/task").glob("*/stat")
     return all(each.read_text().rpartition(")")[2].split()[0] == "T" for each in threads)
 

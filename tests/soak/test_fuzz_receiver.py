@@ -32,8 +32,8 @@ from tests.soak.fuzzing.kinds import KINDS
 from tests.soak.fuzzing.oracles import ORACLES
 from tests.soak.fuzzing.parties import parties
 
-CASES = 400  # by which an oracle sees
-# What must have been met, or the fuzzer only knocks at the door.
+CASES = 400  # within which an oracle detects a missing check
+# Answers that must have come: otherwise the fuzzer does not get past the first checks.
 MET = (
     *("202 accepted", "200 duplicate", "409 id_conflict", "404 task_not_expected"),
     *("401 invalid_signature", "401 digest_mismatch", "401 invalid_token", "401 wrong_audience"),

@@ -398,7 +398,7 @@ def _sign_webhook(draft: Draft) -> tuple[Fields, Evidence]:
         expires=float("inf"),
         delivery_id=number,
         digests=frozenset([sha256(draft.body)]),
-        # Where the id has a dot, the same bytes say something else at another boundary.
+        # If the id contains a dot, the same bytes mean something else with another boundary.
         unreadable="its id has a dot" if "." in number else "",
     )
 

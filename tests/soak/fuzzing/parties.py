@@ -75,7 +75,7 @@ class Party:
 
     @property
     def signs(self) -> tuple[str, ...]:
-        """What must hold of its notifications."""
+        """The kinds of signatures that its notifications must have."""
         return () if self.profile == UNSIGNED else self.schemes
 
     @property
