@@ -407,7 +407,7 @@ async def bare_posts(load: Load) -> Cost:
     from pushkit.net.destination import DestinationPolicy
     from pushkit.net.transport import ConnectionOptions, Transport
 
-    options = ConnectionOptions(most_per_host=load.concurrency)
+    options = ConnectionOptions(max_connections_per_host=load.concurrency)
     client = Transport(DestinationPolicy(["127.0.0.1:*"]), options)
     body = b'{"statusUpdate":{"metadata":{"sent":"%d"}}}'
     filler = b" " * max(0, 560 + load.body_bytes - len(body) - 18)

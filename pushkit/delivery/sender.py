@@ -145,8 +145,8 @@ class PushSender:
         self._policy = DestinationPolicy(allow, self.options.destinations)
         self._database = open_outbox(database, clock=clock)
         connections = ConnectionOptions(
-            most=self.options.concurrency,
-            most_per_host=self.options.concurrency_per_host,
+            max_connections=self.options.concurrency,
+            max_connections_per_host=self.options.concurrency_per_host,
             proxy=self.options.proxy,
             ca_file=self.options.ca_file,
         )

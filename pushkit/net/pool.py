@@ -33,13 +33,13 @@ class ConnectionPool:
     """The connections of one client.
 
     Args:
-        most: How many may be open at once.
-        most_per_endpoint: How many of them may lead to the same endpoint.
+        max_connections: How many may be open at once.
+        max_per_endpoint: How many of them may lead to the same endpoint.
     """
 
-    def __init__(self, *, most: int, most_per_endpoint: int) -> None:
-        self._most = most
-        self._most_per_endpoint = most_per_endpoint
+    def __init__(self, max_connections: int, max_per_endpoint: int) -> None:
+        self._max_connections = max_connections
+        self._max_per_endpoint = max_per_endpoint
         self._deadlines = Deadlines()
         self._by_endpoint: dict[Endpoint, _Connections] = {}
         self._open = 0
@@ -84,7 +84,7 @@ class ConnectionPool:
             connection.close()
 
     def _new(self, endpoint: Endpoint) -> Connection:
-        if self._open >= self._most:
+        if self._open >= self._max_connections:
             idle = [each for same in self._by_endpoint.values() for each in same.idle]
             min(idle, key=lambda each: each.idle_since).close()
         connection = Connection(
@@ -96,9 +96,11 @@ class ConnectionPool:
 
     def _may_open(self, endpoint: Endpoint) -> bool:
         same = self._by_endpoint.get(endpoint)
-        if same is not None and len(same.open) >= self._most_per_endpoint:
+        if same is not None and len(same.open) >= self._max_per_endpoint:
             return False
-        return self._open < self._most or any(same.idle for same in self._by_endpoint.values())
+        return self._open < self._max_connections or any(
+            same.idle for same in self._by_endpoint.values()
+        )
 
     async def _change(self, endpoint: Endpoint) -> None:
         """Wait until an endpoint may have an idle connection, or may open one."""

@@ -37,8 +37,8 @@ from pushkit.version import USER_AGENT
 class ConnectionOptions:
     """How a client connects."""
 
-    most: int = 256  # how many connections at once, over all destinations
-    most_per_host: int = 16  # how many to one host and port
+    max_connections: int = 256  # at once, over all destinations
+    max_connections_per_host: int = 16  # to one host and port
     resolver: Resolver | None = None  # looks names up; the system's name servers if None
     # An egress proxy, as `http://[user:password@]host:port`. Hosts named in `allow` are dialled
     # without it.
@@ -70,7 +70,7 @@ class Transport:
             EgressProxy.parse(options.proxy) if options.proxy else None,
         )
         self._tls = tls_context(ca_file=options.ca_file)
-        self._pool = ConnectionPool(most=options.most, most_per_endpoint=options.most_per_host)
+        self._pool = ConnectionPool(options.max_connections, options.max_connections_per_host)
 
     async def post(
         self,

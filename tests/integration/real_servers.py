@@ -256,7 +256,9 @@ async def ask_many(
     """Post and get over eight connections, and see that each request gets its own answer."""
     client = Transport(
         DestinationPolicy(["127.0.0.1:*"]),
-        ConnectionOptions(most_per_host=8, ca_file=certificate.roots if certificate else None),
+        ConnectionOptions(
+            max_connections_per_host=8, ca_file=certificate.roots if certificate else None
+        ),
     )
     for first in range(0, requests, 20):
         asked = ((chance.choice(_PATHS), chance.choice((0, 2, 600, 60_000))) for _ in range(20))

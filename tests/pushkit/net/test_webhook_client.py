@@ -314,7 +314,9 @@ async def test_a_connection_that_closes_instead_of_an_answer_is_replaced_once(
 
 
 async def test_the_one_reconnect_goes_over_no_connection_that_was_kept() -> None:
-    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=1))
+    client = Transport(
+        DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(max_connections_per_host=1)
+    )
 
     async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
@@ -359,7 +361,9 @@ async def test_an_unsolicited_answer_goes_to_no_request(client: Transport) -> No
 
 
 async def test_no_more_connections_to_one_host_than_it_may_have() -> None:
-    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=3))
+    client = Transport(
+        DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(max_connections_per_host=3)
+    )
     inside, most = 0, 0
 
     async def counts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -381,7 +385,7 @@ async def test_no_more_connections_to_one_host_than_it_may_have() -> None:
 
 
 async def test_an_idle_connection_makes_room_for_another_host() -> None:
-    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most=2))
+    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(max_connections=2))
 
     async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -396,7 +400,7 @@ async def test_an_idle_connection_makes_room_for_another_host() -> None:
 
 
 async def test_a_connection_that_becomes_idle_makes_room_for_a_waiting_request() -> None:
-    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most=1))
+    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(max_connections=1))
     may_answer = asyncio.Event()
 
     async def when_it_may(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -420,7 +424,9 @@ async def test_a_connection_that_becomes_idle_makes_room_for_a_waiting_request()
 
 
 async def test_a_request_that_waits_for_a_connection_times_out_and_blocks_no_other() -> None:
-    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=1))
+    client = Transport(
+        DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(max_connections_per_host=1)
+    )
     async with serving(keeps_silent) as server:
         holder = asyncio.create_task(post(client, server.url))
 
