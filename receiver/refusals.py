@@ -40,8 +40,8 @@ class Refusal(NamedTuple):
 _NO_JSON: Final = Refusal(
     6,
     400,
-    "the body is no JSON within the limits",
-    "The agent's fault: it sends no JSON. `receiver listen` shows the body.",
+    "the body is not JSON within the limits",
+    "The agent does not send JSON, or exceeds a limit: `receiver listen` shows the body.",
 )
 REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
     {
@@ -49,14 +49,14 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
         "malformed_http": Refusal(
             None,
             400,
-            "no HTTP request",
-            "A scanner, or TLS spoken to a plain port: nothing to do unless it is an "
+            "the bytes are not an HTTP request",
+            "A scanner, or a client that speaks TLS to a plain port: nothing to do unless it is an "
             "agent's proxy.",
         ),
         "head_timeout": Refusal(
             None,
             408,
-            "the head came too slowly",
+            "the head arrived too slowly",
             "A slow or idle client. If it is an agent: check the proxy in front of the receiver, "
             "and request_timeout_seconds.",
         ),
@@ -64,72 +64,72 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             None,
             404,
             "no sender posts to this path",
-            "The agent posts to another path: compare its push config with the sender's path here.",
+            "The agent posts to another path: compare its push config with this sender's path.",
         ),
         "method_not_allowed": Refusal(
             None,
             405,
-            "no POST",
+            "the method is not POST",
             "A person or a probe requests this path: point probes at /healthz.",
         ),
         "invalid_validation_token": Refusal(
             None,
             400,
-            "no token that could be echoed",
+            "the validation token cannot be echoed",
             "The agent's check of ownership has to send one token of plain characters.",
         ),
         # --- the steps of the verification ---
         "rate_limited": Refusal(
             1,
             429,
-            "the address, or in step 6 the sender",
-            "Genuine bursts: raise peer_rate or sender_rate. Behind a proxy: name it "
-            "in trusted_proxies.",
+            "too many requests of this address, or (step 6) of this sender",
+            "For real traffic, raise peer_rate or sender_rate. Behind a proxy, name the proxy in "
+            "trusted_proxies.",
             once_in=_MINUTE,
         ),
         "headers_too_large": Refusal(
             1,
             431,
-            "more than max_header_bytes",
+            "the headers are longer than max_header_bytes",
             "Raise max_header_bytes, if your own proxy adds so many headers.",
         ),
         "body_too_large": Refusal(
             1,
             413,
-            "more than max_body_bytes",
+            "the body is longer than max_body_bytes",
             "Raise max_body_bytes, or have the agent send artifacts by URL.",
             closes=True,
         ),
         "body_timeout": Refusal(
             1,
             408,
-            "not complete within request_timeout",
-            "A slow link: raise request_timeout_seconds, or let the proxy buffer whole bodies.",
+            "the body was not complete within request_timeout",
+            "The link is slow: raise request_timeout_seconds, or let the proxy buffer bodies.",
             closes=True,
         ),
         "incomplete_body": Refusal(
             1,
             400,
             "the body broke off",
-            "The agent or a proxy hung up: its time-out is shorter than ours. It will retry.",
+            "The agent or a proxy closed the connection, perhaps by a time-out. It will retry.",
             closes=True,
         ),
         "unsupported_media_type": Refusal(
             1,
             415,
-            "no JSON by its Content-Type, or compressed",
+            "the Content-Type is not JSON, or the body is compressed",
             "The agent has to send application/json, or application/a2a+json, uncompressed.",
         ),
         "unknown_sender": Refusal(
             2,
             403,
-            "no sender, or several, fit its path, iss and kid",
+            "no sender, or more than one, fits the path, iss and kid",
             "Add a [[senders]] table with this path and issuer to trust it, or leave it refused.",
         ),
         "invalid_signature": Refusal(
             3,
             401,
-            "missing, malformed, or not valid",
+            "the signature is missing, malformed or not valid",
             "Check that the sender's `jwks_url`, `jwks_file` or secret has the key that signs "
             "now: `receiver check` shows what it has.",
         ),
@@ -146,8 +146,8 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             3,
             401,
             "the signature covers another body",
-            "A proxy on the way changes bodies: switch that off, the bytes have to arrive as "
-            "they were signed.",
+            "A proxy changes bodies: turn that off, because the bytes have to arrive as they "
+            "were signed.",
         ),
         "invalid_claims": Refusal(
             4,
@@ -167,7 +167,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             4,
             401,
             "another `iss` than the sender's",
-            "Set `issuer` of this sender to what the agent states, if that is its name.",
+            "Set `issuer` of this sender to the issuer that the agent states, if you trust it.",
         ),
         "wrong_audience": Refusal(
             4,
@@ -179,14 +179,14 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
         "malformed_request": Refusal(
             4,
             400,
-            "ids that disagree, or a header that occurs twice",
+            "ids disagree, or a header occurs twice",
             "A proxy duplicates or rewrites header fields, or the agent is at fault: "
             "compare both ends.",
         ),
         "invalid_token": Refusal(
             5,
             401,
-            "a token or credentials, missing or wrong",
+            "a token or credential is missing or wrong",
             "The agent sends another token than it was given, or none: give it a new "
             "one (`receiver expect`).",
         ),
@@ -195,7 +195,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
         "unrecognised_body": Refusal(
             6,
             422,
-            "JSON, but no notification of a known version",
+            "the body is JSON, but not a notification of a known version",
             "The agent uses a version of A2A that this receiver does not know, or posts something "
             "else.",
         ),
@@ -203,13 +203,13 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             7,
             409,
             "this id was accepted with another body",
-            "The agent uses one id for two updates: its fault. The first one was accepted.",
+            "The agent uses one id for two updates, which is a defect. The first one was accepted.",
         ),
         "being_stored": Refusal(
             7,
             503,
             "a copy is being stored right now",
-            "Nothing: the sender will retry, and then gets the result of the copy.",
+            "Nothing to do: the sender will retry, and then gets the answer to the copy.",
             _SECOND,
             _MINUTE,
         ),
@@ -224,7 +224,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             9,
             429,
             "too many notifications of this sender are unfinished",
-            "Callbacks of this sender do not keep up: check them, and max_backlog_per_sender.",
+            "Its callbacks do not keep up: make them faster, or raise max_backlog_per_sender.",
             10 * _SECOND,
             _MINUTE,
         ),
@@ -232,16 +232,17 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             9,
             503,
             "too many notifications are unfinished",
-            "Callbacks do not keep up: check them, max_backlog and callback_concurrency.",
+            "Callbacks do not keep up: make them faster, or raise callback_concurrency "
+            "or max_backlog.",
             10 * _SECOND,
             _MINUTE,
         ),
         "storage": Refusal(
             9,
             503,
-            "our storage fails",
-            "The disk is full, or the database out of reach: the log has its error. Senders will "
-            "retry.",
+            "the receiver's storage failed",
+            "The disk is full, or the database cannot be reached: the log has its error. Senders "
+            "will retry.",
             _SECOND,
             _MINUTE,
             logging.ERROR,
@@ -260,7 +261,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
         "internal": Refusal(
             None,
             503,
-            "a defect of this program",
+            "a defect of pushkit",
             "The log has the traceback: please report it. The sender will retry.",
             None,
             _MINUTE,

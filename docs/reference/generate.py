@@ -1,6 +1,6 @@
 """Writes the reference from the code: every option, setting, command, metric, event and code.
 
-python docs/reference/generate.py            # into docs/reference/
+python docs/reference/generate.py            # writes the pages into docs/reference/
 python docs/reference/generate.py --check    # only says whether these pages are up to date
 """
 
@@ -28,38 +28,46 @@ HERE = Path(__file__).resolve().parent
 _HEAD = "<!-- Written by docs/reference/generate.py: change the code, and run that. -->\n\n"
 _MEMBER = re.compile(r"^(?: {4}|\t)?(\w+): (.*)$")
 
-# What mends an error that is neither a refusal nor a reason why a delivery failed.
+# How to fix each error that is neither a refusal nor a reason why a delivery failed.
 _ERROR_MENDS = {
-    "alert_failed": "The log has the alert and why it was not sent: try the command, the URL, its"
-    " secret.",
-    "backlog_full": "The webhook does not keep up, or is down: the dashboard shows why;"
-    " `max_backlog` and its kin.",
-    "card_refused": "The error's decisions say which signature fails by what: `pushkit card"
-    " inspect` shows them.",
-    "card_unavailable": "Is the URL the card's own, without a redirect? The message has what was"
-    " answered.",
-    "commit_uncertain": "Call again with the same `idempotency_key`: what was stored is not stored"
-    " twice.",
-    "forward_failed": "The target's own log says why; it is tried again by itself.",
-    "idempotency_conflict": "Take another key for another update.",
-    "invalid_push_config": "The client has to send what its version allows: see the message.",
-    "invalid_schema": "The card's author has to: the message names the place, or the limit.",
-    "invalid_update": "The message names what this version needs: give the update that.",
-    "invalid_url": "Write it plainly: scheme, host and path, without user, fragment, control"
+    "alert_failed": "The log has the alert, and why it was not sent: check the alert command, or"
+    " the webhook's URL and secret.",
+    "backlog_full": "The webhook is down or too slow: the dashboard shows why. `max_backlog` and"
+    " the options beside it set the limits.",
+    "card_refused": "`pushkit card verify` shows why each signature fails.",
+    "card_unavailable": "Check that the URL is that of the card itself, without a redirect: the"
+    " message has the answer.",
+    "commit_uncertain": "Call again with the same `idempotency_key`: an update that was stored is"
+    " not stored twice.",
+    "forward_failed": "The log of the forward's target says why. The forward is repeated"
+    " automatically.",
+    "idempotency_conflict": "Use a new idempotency key for each update.",
+    "invalid_push_config": "The client has to send a config that its A2A version allows: the"
+    " message says what is wrong.",
+    "invalid_schema": "The card's author has to correct the schema: the message names the place or"
+    " the limit.",
+    "invalid_update": "Add what this A2A version requires: the message names it.",
+    "invalid_url": "Use a URL of scheme, host and path, without user, fragment or control"
     " characters.",
     "jwks": "Fetch the URL by hand: it has to answer 200 with public keys, each with a `kid`.",
-    "key_ring": "`pushkit keys list` shows the states; the message says what is needed.",
-    "malformed_card": "Is it an agent card? The message says where it ceases to be one.",
-    "no_canonical_form": "Write what JSON carries: integers below 2^53, no lone surrogates.",
+    "key_ring": "The message says what is required; `pushkit keys list` shows the states of the"
+    " keys.",
+    "malformed_card": "Check that the document is an agent card: the message says where it is"
+    " malformed.",
+    "no_canonical_form": "Use only values that JSON can carry: integers below 2^53, no lone"
+    " surrogates.",
     "outbound": "The message says how far the request came; a later attempt may succeed.",
     "payload_too_large": "Raise `max_body_bytes`, or send artifacts by URL.",
-    "refused": "Each refusal has a code of its own: see above.",
-    "schema": "`pushkit migrate`, `receiver migrate`, or the version that wrote it.",
-    "snapshot_required": "Pass `snapshot=` to `notify()`: the task, or what returns it.",
-    "too_many_push_configs": "Have the client delete what it no longer needs, or raise"
+    "refused": "Each refusal has its own code: see above.",
+    "schema": "Run `pushkit migrate` or `receiver migrate` if the schema is older; if it is newer,"
+    " install the version that wrote it.",
+    "snapshot_required": "Pass `snapshot=` to `notify()`: the task, or a coroutine function that"
+    " returns it.",
+    "too_many_push_configs": "The client has to delete configs that it no longer needs; or raise"
     " `max_configs_per_task`.",
-    "too_many_subscriptions": "Unsubscribe what has ended, or raise `max_subscriptions_per_owner`.",
-    "unsupported_version": "The versions that are spoken: 0.1, 0.2, 0.3 and 1.0.",
+    "too_many_subscriptions": "Remove subscriptions that are no longer needed, or raise"
+    " `max_subscriptions_per_owner`.",
+    "unsupported_version": "Use one of the supported versions: 0.1, 0.2, 0.3 and 1.0.",
 }
 
 
@@ -97,7 +105,7 @@ def pages() -> dict[str, str]:
 
 
 def sender_options() -> Iterator[str]:
-    """`SenderOptions`, and what it is made of."""
+    """Describe `SenderOptions`, and the classes of its members."""
     from pushkit import (
         AlertOptions,
         BreakerPolicy,
@@ -110,7 +118,7 @@ def sender_options() -> Iterator[str]:
     from pushkit.scheduling.retry import DEFAULT_SCHEDULE, MAX_AGE
 
     yield "# Options of the sender\n"
-    yield "`PushSender(options=SenderOptions(...))`, and what its members are made of."
+    yield "`PushSender(options=SenderOptions(...))`, and the classes of its members."
     yield from _options(SenderOptions)
     waits = ", ".join(_span(timedelta(seconds=each)) for each in DEFAULT_SCHEDULE)
     last = f"{len(DEFAULT_SCHEDULE) + 1} attempts, or {_span(MAX_AGE)}"
@@ -123,7 +131,7 @@ def sender_options() -> Iterator[str]:
 
 
 def receiver_settings() -> Iterator[str]:
-    """The TOML file of `receiver serve`, and `Limits`."""
+    """Describe the TOML file of `receiver serve`, and the classes for Python."""
     from pushkit import AlertOptions
     from receiver import InboxRetention, Limits, Receiver, TrustedSender
     from receiver.limits import ConnectionLimits
@@ -138,8 +146,8 @@ def receiver_settings() -> Iterator[str]:
     )
 
     yield "# Settings of the receiver\n"
-    yield "The TOML file of `receiver serve`. Each setting of the top level may also come from the"
-    yield "environment, as `RECEIVER_` and its name in capitals, which wins."
+    yield "The TOML file of `receiver serve`. An environment variable named `RECEIVER_` and the"
+    yield "setting's name in capitals overrides a setting of the top level."
     yield from _settings("The file", ReceiverSettings, Receiver, Limits, ConnectionLimits)
     yield from _settings("`[[senders]]`", SenderSettings, TrustedSender)
     yield from _settings("`[[callbacks]]`", CallbackSettings)
@@ -149,7 +157,7 @@ def receiver_settings() -> Iterator[str]:
     yield from _settings("`[dashboard]`", DashboardSettings)
     yield from _settings("`[alerts]`", AlertSettings, AlertOptions)
     yield "\n## In Python\n"
-    yield "What `Receiver(limits=, retention=, senders=)` is given."
+    yield "The arguments of `Receiver(limits=, retention=, senders=)`."
     for kind in (Limits, InboxRetention, TrustedSender):
         yield from _options(kind)
 
@@ -182,7 +190,7 @@ def _settings(title: str, model: type[BaseModel], *like: type) -> Iterator[str]:
 
 
 def _members(kind: type) -> dict[str, str]:
-    """Return what comments and the docstring say of each member."""
+    """Return the description of each member, from comments and the docstring."""
     found = _comments(kind)
     name = None
     for line in _section(inspect.getdoc(kind) or "", "Attributes", "Args"):
@@ -196,7 +204,7 @@ def _members(kind: type) -> dict[str, str]:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """Return what stands behind each member, or above it."""
+    """Return the comment behind each member, or above it."""
     found: dict[str, str] = {}
     above: list[str] = []
     source = "" if kind is object else inspect.getsource(kind)
@@ -232,7 +240,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a default as one would write it, with its unit."""
+    """Return a default as text, with its unit."""
     if value is None or isinstance(value, bool):
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, timedelta):
@@ -267,7 +275,7 @@ def _span(value: timedelta) -> str:
 
 
 def command_line() -> Iterator[str]:
-    """Every command of both programs, with its options."""
+    """Describe every command of both programs, with its options."""
     from pushkit.cli.main import cli as pushkit
     from receiver.cli import cli as receiver
 
@@ -276,10 +284,10 @@ def command_line() -> Iterator[str]:
     yield from _table(
         ("status", "when"),
         [
-            ("0", "done; of `worker` and `serve`: ended in good order, by SIGTERM or Ctrl-C"),
-            ("1", "refused, or at fault: the error stands on stderr with its code"),
-            ("2", "no such call: an option or an argument is wrong"),
-            ("130", "Ctrl-C cut long work off; the same command goes on with the rest"),
+            ("0", "success; for `worker` and `serve`, also a stop by SIGTERM or Ctrl-C"),
+            ("1", "refused or failed: the error, with its code, is on stderr"),
+            ("2", "an option or an argument is wrong"),
+            ("130", "Ctrl-C interrupted long work: run the same command again to continue"),
         ],
     )
     for program, root in (("pushkit", pushkit), ("receiver", receiver)):
@@ -333,11 +341,11 @@ def _option_default(option: click.Option) -> str:
 
 
 def metrics() -> Iterator[str]:
-    """Both tables of metrics."""
+    """Describe the metrics of both sides."""
     from pushkit.telemetry.catalogue import RECEIVER_METRICS, SENDER_METRICS
 
     yield "# Metrics\n"
-    yield "How to turn them on, and what labels hold: [Operating pushkit](../operations.md)."
+    yield "How to turn them on, and what the labels mean: [Operating pushkit](../operations.md)."
     for title, found in (("Sender", SENDER_METRICS), ("Receiver", RECEIVER_METRICS)):
         rows = [
             (f"`{each.name}`", each.type.value, _code_words(each.labels), each.help)
@@ -348,11 +356,11 @@ def metrics() -> Iterator[str]:
 
 
 def events() -> Iterator[str]:
-    """Every kind of event, with its members."""
+    """Describe every kind of event, with its members."""
     from pushkit.events.model import Event
 
     yield "# Events\n"
-    yield "What `on_event` is called with, on both sides (`pushkit.events`)."
+    yield "The events that `on_event` receives, on both sides (`pushkit.events`)."
     for kind in sorted(_below(Event), key=lambda each: each.__name__):
         if "kind" not in vars(kind):
             continue
@@ -365,8 +373,8 @@ def events() -> Iterator[str]:
 
 
 def codes() -> Iterator[str]:
-    """Every code: of errors, of deliveries, of the receiver's answers, of why nothing was done."""
-    import pushkit  # noqa: F401  # whoever imports all knows all errors
+    """Describe every code: of answers, failed deliveries, deliveries left unchanged, and errors."""
+    import pushkit  # noqa: F401  # so that every error class is defined
     import receiver  # noqa: F401
     from pushkit.dashboard.health import mend
     from pushkit.delivery.again import WhyNot
@@ -378,8 +386,8 @@ def codes() -> Iterator[str]:
     yield "Codes are stable: match on them, not on messages. The exit codes of commands are in"
     yield "[Command line](command-line.md#exit-status-exit-codes)."
     yield "\n## What the receiver answers\n"
-    yield "`202 accepted` and `200 duplicate` take a notification; all others refuse it. The answer"
-    yield "has the code alone, the receiver's log says what was found and expected.\n"
+    yield "`202 accepted` and `200 duplicate` accept a notification; the codes below refuse it. The"
+    yield "answer has only the code; the receiver's log says what was found and expected.\n"
     rows = [
         (
             f"`{code}`",
@@ -391,16 +399,17 @@ def codes() -> Iterator[str]:
         )
         for code, row in REFUSALS.items()
     ]
-    yield from _table(("code", "status", "step", "Retry-After", "means", "mend"), rows)
+    yield from _table(("code", "status", "step", "Retry-After", "meaning", "what to do"), rows)
     yield "\n## Why a delivery failed\n"
-    yield "`last_error` of a delivery, `error` of an attempt.\n"
+    yield "The `last_error` of a delivery, and the `error` of an attempt.\n"
     failed = [(f"`{code}`", means, mend(code)) for code, means in ERROR_CODES.items()]
-    yield from _table(("code", "means", "mend"), failed)
+    yield from _table(("code", "meaning", "what to do"), failed)
     yield "\n## Why nothing was sent again\n"
-    yield "Of `redrive`, `resend` and `retry-now`: the delivery, or its subscription, is\n"
+    yield "Why `redrive`, `resend` or `retry-now` left a delivery unchanged: its own state, or that"
+    yield "of its subscription.\n"
     yield from _table(("reason",), [(f"`{why.value}`",) for why in WhyNot])
     yield "\n## Errors\n"
-    yield "`code` of what is raised; every one is below `pushkit.errors.PushkitError`.\n"
+    yield "The `code` of each error; all are subclasses of `pushkit.errors.PushkitError`.\n"
     errors = [
         (f"`{each.code}`", f"`{each.__name__}`", _summary(each), _mend(each))
         for each in sorted(
@@ -408,7 +417,7 @@ def codes() -> Iterator[str]:
         )
         if not each.__name__.startswith("_")
     ]
-    yield from _table(("code", "error", "means", "mend"), errors)
+    yield from _table(("code", "error", "meaning", "what to do"), errors)
 
 
 def _mend(error: type[Any]) -> str:
@@ -430,14 +439,14 @@ def _wait(value: timedelta | None) -> str:
 
 
 def python() -> Iterator[str]:
-    """What the packages export, one line each."""
+    """List the names that the packages export, one line each."""
     import pushkit
     import pushkit.a2a
     import pushkit.cards
     import receiver
 
     yield "# Python\n"
-    yield "What the packages export. `help()` says the rest: arguments, units, errors, sources."
+    yield "The names that the packages export. `help()` describes arguments, units and errors."
     for module in (pushkit, pushkit.a2a, pushkit.cards, receiver):
         rows = []
         for name in sorted(module.__all__):

@@ -96,10 +96,10 @@ def mend(code: str) -> str:
 
 
 _NOT_ACCEPTED = (
-    "The webhook did not accept the credentials, token or signature: does it know the current keys,"
-    " issuer and URL? Redrive after that is corrected."
+    "The webhook did not accept the credentials, token or signature: check that it knows the"
+    " current keys, issuer and URL, then redrive."
 )
-_NOT_UNSEALED = "Give the workers the secret key that it was sealed with (docs/secrets.md)."
+_NOT_UNSEALED = "Give the workers the key that the secret was sealed with (docs/secrets.md)."
 _MENDS = {
     "status_500": "The webhook's own log says why. Pending deliveries are retried by the schedule;"
     " dead letters can be redriven once the webhook works.",
@@ -107,8 +107,8 @@ _MENDS = {
     "status_403": _NOT_ACCEPTED,
     "status_404": "Nothing is at that path: the client has to register its webhook's current URL.",
     "redirect": "Redirects are never followed: the client has to register the final URL.",
-    "rejected": "The webhook refused the body: does it speak the version of A2A that it was"
-    " registered with? Its own log says more.",
+    "rejected": "The webhook refused the body: check that it speaks the version of A2A that it was"
+    " registered with. Its own log says more.",
     "conflict": "The webhook knows this id with another body: its database is another receiver's,"
     " or an older copy of its own.",
     "gone": "The webhook wants no more notifications. To send to it again, enable its subscription"
@@ -116,15 +116,16 @@ _MENDS = {
     "too_large": "Raise the body limit of the webhook or its proxy, or send artifacts by URL.",
     "unsupported_media_type": "The webhook has to accept application/a2a+json, and"
     " application/json for versions before A2A 1.0.",
-    "unprocessable": "The webhook read the body but did not accept it: does it speak the version of"
-    " A2A that it was registered with? Its own log says more.",
+    "unprocessable": "The webhook read the body but did not accept it: check that it speaks the"
+    " version of A2A that it was registered with. Its own log says more.",
     "timeout": "The webhook took longer than an attempt may (15 s, unless the sender's timeout says"
     " otherwise): it should answer first, and work afterwards.",
-    "dns_failure": "Is the name still registered? Look it up from this machine.",
-    "connection_refused": "Nothing listens there: the webhook is down, or a firewall refuses.",
-    "tls_failure": "Certificate, name or version: openssl s_client -connect host:port shows which.",
-    "transport": "The connection broke: the server or a proxy closed it before an answer, as a"
-    " server does that refuses a client certificate.",
+    "dns_failure": "Check that the name is still registered, and that this machine can look it up.",
+    "connection_refused": "The webhook's server is down, or a firewall rejects the connection.",
+    "tls_failure": "The certificate, its name or the TLS version is wrong: openssl s_client"
+    " -connect host:port shows which.",
+    "transport": "The server or a proxy closed the connection before it answered, or did not answer"
+    " in HTTP. A server that refuses a client certificate closes it, too.",
     "address_refused": "The name resolves to a private or forbidden address. allow_networks permits"
     " an intranet (docs/destinations.md).",
     "destination_refused": "The URL breaks a rule of the destination policy: docs/destinations.md"
@@ -132,22 +133,23 @@ _MENDS = {
     "ownership_unproven": "The webhook has to answer the ownership challenge:"
     " see docs/destinations.md.",
     "too_old": "It waited longer than the retry policy allows. Redriving it resets its age.",
-    "subscription_missing": "Nothing, if it was removed on purpose; its client can register again.",
-    "superseded": "Nothing: a newer status replaced it, as SenderOptions(coalesce=) allows.",
+    "subscription_missing": "Nothing to do if it was removed on purpose. Its client can"
+    " register again.",
+    "superseded": "Nothing to do: a newer status replaced it, as SenderOptions(coalesce=) allows.",
     "invalid_configuration": "The message, or the workers' log, names the setting.",
     "sealed_secret": _NOT_UNSEALED,
     "secret_key_missing": _NOT_UNSEALED,
     "no_signing_key": "Run pushkit keys list, then pushkit keys rotate.",
-    "key_file": "Can this process read the key file? The message, or its log, says what is wrong.",
+    "key_file": "Check that this process can read the key file: its log says what is wrong.",
     "signing_failed": "The KMS, or the function that chooses a signature, failed: see the workers'"
     " log.",
-    "egress_proxy": "Is the proxy up, and are its user and password right? The workers' log has its"
-    " answer.",
-    "resources_exhausted": "Raise the limit of open files (ulimit -n, LimitNOFILE=), or find what"
-    " does not close its files.",
-    "oauth": "The authorization server gave no token: is it reachable, and the client valid?",
-    "storage": "The database refused: the message, or the workers' log, has its error.",
-    "unexpected_error": "A defect: the workers' log has its traceback.",
+    "egress_proxy": "Check that the proxy is up, and its user and password: the workers' log has"
+    " its answer.",
+    "resources_exhausted": "Raise the limit of open files (ulimit -n, LimitNOFILE=), or find the"
+    " code that does not close its files.",
+    "oauth": "Check that the authorization server can be reached, and knows this client.",
+    "storage": "The database failed, or refused the operation: the workers' log has its error.",
+    "unexpected_error": "A defect of pushkit: the workers' log has its traceback.",
     "worker_died": "A worker ended during an attempt. Its deliveries are attempted again.",
     "lease_expired": "An attempt was not settled in time: a worker hangs, or is short of CPU.",
 }

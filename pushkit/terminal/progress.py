@@ -33,7 +33,9 @@ def showing_steps(number: int) -> AbstractContextManager[None]:
     """
     counter = _Counter(visible=sys.stderr.isatty(), steps=number)
     counter.show()
-    message = "interrupted: everything is done, or nothing; run the same command again to make sure"
+    message = (
+        "interrupted: all steps were applied, or none; run the same command again to make sure"
+    )
     return _showing(counter, message)
 
 
@@ -69,9 +71,9 @@ class _Counter:
         self._last = now = time.monotonic()
         if self._steps is None:
             rate = self.done / (now - self._began)
-            line = f"{self.done:,} done, {rate:,.0f} a second; Ctrl-C stops, to continue later"
+            line = f"{self.done:,} done, {rate:,.0f} a second; Ctrl-C stops, run again to continue"
         else:
-            line = f"{self.done} of {self._steps} steps done; Ctrl-C leaves everything as it was"
+            line = f"{self.done} of {self._steps} steps done; Ctrl-C undoes them all"
         click.echo(f"\r{line.ljust(self._width)}", err=True, nl=False)
         self._width = len(line)
 

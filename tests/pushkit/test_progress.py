@@ -161,6 +161,6 @@ def test_a_migration_that_is_interrupted_leaves_everything_as_it_was(tmp_path: P
         finally:
             migrating.kill()
     assert migrating.returncode == 130
-    assert b"interrupted: everything is done, or nothing" in left
+    assert b"interrupted: all steps were applied, or none" in left
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []

@@ -43,7 +43,7 @@ async def test_a_failed_delivery_is_found_and_understood(house: House, reader: B
     assert delivery_id in page
     assert "Why it is dead: the webhook answered 400" in page
     assert "Attempt 1" in page
-    assert "does it speak the version of A2A" in page
+    assert "check that it speaks the version of A2A" in page
 
 
 async def test_a_request_is_rebuilt_as_it_was_sent(house: House, reader: Browser) -> None:
