@@ -17,7 +17,7 @@ from pushkit.delivery.documents import key_document
 from pushkit.errors import KeyFileError
 from pushkit.keys.jwk import Algorithm, SigningKey, public_pem, signing_key_from_pem
 from pushkit.keys.jwks import jwks_document
-from pushkit.keys.ring import KeyRing, KeyState, RingKey
+from pushkit.keys.ring import KeyRing, KeyState, RingKey, in_seconds
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import FILE, PATH, read_by
 from pushkit.terminal.output import example, moment, table
@@ -205,7 +205,7 @@ def revoke(kid: str, key_file: KeyFile) -> None:
     """
     now = utc_now()
     ring = key_file.update(lambda ring: ring.revoke(kid, now))
-    click.echo(f"revoked {kid}; receivers may trust it for another {ring.max_age}")
+    click.echo(f"revoked {kid}; receivers may trust it for another {in_seconds(ring.max_age)}")
     last = ring.keys[-1]
     if last.activates_at == now and ring.state(last.kid, now) is KeyState.ACTIVE:
         _print_key(ring, last, now)
@@ -246,7 +246,8 @@ def _print_key(ring: KeyRing, entry: RingKey, now: datetime) -> None:
     known_for = now - entry.published_at
     if state is KeyState.ACTIVE and len(ring.keys) > 1 and known_for < ring.max_age:
         click.echo(
-            f"warning: receivers may hold a JWK Set without this key for up to {ring.max_age}",
+            "warning: receivers may hold a JWK Set without this key for up to"
+            f" {in_seconds(ring.max_age)}",
             err=True,
         )
 

@@ -108,8 +108,9 @@ class KeyRing:
             raise KeyRingError("max_age and grace must not be negative")
         if self.activation_lead < self.max_age:
             raise KeyRingError(
-                f"activation_lead is {self.activation_lead}, expected at least max_age"
-                f" ({self.max_age}): a receiver may hold a set without the key for so long"
+                f"activation_lead is {in_seconds(self.activation_lead)}, expected at least max_age"
+                f" ({in_seconds(self.max_age)}): a receiver may hold a set without the key for so"
+                " long"
             )
 
     @classmethod
@@ -257,7 +258,9 @@ class KeyRing:
         active = self._active(algorithm, now)
         if active is None:
             planned = self._planned(algorithm, now)
-            hint = f"the next one signs from {min(planned)}" if planned else "add one"
+            hint = "add one"
+            if planned:
+                hint = f"the next one signs from {min(planned):%Y-%m-%dT%H:%M:%SZ}"
             raise NoSigningKeyError(f"no {algorithm} key is active; {hint}")
         pairs = [(e.activates_at, e.revoked_at) for e in self.keys if e.algorithm is algorithm]
         moments = [at for pair in pairs for at in pair if at is not None]
@@ -338,11 +341,14 @@ class KeyRing:
         if force:
             return entry or self._new_entry(algorithm, now)
         if entry is None:
-            raise KeyRingError(f"no {algorithm} key is pending: add one, and wait {self.max_age}")
+            raise KeyRingError(
+                f"no {algorithm} key is pending: add one, and wait {in_seconds(self.max_age)}"
+            )
         if now - entry.published_at < self.max_age:
             raise KeyRingError(
-                f"key {entry.kid} has been published for {now - entry.published_at}, expected"
-                f" {self.max_age}: receivers may hold a set without it; wait, or force"
+                f"key {entry.kid} has been published for {in_seconds(now - entry.published_at)},"
+                f" expected {in_seconds(self.max_age)}: receivers may hold a set without it; wait,"
+                " or use `force` (`pushkit keys rotate --now --force`)"
             )
         return entry
 
@@ -361,6 +367,12 @@ class KeyRing:
         # At the end of the ring: if two keys activate at the same time, the later one signs.
         others = (e for e in self.keys if e is not entry)
         return replace(self, keys=(*others, replace(entry, activates_at=at)))
+
+
+def in_seconds(duration: timedelta) -> str:
+    """Return a duration in whole seconds, for messages."""
+    seconds = duration // timedelta(seconds=1)
+    return "1 second" if seconds == 1 else f"{seconds} seconds"
 
 
 def _new_entry(algorithm: Algorithm, now: datetime) -> RingKey:

@@ -200,6 +200,7 @@ def test_rotate_now_can_be_forced_with_a_warning(path: Path) -> None:
     result = done("rotate", "--now", "--force")
     assert "is active" in result.stdout
     assert "warning: receivers may hold a JWK Set without this key" in result.stderr
+    assert result.stderr.endswith("for up to 300 seconds\n")
     assert len(ring(path).keys) == 2
 
 
