@@ -82,6 +82,11 @@ def load_public_keys(
         found = parse_jwks(content)
     except (KeyFileError, JwksError) as exc:
         raise type(exc)(f"{path}: {exc}") from exc
+    if not found.keys and b"PRIVATE KEY-----" in content:
+        raise KeyFileError(
+            f"{path}: a key file with private keys, expected public keys:"
+            f" `pushkit keys export --keys {path} --out jwks.json` writes them"
+        )
     for name, reason in found.refused:
         _logger.warning("%s: key %s is left out: %s", path, name, reason)
     if not found.keys:

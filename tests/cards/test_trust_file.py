@@ -11,6 +11,7 @@ import pytest
 
 from pushkit.cards import load_card_trust, load_public_keys
 from pushkit.errors import ConfigError, KeyFileError, PushkitError
+from pushkit.keys.files import create_key_ring
 from pushkit.keys.jwk import Algorithm, generate_key, public_pem, signing_key_to_pem
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
@@ -147,3 +148,16 @@ def test_a_key_of_a_set_that_cannot_be_used_is_told(
 
     assert key.kid == document["keys"][0]["kid"]
     assert f"{path}: key symmetric is left out: " in caplog.text
+
+
+@pytest.mark.parametrize("passphrase", [None, b"secret"], ids=["plain", "encrypted"])
+def test_a_file_of_private_keys_is_refused_in_one_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, passphrase: bytes | None
+) -> None:
+    path = tmp_path / "keys.json"
+    create_key_ring(path, KeyRing.create(NOW).add(NOW), passphrase)
+
+    with pytest.raises(KeyFileError, match=f"private keys.*`pushkit keys export --keys {path} "):
+        load_public_keys(path)
+
+    assert not caplog.text
