@@ -201,10 +201,9 @@ def _warnings(card: JsonObject, canonical: list[Canonical]) -> list[str]:
     ]
     if any(entry.form is CardForm.SPEC for entry in canonical):
         filled = canonicalize(card, CardForm.SPEC_WITH_DEFAULTS).uncovered
-        absent = [left.path for left in filled if left.gap is Gap.ABSENT]
-        warnings += [
-            f"{listed([path])} is required and absent: some verifiers fill in its default, and"
-            " then refuse the signature; add it to the card"
-            for path in absent
-        ]
+        if absent := [left.path for left in filled if left.gap is Gap.ABSENT]:
+            warnings.append(
+                f"required, but absent from the card: {listed(absent)}; add them, because some"
+                " verifiers fill in a default, and then refuse the signature"
+            )
     return warnings

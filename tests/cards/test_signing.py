@@ -155,9 +155,10 @@ def test_the_signer_hears_what_verifiers_will_not_find_covered() -> None:
 
 
 def test_the_signer_hears_of_required_fields_that_are_absent() -> None:
-    card = {name: value for name, value in SAMPLE.items() if name != "version"}
+    absent = ("description", "version")
+    card = {name: value for name, value in SAMPLE.items() if name not in absent}
     [warning] = sign_card(card, SIGNING_KEY, now=NOW).warnings
-    assert warning.startswith("/version is required and absent")
+    assert warning.startswith("required, but absent from the card: /description, /version; add")
     assert sign_card(card, SIGNING_KEY, ("sdk",), now=NOW).warnings == ()
 
 
