@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 import click
@@ -118,7 +120,15 @@ def cancel(*, ids: tuple[str, ...], outbox: Outbox[OutboxAdmin]) -> None:
     click.echo(f"cancelled {len(cancelled)}")
     others = [delivery_id for delivery_id in ids if delivery_id not in cancelled]
     if others:
-        raise ConfigError(f"not cancelled, because they are not pending: {', '.join(others)}")
+        raise ConfigError(f"not cancelled: {'; '.join(outbox.look(partial(_states, others)))}")
+
+
+async def _states(ids: Sequence[str], admin: OutboxAdmin) -> list[str]:
+    reports = [(each, await admin.show(each)) for each in ids]
+    return [
+        f"{each} is {'not in this outbox' if report is None else report.delivery.state}"
+        for each, report in reports
+    ]
 
 
 @outbox.command(

@@ -180,9 +180,9 @@ def test_a_pending_delivery_is_cancelled_once(
 ) -> None:
     [delivery_id] = run(send(outbox, webhook, tasks=1, deliver=False))
     assert pushkit_command("outbox", "cancel", delivery_id).out == "cancelled 1\n"
-    ran = pushkit_command("outbox", "cancel", delivery_id)
+    ran = pushkit_command("outbox", "cancel", delivery_id, "dlv_1")
     assert ran.status == 1
-    assert delivery_id in ran.error
+    assert f"not cancelled: {delivery_id} is cancelled; dlv_1 is not in this outbox" in ran.error
 
 
 def test_a_purge_takes_the_states_that_were_named(pushkit_command: Run, dead: list[str]) -> None:
