@@ -131,8 +131,11 @@ class PushSender:
         secrets: SecretKeys | str | Path | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        if not issuer:
-            raise ConfigError("issuer: expected the agent's base URL, found nothing")
+        if not issuer or issuer != issuer.strip() or not issuer.isprintable():
+            raise ConfigError(
+                f"issuer: found {issuer!r}, expected the agent's base URL, or another name without"
+                " control characters, and without blanks around it"
+            )
         self.options: SenderOptions = options or SenderOptions()
         self.events: Listeners = Listeners(_log)
         self._tracing = tracing

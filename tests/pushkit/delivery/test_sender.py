@@ -530,9 +530,12 @@ async def test_a_close_beside_who_starts_it_leaves_nothing_open(
     assert [each for each in asyncio.all_tasks() if each.get_name().startswith("pushkit")] == []
 
 
-async def test_an_issuer_is_needed(tmp_path: Path, clock: Clock) -> None:
+@pytest.mark.parametrize("issuer", ["", " ", "https://a.example.com\n", "a\0b", "\udcff"])
+async def test_an_issuer_that_no_receiver_can_know_is_refused(
+    tmp_path: Path, clock: Clock, issuer: str
+) -> None:
     with pytest.raises(ConfigError, match="issuer"):
-        PushSender(issuer="", keys=KeyRing.create(clock.now), database=tmp_path / "o.db")
+        PushSender(issuer=issuer, keys=KeyRing.create(clock.now), database=tmp_path / "o.db")
 
 
 async def test_close_lets_running_attempts_end(
