@@ -58,10 +58,11 @@ from receiver.settings import ReceiverSettings, load_settings
 def check(
     config: Path, *, url: str | None, sender: str | None, keys_path: Path | None, token: str | None
 ) -> None:
-    """Print the effective configuration, with secrets masked, and try its resources.
+    """Print the effective configuration, and try its resources.
 
-    These are every sender's keys, the database (nothing is created there), the Redis of `replay`,
-    the TLS files and the dashboard's token. The exit status is 1 if one of them is not available.
+    Secrets are masked. The resources are every sender's keys, the database (nothing is created
+    there), the Redis of `replay`, the TLS files and the dashboard's token. The exit status is 1 if
+    one of them is not available.
 
     With --url instead: post through the public URL to the running service, and report which link is
     at fault: scheme, DNS, TLS, proxy, path, key, clock, audience or token. The receiver refuses the

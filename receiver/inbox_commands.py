@@ -85,9 +85,10 @@ def inbox() -> None:
 @inbox_options
 @check_option
 def migrate(*, where: InboxOptions, check: bool) -> None:
-    """Bring the inbox to this version's schema, or create it, as the start of a receiver does.
+    """Create the inbox, or migrate it to this version's schema.
 
-    docs/migrations.md says what may run at the same time, and what a downgrade does.
+    The start of a receiver does the same. docs/migrations.md says what may run at the same time,
+    and what a downgrade does.
     """
     migrate_database(open_inbox(where.location()), check=check)
 
@@ -133,11 +134,10 @@ def show(*, notification_id: int, inbox: _Inbox, with_body: bool, as_json: bool)
     InboxFilter, gathered("wanted", InboxFilter, **_FILTER), all_says="Every dead letter.", ids=int
 )
 def redrive(*, inbox: _Inbox, chosen: _Chosen) -> None:
-    """Call back dead letters again: those with these IDS, or those of a filter.
+    """Call back dead letters again, by ID, filter or --all.
 
-    With --unmatched, notifications that no callback wanted.
-
-    A callback that has succeeded is not called again.
+    With --unmatched, notifications that no callback wanted. A callback that has succeeded is not
+    called again.
     """
     redriven = inbox.change(lambda admin: admin.redrive(chosen))
     plural = "" if len(redriven.ids) == 1 else "s"
@@ -188,7 +188,7 @@ def purge(
 @_inbox
 @json_option
 def stats(*, inbox: _Inbox, as_json: bool) -> None:
-    """Show how many notifications there are by status, and per sender the missing and unmatched."""
+    """Count notifications by status and sender."""
     found = inbox.look(lambda admin: admin.stats())
     if as_json:
         click.echo(json.dumps(document(found), indent=2))

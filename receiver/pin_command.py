@@ -38,10 +38,11 @@ from receiver.pinning import PinnedCard, pin_card
 def pin(
     url: str, *, trust_file: Path, name: str, save: Path | None, allow: tuple[str, ...]
 ) -> None:
-    """Verify the agent card at URL, and print a sender with its keys for receiver.toml.
+    """Verify the agent card at URL, and print a sender with its keys.
 
-    The card is accepted only if its signature covers everything that matters, by a key that the
-    trust file names. Otherwise the exit status is 1, with the reason.
+    The sender is a table of receiver.toml. The card is accepted only if its signature covers
+    everything that matters, by a key that the trust file names. Otherwise the exit status is 1,
+    with the reason.
     """
     pinned = asyncio.run(_pin(url, trust_file, allow))
     for warning in pinned.warnings:

@@ -66,7 +66,7 @@ _ANYWHERE: Final = "https://card.invalid"
     )
 )
 def card() -> None:
-    """Canonicalize, sign, verify and inspect agent cards (A2A 1.0 §8.4).
+    """Sign, verify and inspect agent cards (A2A 1.0 §8.4).
 
     A card is a file, - for standard input, or an https URL. A URL without a path gets the
     well-known path.

@@ -132,12 +132,13 @@ def doctor(
     written_as: str,
     out: Path | None,
 ) -> None:
-    """Examine the webhook receiver at URL from outside: does it refuse and accept as it should?
+    """Examine the webhook receiver at URL from outside.
 
-    The receiver has to trust the keys of --keys (or the signatures of --scheme), the issuer and the
-    token, and to expect every task. It is sent hundreds of requests, so it has to be on this
-    machine, to echo a validationToken, or to be yours (--i-operate-this). Checks of callbacks and
-    crashes need --observe and --restart; without them, the report lists these checks as unseen.
+    Does it refuse and accept as it should? The receiver has to trust the keys of --keys (or the
+    signatures of --scheme), the issuer and the token, and to expect every task. It is sent hundreds
+    of requests, so it has to be on this machine, to echo a validationToken, or to be yours
+    (--i-operate-this). Checks of callbacks and crashes need --observe and --restart; without them,
+    the report lists these checks as unseen.
 
     With --sender, examine a sender instead, with webhooks that are slow, overloaded, gone or
     broken, each at its own URL. --run makes the sender notify each URL; without it, you do. With

@@ -82,11 +82,11 @@ def listen(
     as_json: bool,
     brief: bool,
 ) -> None:
-    """Listen for notifications in this terminal, for development; Ctrl-C ends it.
+    """Show notifications in this terminal, for development.
 
-    It mints a token, prints the push config for an agent, and shows each notification as it
-    arrives, with every step of its verification. It answers as `receiver serve` does, and forgets
-    what it accepted when it ends.
+    Ctrl-C ends it. It mints a token, prints the push config for an agent, and shows each
+    notification as it arrives, with every step of its verification. It answers as `receiver serve`
+    does, and forgets what it accepted when it ends.
     """
     if jwks and any_key:
         raise click.UsageError("--jwks and --any-key: expected one of them")

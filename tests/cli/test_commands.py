@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from pushkit import __version__
@@ -29,6 +30,15 @@ def test_receiver_explains_itself(receiver_command: Run, command: str) -> None:
     assert ran.status == 0
     assert ran.out.startswith("Usage: ")
     assert ran.err == ""
+
+
+@pytest.mark.parametrize("group", [PUSHKIT, RECEIVER], ids=["pushkit", "receiver"])
+def test_no_list_of_commands_cuts_a_sentence(group: click.Group) -> None:
+    groups = [each for _, each in every_command(group) if isinstance(each, click.Group)]
+    listed = [each.get_help(click.Context(each, terminal_width=80)) for each in groups]
+    lines = "\n".join(listed).splitlines()
+    assert len(groups) > 1
+    assert [line for line in lines if line.endswith("...") and "Usage:" not in line] == []
 
 
 def test_both_say_their_version(pushkit_command: Run, receiver_command: Run) -> None:
