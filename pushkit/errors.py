@@ -245,7 +245,7 @@ class UnrecognisedBodyError(InboundError, code="unrecognised_body", status=422):
 
 
 class InvalidSignatureError(InboundError, code="invalid_signature", status=401):
-    """A signature is missing, malformed, by an unknown key, or does not hold."""
+    """A signature is missing, malformed, by an unknown key, or invalid."""
 
 
 class CardRefusedError(InvalidSignatureError, code="card_refused"):

@@ -47,7 +47,7 @@ _BY_CODE: Final[Mapping[str, tuple[str, str]]] = {
     "not_found": ("path", "no sender of this receiver has this path: the proxy changes it, or"),
     "method_not_allowed": ("proxy", "the POST arrived as another method"),
     "unknown_sender": ("key", "no sender has this issuer and key"),
-    "invalid_signature": ("key", "the signature does not hold under the keys that are trusted"),
+    "invalid_signature": ("key", "the signature is invalid under the keys that are trusted"),
     "keys_unavailable": ("key", "the receiver cannot fetch the sender's keys: `receiver check`"),
     "wrong_issuer": ("key", "another `iss` is expected"),
     "invalid_claims": ("key", "this sender has to sign by another profile"),

@@ -350,7 +350,7 @@ def verify_head(selected: Selected, head: Head, *, own_url: str, now: datetime) 
         own_url: The URL of this webhook, from the configuration, as an audience names it.
 
     Raises:
-        InvalidSignatureError: A signature is missing or does not hold.
+        InvalidSignatureError: A signature is missing or invalid.
         ClaimError: Outside the window, or for another issuer or audience.
         MalformedRequestError: The ids disagree, or the headers of a signature cannot be read.
     """
@@ -382,7 +382,7 @@ def verify_body(head: VerifiedHead, body: bytes, sha256: str) -> None:
 
     Raises:
         DigestMismatchError: The signature covers another body.
-        InvalidSignatureError: No Standard Webhooks signature holds.
+        InvalidSignatureError: No Standard Webhooks signature is valid.
     """
     claims = head.claims
     if claims is not None:
@@ -528,7 +528,7 @@ def _verified_jwt(
 def _verified_signature(
     selected: Selected, head: Head, audiences: Sequence[str], now: datetime
 ) -> VerifiedHttpSignature:
-    """Return the first HTTP message signature that holds."""
+    """Return the first valid HTTP message signature."""
     refusal = InvalidSignatureError("no HTTP message signature")
     for unverified, key in selected.signatures:
         try:

@@ -81,7 +81,7 @@ COMPARISONS = [
         ((_OURS, Arrivals(tasks=64)), (_BARE, Arrivals(tasks=64))),
     ),
     Comparison(
-        "receiver: signatures that do not hold",
+        "receiver: invalid signatures",
         ((_OURS, Arrivals(forged=True)), (_BARE, Arrivals(forged=True))),
         quick=True,
     ),

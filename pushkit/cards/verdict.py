@@ -38,9 +38,9 @@ class Decision(StrEnum):
     OTHER_ALGORITHM = "other_algorithm", "no trusted key is for {algorithm}"
     KEY_NOT_VALID = "key_not_valid", "{detail}"
     TOO_MANY_KEYS = "too_many_keys", "its `kid` names no trusted key, and there are too many to try"
-    DOES_NOT_HOLD = "does_not_hold", "it does not hold under any trusted key, in {detail}"
-    FORM_NOT_ADMITTED = "form_not_admitted", "it holds in the form {form}, which is not admitted"
-    NOT_COVERED = "not_covered", "it holds in the form {form}, and does not cover {detail}"
+    DOES_NOT_HOLD = "does_not_hold", "it is invalid under every trusted key, in {detail}"
+    FORM_NOT_ADMITTED = "form_not_admitted", "it is valid in the form {form}, which is not admitted"
+    NOT_COVERED = "not_covered", "it is valid in the form {form}, but does not cover {detail}"
     ACCEPTED = "accepted", ""
 
 
@@ -70,18 +70,18 @@ class SignatureVerdict:
     kid: str | None = None
     jku: str | None = None
     algorithm: Algorithm | None = None
-    key: TrustedKey | None = None  # the trusted key that it holds under; None if it does not hold
-    form: CardForm | None = None  # the canonical form that it holds in; None if it does not hold
-    # Every form that it holds in: several may have the same bytes, if it states none.
+    key: TrustedKey | None = None  # the trusted key that it is valid under; None if invalid
+    form: CardForm | None = None  # the canonical form that it is valid in; None if invalid
+    # Every form that it is valid in: several may have the same bytes, if it states none.
     forms: tuple[CardForm, ...] = ()
     stated: bool = False  # its header states the form, which is then the only one that was tried
     uncovered: tuple[Uncovered, ...] = ()  # the parts of the card that `form` leaves out
-    payload: bytes = field(default=b"", repr=False)  # what is signed; empty if it does not hold
+    payload: bytes = field(default=b"", repr=False)  # what is signed; empty if invalid
     notes: tuple[str, ...] = ()  # unusual properties of its header
 
     @property
     def accepted(self) -> bool:
-        """Whether it holds and counts."""
+        """Whether it is valid and counts."""
         return self.decision is Decision.ACCEPTED
 
     @property
@@ -112,7 +112,7 @@ class CardVerdict:
     card: JsonObject = field(repr=False)  # as served, covered or not
     signatures: tuple[SignatureVerdict, ...]  # in the card's order
     # The signature that the verdict is based on: the one that counts and covers the most; if none
-    # counts, one that holds; None if none holds.
+    # counts, a valid one; None if none is valid.
     best: SignatureVerdict | None
     fields: tuple[FieldCoverage, ...]  # which members `best` covers
     trusted: TrustedKeys  # for this card's origin
@@ -134,7 +134,7 @@ class CardVerdict:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader should know although a signature holds."""
+        """What a reader should know although a signature is valid."""
         if self.best is None:
             return ()
         left = [entry.path for entry in self.best.uncovered if entry.gap in _WARNED]
@@ -185,7 +185,7 @@ def coverage(card: JsonObject, best: SignatureVerdict | None) -> list[FieldCover
     rows: dict[str, FieldCoverage] = {}
     for path in (json_pointer("", member) for member in card if member != "signatures"):
         if best is None or path in left:
-            reason = left.get(path, "no signature holds")
+            reason = left.get(path, "no signature is valid")
             rows[path] = FieldCoverage(path, Coverage.NONE, reason)
             continue
         inside = [part for part in left if part.startswith(f"{path}/")]

@@ -33,7 +33,7 @@ class CardPolicy(NamedTuple):
     admit: frozenset[CardForm] = frozenset()
 
     def decide(self, canonical: Canonical) -> tuple[Decision, str]:
-        """Return the decision about a signature that holds in a form, and its detail."""
+        """Return the decision about a signature that is valid in a form, and its detail."""
         if canonical.form in self.admit:
             return Decision.ACCEPTED, ""
         tolerated = FORMS[canonical.form].tolerates
@@ -102,7 +102,7 @@ class _Verifier:
             SignatureVerdict, kid=signature.kid, jku=signature.jku, algorithm=signature.algorithm
         )
         try:
-            found = self._forms_that_hold(signature, self._usable_keys(signature))
+            found = self._valid_forms(signature, self._usable_keys(signature))
         except _RefusedError as refusal:
             decision, detail = refusal.args
             return verdict(decision=decision, detail=detail, notes=signature.notes)
@@ -148,11 +148,11 @@ class _Verifier:
             raise _RefusedError(Decision.TOO_MANY_KEYS, "")
         return usable
 
-    def _forms_that_hold(
+    def _valid_forms(
         self, signature: CardSignature, keys: list[TrustedKey]
     ) -> list[tuple[Canonical, TrustedKey]]:
-        """Return the forms in which a signature holds; several may have the same bytes."""
-        # 7. It holds in the form that it states, or in any form if it states none, as with SDKs.
+        """Return the forms in which a signature is valid; several may have the same bytes."""
+        # 7. It is valid in the form that it states, or in any form if it states none, as with SDKs.
         # No form but the stated one is tried: in another, the same bytes may be a weaker card.
         named = CardForm if signature.form is None else [signature.form]
         forms = [made for form in named if (made := self._canonical(form)) is not None]
@@ -179,6 +179,6 @@ class _Verifier:
 
 
 def _rank(entry: SignatureVerdict) -> tuple[bool, int, int, bool]:
-    """Return a sort key for signatures that hold: the first one counts and covers the most."""
+    """Return a sort key for valid signatures: the first one counts and covers the most."""
     gaps = [left.gap for left in entry.uncovered]
     return not entry.accepted, gaps.count(Gap.CONTENT), len(gaps), bool(entry.doubt)

@@ -160,7 +160,7 @@ def _signature_line(entry: SignatureVerdict) -> str:
     if entry.accepted and entry.key is not None:
         source = entry.key.jwks_url or "a pinned key"
         stated = "" if entry.stated else ", which it does not state"
-        return f"{key}: holds in the form {entry.form}{stated}, under {source}"
+        return f"{key}: valid in the form {entry.form}{stated}, under {source}"
     return f"{key}: {_shown(entry.reason, 1000)}"
 
 

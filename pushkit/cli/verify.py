@@ -112,7 +112,7 @@ def verify(
 def _list_checks(checks: Sequence[Check]) -> list[str]:
     """Print checks; return the names of those that failed."""
     for check in checks:
-        result = "not checked" if check.holds is None else "holds" if check.holds else "FAILS"
+        result = "not checked" if check.holds is None else "valid" if check.holds else "INVALID"
         click.echo(f"{result:12} {check.name:12} {in_a_line(check.says)}")
     return [check.name for check in checks if check.holds is False]
 

@@ -216,7 +216,7 @@ def verify_http_signature(
         for uri in target_uris
     )
     if not any(signature_holds(key, base, unverified.signature, HTTP) for base in bases):
-        raise InvalidSignatureError("the HTTP message signature does not hold for this request")
+        raise InvalidSignatureError("the HTTP message signature is invalid for this request")
     return VerifiedHttpSignature(
         keyid=key.kid,
         delivery_id=delivery_id,

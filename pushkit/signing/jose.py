@@ -259,6 +259,6 @@ async def sign(data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE
         if signature_holds(key.public, data, form, methods):
             return form
     raise SigningError(
-        f"key {key.kid}: the signature does not hold under its own public key: it must be over the"
+        f"key {key.kid}: the signature is invalid under its own public key: it must be over the"
         f" data as they are, with {key.algorithm}"
     )

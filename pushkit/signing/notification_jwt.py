@@ -204,7 +204,7 @@ def verify_signature(
     if not _names_algorithm(unverified, key):
         raise InvalidSignatureError("the JWS header names another algorithm than its key has")
     if not signature_holds(key, unverified.jws.signed, unverified.jws.signature):
-        raise InvalidSignatureError("the signature does not hold")
+        raise InvalidSignatureError("the signature of the JWT is invalid")
     return _read_claims(VerifiedJwt, unverified.claims, key.kid)
 
 

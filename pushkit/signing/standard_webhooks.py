@@ -252,7 +252,7 @@ def check_webhook_signature(
         if version == ("v1" if isinstance(verifier, SharedSecret) else "v1a")
     ]
     if not any(holds):
-        raise InvalidSignatureError("no signature in webhook-signature holds")
+        raise InvalidSignatureError("no signature in webhook-signature is valid")
 
 
 def _read_signatures(listed: str) -> tuple[tuple[str, bytes], ...]:

@@ -367,7 +367,7 @@ def test_another_body_is_refused() -> None:
 
 def test_another_key_of_the_same_name_is_refused() -> None:
     forger = replace(generate_key(Algorithm.ES256), kid=key().kid)
-    with pytest.raises(InvalidSignatureError, match="does not hold"):
+    with pytest.raises(InvalidSignatureError, match="invalid"):
         verify(signed(signer=forger))
     with pytest.raises(InvalidSignatureError, match="another key"):
         verify(signed(signer=generate_key(Algorithm.ES256)))

@@ -322,7 +322,7 @@ def test_a_token_that_is_not_understood_is_refused_unread(token: str) -> None:
 
 @pytest.mark.parametrize("member", ["jku", "x5u", "jwk", "x5c"])
 def test_a_header_that_brings_its_own_key_changes_nothing(member: str) -> None:
-    with pytest.raises(InvalidSignatureError, match="does not hold"):
+    with pytest.raises(InvalidSignatureError, match="invalid"):
         proven(with_header(**{member: "https://evil.example.com/jwks.json"}))
 
 

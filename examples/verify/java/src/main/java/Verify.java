@@ -36,7 +36,7 @@ final class Verify {
     // The sender's key decides about the algorithm, not the header.
     require(key != null && jwt.getHeader().getAlgorithm().equals(key.getAlgorithm()),
         "no key of this sender has this kid and alg");
-    require(jwt.verify(verifier(key)), "the signature does not hold");
+    require(jwt.verify(verifier(key)), "the signature is invalid");
     JWTClaimsSet claims = jwt.getJWTClaimsSet();
     byte[] digest = MessageDigest.getInstance("SHA-256").digest(body);
     require(HexFormat.of().formatHex(digest).equals(claims.getStringClaim("request_body_sha256")),
