@@ -225,23 +225,29 @@ def _possible(endpoint: Endpoint, jwt: UnverifiedJwt | None) -> Sequence[Entry]:
 def _unknown(asked: KeysOf, found: Sequence[TrustedSender], among: Sequence[TrustedSender]) -> str:
     """Return the reason of a refusal: what was found and expected, without secrets."""
     if not among:
-        return "no trusted sender has this path"
+        return "no trusted sender has this path: post to the URL of the push config"
     came = [f"kid {printable(signature.keyid)}" for signature in asked.signatures]
     if asked.jwt is not None:
         came.insert(0, f"iss {printable(asked.jwt.issuer)} kid {printable(asked.jwt.kid)}")
-    fits = "fits more than one sender" if found else "fits no sender"
     known = [
         f"{sender.name} ({f'iss {sender.issuer}' if sender.issuer else 'by its keys'})"
         for sender in (found or among)
     ]
     more = f" and {len(known) - _SHOWN_SENDERS} more" if len(known) > _SHOWN_SENDERS else ""
     shown = ", ".join(known[:_SHOWN_SENDERS]) + more
-    return f"{' and '.join(came) or 'no signature'} {fits} of this path: {shown}"
+    if not came:
+        return f"found no signature, expected one by a sender of this path: {shown}"
+    if not found:
+        return f"found {' and '.join(came)}, expected a trusted sender of this path: {shown}"
+    several = "which is more than one sender of this path"
+    return f"found {' and '.join(came)}, {several}: {shown}; give each a path of its own"
 
 
 def _key_of_jwt(held: HeldKeys, jwt: UnverifiedJwt | None) -> VerificationKey:
     if jwt is None:
-        raise InvalidSignatureError(f"no JWT, expected one from sender {held.sender.name}")
+        raise InvalidSignatureError(
+            f"found no JWT, expected one signed by sender {held.sender.name}"
+        )
     key = held.keys.get(jwt.kid or "")
     if key is None:
         raise _no_key(held, jwt.kid)
@@ -253,7 +259,8 @@ def _by_own_keys(
 ) -> tuple[tuple[UnverifiedHttpSignature, VerificationKey], ...]:
     if not signatures:
         raise InvalidSignatureError(
-            f"no HTTP message signature with tag {TAG}, expected one from sender {held.sender.name}"
+            f"found no HTTP message signature with tag {TAG}, expected one by sender"
+            f" {held.sender.name}"
         )
     own = tuple((one, held.keys[one.keyid]) for one in signatures if one.keyid in held.keys)
     if not own:
@@ -264,7 +271,10 @@ def _by_own_keys(
 def _no_key(held: HeldKeys, kid: str | None) -> InboundError:
     if held.missing is not None:
         return KeysUnavailableError(held.missing)
-    return InvalidSignatureError(f"kid {printable(kid)} is no key of sender {held.sender.name}")
+    return InvalidSignatureError(
+        f"found kid {printable(kid)}, expected a trusted key of sender {held.sender.name}: its JWK"
+        " Set must have the key that signs now"
+    )
 
 
 def _may_issue(sender: TrustedSender) -> bool:

@@ -483,11 +483,17 @@ def check_presented(
             by_token = True
             lacks_credentials |= bool(one.credentials) and not is_stated
     if secret.token and not secret.static_token and not by_token:
-        raise TokenError(f"the token is none that was handed to sender {sender.name}")
+        raise TokenError(
+            f"found another token, expected one that was handed out to sender {sender.name}: it has"
+            " to send the `token` of the push config"
+        )
     if lacks_credentials:
-        raise TokenError("the credentials are not those that were handed out with the token")
+        raise TokenError("found other credentials, expected those handed out with the token")
     if sender.credentials and not secret.static_credentials and not by_credentials:
-        raise TokenError("the credentials are not those that were handed to this sender")
+        raise TokenError(
+            "found none of the credentials that were handed out to this sender: it has to send the"
+            " `authentication` of the push config"
+        )
     if secret.token is None and not by_credentials:
         _check_optional_token(sender, secret)
     if secret.token is not None:
@@ -497,9 +503,12 @@ def check_presented(
 
 def _check_optional_token(sender: TrustedSender, secret: Presented) -> None:
     if sender.token_required:
-        raise TokenError("no token, expected the one that was handed to this sender")
+        raise TokenError("found no token, expected the `token` of the push config")
     if not sender.profile.signed and not secret.static_credentials:
-        raise TokenError("neither token nor credentials, and this sender does not sign")
+        raise TokenError(
+            "found neither token nor credentials: a sender that does not sign has to send the"
+            " `token` or the `authentication` of the push config"
+        )
 
 
 # --- by scheme ----------------------------------------------------------------------------------
@@ -567,7 +576,9 @@ def _reserialised(body: bytes) -> bytes:
     try:
         value = read_json(body)
     except MalformedJsonError as exc:
-        raise InvalidSignatureError("the signed hash is not the body's, which is no JSON") from exc
+        raise InvalidSignatureError(
+            "the signed hash is not that of the body, which is not JSON"
+        ) from exc
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8")
 

@@ -74,7 +74,7 @@ async def test_a_key_that_nobody_has_is_shown_with_the_senders_of_the_path(
     draft.key = generate_key(Algorithm.ES256)
     assert (await world.receive(draft)).code == "unknown_sender"
     [line] = said(caplog)
-    assert f"kid {draft.key.kid} fits no sender of this path" in line
+    assert f"kid {draft.key.kid}, expected a trusted sender of this path: agent" in line
     assert "agent (by its keys), other (by its keys)" in line
 
 
@@ -84,7 +84,20 @@ async def test_who_cannot_be_told_apart_is_named(
     world = make_world(profile=SenderProfile.A2A_SAMPLES, issuer=None)
     world.options["more_senders"] = [dataclasses.replace(world.sender, name="twin")]
     assert (await world.receive(world.draft())).code == "unknown_sender"
-    assert "fits more than one sender of this path: agent (by its keys), twin" in said(caplog)[0]
+    assert "more than one sender of this path: agent (by its keys), twin" in said(caplog)[0]
+
+
+async def test_a_request_without_a_signature_is_told_that_one_is_expected(
+    make_world: WorldFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world()
+    other = dataclasses.replace(world.sender, name="other", issuer="https://other.example.com")
+    world.options["more_senders"] = [other]
+    draft = world.draft()
+    draft.set(jwt_header=None)
+    assert (await world.receive(draft)).code == "unknown_sender"
+    expected = "found no signature, expected one by a sender of this path: agent (iss "
+    assert expected in said(caplog)[0]
 
 
 # --- whose limit ------------------------------------------------------------------------------
