@@ -111,7 +111,7 @@ RAW = UnknownPart(extra={"x": 1})
 META = {"k": "v"}
 
 PROBES: dict[str, Probe] = {
-    "what another version kept in `extra` and `envelope_extra`": Probe(
+    "members that another version kept in `extra` and `envelope_extra`": Probe(
         update=replace(status(extra={"x": 1}), envelope_extra={"y": 1}),
         find=lambda found: (found.extra, found.envelope_extra),
     ),

@@ -66,7 +66,7 @@ def cell(version: WireVersion, name: str, member: str) -> str:
     assert bool(said) != bool(lost), f"{version} {name}: {member} stands in no row, or in two"
     if lost:
         return lost[0].elsewhere or "dropped"
-    return ", ".join(f"`{row.wire}`{', read alone' * row.read_only}" for row in said)
+    return ", ".join(f"`{row.wire}`{', read only' * row.read_only}" for row in said)
 
 
 def rows() -> list[str]:
