@@ -103,7 +103,7 @@ class KeyFileError(ConfigError, code="key_file"):
 
 
 class SealedSecretError(PushkitError, code="sealed_secret"):
-    """A secret in the database cannot be opened; what needs it waits until it can."""
+    """A secret in the database cannot be opened; deliveries that need it wait until it can."""
 
 
 class SecretKeyMissingError(SealedSecretError, code="secret_key_missing"):

@@ -37,7 +37,7 @@ class Limits:
         peer_rate: Per peer address, before the signature is verified.
         sender_rate: Per sender, after the signature is verified: a stranger cannot use it up.
         max_backlog: How many notifications may be unfinished in the inbox; above it, 503.
-        max_backlog_per_sender: How many of one sender; above it, 429.
+        max_backlog_per_sender: The same for the notifications of one sender; above it, 429.
     """
 
     max_body_bytes: int = 1024 * 1024
@@ -66,7 +66,7 @@ class ConnectionLimits:
 
     Attributes:
         max_connections: How many at once. An idle one is closed for a new one.
-        max_connections_per_peer: How many from one address, or IPv6 /64; proxies are exempt.
+        max_connections_per_peer: The same for one address, or IPv6 /64; proxies are exempt.
         head_timeout: From a request's first byte, or the start of a connection, to the end of the
             head; the TLS handshake before it has the same time.
         keep_alive: How long a connection may wait for its next request.

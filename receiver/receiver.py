@@ -76,7 +76,7 @@ class Receiver(CallbackDecorators):
             expected audience is made from it, never from a `Host` header.
         senders: The trusted senders.
         database: The inbox and the expected tasks: the path of a SQLite file, or a PostgreSQL DSN.
-        replay: A Redis URL, for the memory of ids alone; None keeps it in the database.
+        replay: The URL of a Redis that stores the accepted ids; None stores them in the database.
         allow: Hosts that are not checked when JWK Sets are fetched, for development.
         limits: Sizes, rates and backlogs.
         retry: When a failed callback is called again.

@@ -182,7 +182,7 @@ def _settings(title: str, model: type[BaseModel], *like: type) -> Iterator[str]:
         if said is None:
             raise LookupError(f"{model.__name__}.{name} has no line in a docstring")
         if name.endswith("_file") and name not in docs:
-            said = f"A file with these: {said}"
+            said = f"The same, in a file: {said}"
         default = "required" if field.default is PydanticUndefined else _shown(field.default)
         rows.append((f"`{name}`", default, said))
     yield f"\n## {title}\n"
@@ -406,7 +406,7 @@ def codes() -> Iterator[str]:
     yield from _table(("code", "meaning", "what to do"), failed)
     yield "\n## Why nothing was sent again\n"
     yield "Why `redrive`, `resend` or `retry-now` left a delivery unchanged: its own state, or that"
-    yield "of its subscription.\n"
+    yield "of its subscription; `unknown` if no delivery has the id.\n"
     yield from _table(("reason",), [(f"`{why.value}`",) for why in WhyNot])
     yield "\n## Errors\n"
     yield "The `code` of each error; all are subclasses of `pushkit.errors.PushkitError`.\n"

@@ -140,7 +140,7 @@ _MENDS = {
     "sealed_secret": _NOT_UNSEALED,
     "secret_key_missing": _NOT_UNSEALED,
     "no_signing_key": "Run pushkit keys list, then pushkit keys rotate.",
-    "key_file": "Check that this process can read the key file: its log says what is wrong.",
+    "key_file": "Check the key file's mode and passphrase: the message, or the log, says more.",
     "signing_failed": "The KMS, or the function that chooses a signature, failed: see the workers'"
     " log.",
     "egress_proxy": "Check that the proxy is up, and its user and password: the workers' log has"
@@ -148,7 +148,8 @@ _MENDS = {
     "resources_exhausted": "Raise the limit of open files (ulimit -n, LimitNOFILE=), or find the"
     " code that does not close its files.",
     "oauth": "Check that the authorization server can be reached, and knows this client.",
-    "storage": "The database failed, or refused the operation: the workers' log has its error.",
+    "storage": "The database failed, or refused the operation: the message, or the workers' log,"
+    " has its error.",
     "unexpected_error": "A defect of pushkit: the workers' log has its traceback.",
     "worker_died": "A worker ended during an attempt. Its deliveries are attempted again.",
     "lease_expired": "An attempt was not settled in time: a worker hangs, or is short of CPU.",

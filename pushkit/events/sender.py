@@ -33,7 +33,7 @@ class SenderEvent(Event):
 class Enqueued(SenderEvent, kind=EventKind.ENQUEUED, level=logging.DEBUG):
     """`notify()` stored an update. Emitted again if the update is repeated with its key."""
 
-    delivery_id: str
+    delivery_id: str  # the delivery
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,9 @@ class Retention:
         ConfigError: A value is negative, or an age longer than a hundred years.
     """
 
-    delivered: timedelta | None = timedelta(days=7)  # delivered and cancelled ones
+    delivered: timedelta | None = timedelta(days=7)  # delivered and cancelled deliveries
     dead: timedelta | None = timedelta(days=30)  # dead letters
-    per_task: int | None = None  # how many finished ones of a task are kept at most, the newest
+    per_task: int | None = None  # how many finished deliveries of a task to keep, the newest
 
     def __post_init__(self) -> None:
         check_age("retain: delivered", self.delivered)

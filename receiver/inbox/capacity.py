@@ -15,13 +15,13 @@ _RETRY_AFTER: Final = timedelta(seconds=10)
 
 
 class BacklogFullError(InboundError, code="backlog_full", status=429):
-    """Too many notifications of this sender are unfinished; it is to try again later."""
+    """Too many notifications of this sender are unfinished; it should retry later."""
 
     retry_after = _RETRY_AFTER
 
 
 class InboxFullError(InboundError, code="inbox_full", status=503):
-    """Too many notifications are unfinished; every sender is to try again later."""
+    """Too many notifications are unfinished; every sender should retry later."""
 
     retry_after = _RETRY_AFTER
 

@@ -27,13 +27,13 @@ class InboxRetention:
     A notification that was deleted cannot be shown, redriven or waited for any more.
 
     Attributes:
-        done: Notifications that every callback has had.
+        done: Notifications whose callbacks have all succeeded.
         dead: Dead letters.
-        max_done: How many of the done ones are kept at most, the newest.
-        ids: The memory of accepted ids, apart from the inbox. If it is shorter than the sender's
+        max_done: How many done notifications to keep, the newest.
+        ids: How long accepted ids are remembered. If this is shorter than the time of the sender's
             last retry (90 h for pushkit), an update may be called back twice.
-        sequences: The last `seq` of a task since its last notification; after that, the next one
-            seems to follow a gap.
+        sequences: How long the last `seq` of a task is kept after its last notification; later, the
+            next one seems to follow a gap.
         expected: How long a task is expected if `expect()` does not say. Expectations that have
             ended are deleted with the ids.
     """

@@ -31,7 +31,7 @@ _END: Final = b"\r\n\r\n"
 
 
 class MalformedHttpError(InboundError, code="malformed_http", status=400):
-    """The bytes are no HTTP request."""
+    """The bytes are not an HTTP request."""
 
 
 class RequestHead(NamedTuple):

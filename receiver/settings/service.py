@@ -52,7 +52,7 @@ class ReceiverSettings(
     # `host:port` for the operators' `/metrics`, `/healthz` and `/readyz`; none if not set.
     ops_listen: HostAndPort | None = None
     dashboard: DashboardSettings | None = None  # the dashboard; none if not set
-    # How `receiver serve` logs, `text` or `json`, unless its command line says.
+    # How `receiver serve` logs, `text` or `json`; `--log-format` overrides it.
     log_format: LogFormat = LogFormat.TEXT
     tracing: bool = False  # whether to emit spans (OpenTelemetry)
     # A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
@@ -67,7 +67,7 @@ class ReceiverSettings(
     sender_rate: Positive = 4000
     max_backlog: Positive = 500_000
     max_backlog_per_sender: Positive = 100_000
-    callback_concurrency: Positive = 64  # how many callbacks at once
+    callback_concurrency: Positive = 64  # how many callbacks may run at once
     # How long one call may take; `"none"` for any time.
     callback_timeout_seconds: PositiveOrNone = 300
     drain_seconds: NotNegative = 20
@@ -75,7 +75,7 @@ class ReceiverSettings(
     request_timeout_seconds: Positive = 10  # for the head of a request, and for its body
     keep_alive_seconds: Positive = 75
     stop_timeout_seconds: Positive = 20  # how long requests in progress may take at shutdown
-    max_connections: Positive = 512  # how many at once, in each process
+    max_connections: Positive = 512  # the most connections at once, in each process
     max_connections_per_peer: Positive = 128
     trusted_proxies: list[Network] = []
     # The header that they write: `X-Forwarded-For` or `Forwarded`.

@@ -31,7 +31,7 @@ class RetentionSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     done_days: Days = 7
     dead_days: Days = None
     max_done: NotNegative | None = None
-    # The memory of accepted ids, apart from the inbox. If it is shorter than the sender's last
+    # How long accepted ids are remembered. If this is shorter than the time of the sender's last
     # retry (90 h for pushkit), an update may be called back twice.
     remember_hours: Positive = 96
     expected_days: Days = 90
