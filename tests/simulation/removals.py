@@ -34,19 +34,19 @@ _ID = re.compile(r"\b[a-z]+_[0-9a-f]{16,}\b|\bid=.*|\['.*")  # and everything af
 _SAW = 70  # characters of a violation that the table shows
 
 
-def source_without(cut: Cut) -> dict[str, str]:
-    """Return the changed source of each module of a cut, by module name.
+def source_without(*cuts: Cut) -> dict[str, str]:
+    """Return the changed source of each module of some cuts, by module name.
 
     Raises:
         LookupError: A module does not have the text to replace exactly once.
     """
     found: dict[str, str] = {}
-    for edit in cut.edits:
+    for name, edit in ((cut.name, edit) for cut in cuts for edit in cut.edits):
         path = _ROOT.joinpath(*edit.module.split(".")).with_suffix(".py")
         source = found.get(edit.module) or path.read_text()
         if source.count(edit.old) != 1:
             raise LookupError(
-                f"{cut.name}: expected once in {edit.module}, found {source.count(edit.old)} times:"
+                f"{name}: expected once in {edit.module}, found {source.count(edit.old)} times:"
                 f" {edit.old!r}"
             )
         found[edit.module] = source.replace(edit.old, edit.new)
