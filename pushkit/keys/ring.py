@@ -348,7 +348,7 @@ class KeyRing:
             raise KeyRingError(
                 f"key {entry.kid} has been published for {in_seconds(now - entry.published_at)},"
                 f" expected {in_seconds(self.max_age)}: receivers may hold a set without it; wait,"
-                " or use `force` (`pushkit keys rotate --now --force`)"
+                " or force it: `pushkit keys rotate --now --force`"
             )
         return entry
 
