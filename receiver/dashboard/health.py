@@ -46,7 +46,7 @@ def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) ->
         yield Finding(
             Severity.FAILURE,
             "Notifications are due for their callbacks, and no receiver claims them.",
-            "Does a receiver with callbacks run? Its log and /readyz say what hangs.",
+            "Check that a receiver with callbacks runs: its log and /readyz say what hangs.",
             "/notifications?status=received",
         )
     if failing := sorted({each.callback for each in troubles if each.waiting}):
@@ -70,7 +70,7 @@ def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) ->
         yield Finding(
             Severity.NOTE,
             "Some notifications matched no callback.",
-            "Register a callback for them and redrive them, or leave them.",
+            "Register a callback for them and redrive them, or ignore them.",
             "/notifications?unmatched=1",
         )
 
@@ -90,7 +90,7 @@ def _of_refusals(figures: InboxFigures, refusals: Iterable[KeptRefusal]) -> Iter
         yield Finding(
             Severity.NOTE,
             f"{_requests(strangers)} refused within the last hour, not from a proven sender.",
-            "Strangers, or a misconfigured agent: the reasons tell which.",
+            "These are strangers, or a misconfigured agent: the reasons tell which.",
             "/refusals",
         )
 
