@@ -33,8 +33,8 @@ def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
         yield Finding(
             Severity.FAILURE,
             "Deliveries are due, and no worker claims them.",
-            "Check that a worker runs (pushkit worker, or the agent's own). If one does, it is short"
-            " of slots or of CPU.",
+            "Check that a worker runs (pushkit worker, or the agent's own). If one does, it is"
+            " short of slots or of CPU.",
             "/deliveries?state=pending",
         )
     for code, number in figures.local_faults.items():
