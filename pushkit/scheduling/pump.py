@@ -217,7 +217,7 @@ class Pump(Generic[Item]):
     def _log_fault(self, fault: Exception, of_storage: str, then: str) -> None:
         """Log a fault once per kind and interval: every item may fail alike."""
         if isinstance(fault, StorageError):
-            cause = (then, type(fault).__name__, type(fault.__cause__).__name__)
+            cause = (of_storage, type(fault).__name__, type(fault.__cause__).__name__)
             text = "%s: %s: %s; %s"
             self._faults.log(cause, logging.ERROR, text, self._name, of_storage, fault, then)
             return

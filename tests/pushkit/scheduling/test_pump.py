@@ -181,6 +181,23 @@ async def test_items_that_fail_alike_are_one_line_per_cause(
     ]
 
 
+async def test_a_claim_and_a_settlement_that_fail_alike_are_two_lines(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pushkit.scheduling.pump._AFTER_FAULT", timedelta(0))
+    fault = StorageError("the disk is full")
+    work = Work()
+    work.faults.append(fault)
+    pump = work.pump()
+    async with running(pump.run()):
+        await work.until(lambda: bool(caplog.records))
+        pump.keep_trying(fault)
+    assert [record.getMessage() for record in caplog.records] == [
+        "things: the database is out of reach: the disk is full; trying again",
+        "things: cannot be settled: the disk is full; trying again",
+    ]
+
+
 @pytest.mark.parametrize("item", ["bad", "lost"])
 async def test_the_pump_survives_an_item_that_fails(
     item: str, caplog: pytest.LogCaptureFixture
