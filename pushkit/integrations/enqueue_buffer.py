@@ -30,7 +30,7 @@ _log: Final = logging.getLogger("pushkit.integrations")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds
 
-_EARLIER: Final = StorageError("earlier updates of the task wait for the outbox")
+_EARLIER: Final = "earlier updates of the task wait for the outbox"
 
 Enqueue = Callable[[bool], Awaitable[object]]
 """Stores an update; its argument is whether this is the first time."""
@@ -131,7 +131,7 @@ class EnqueueBuffer:
             await queue.begin()
         try:
             if queue.waiting:  # earlier updates go first
-                self._keep(task_id, queue, _Kept(enqueue, size, is_last), _EARLIER)
+                self._keep(task_id, queue, _Kept(enqueue, size, is_last), StorageError(_EARLIER))
                 return
             try:
                 await enqueue(True)

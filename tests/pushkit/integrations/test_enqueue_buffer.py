@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -315,3 +317,21 @@ async def test_a_task_with_nothing_to_store_leaves_nothing_behind(
     for number in range(100):
         await run(buffer, outbox.storing(number), f"other-{number}")
     await until(lambda: not buffer._queues)
+
+
+async def test_updates_that_are_refused_leave_nothing_behind(
+    outbox: Outbox, make_buffer: MakeBuffer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "pushkit.integrations")  # its records keep the errors
+    buffer = make_buffer(per_task=1)
+    outbox.goes_away()
+    await run(buffer, outbox.storing(1))
+    refused = []
+    for number in range(2, 5):
+        storing = outbox.storing(number)
+        refused.append(weakref.ref(storing))
+        with pytest.raises(StorageError):
+            await run(buffer, storing)
+        del storing
+    gc.collect()
+    assert [each() for each in refused] == [None] * 3
