@@ -85,7 +85,7 @@ class Leases:
         Args:
             limit: How many at most: the worker's free slots.
             reserved: How many of them only owners get that hold none.
-            per_origin: How many of one destination may be in flight, over all owners and workers.
+            per_origin: How many to one origin may be in flight, over all owners and workers.
                 A slow webhook of many tasks would otherwise take every slot there is. (Workers on
                 PostgreSQL that claim in the same moment may exceed it together.)
             probation_from: From so many failures in a row on, a destination gets one delivery at a

@@ -47,7 +47,7 @@ class SettleResult(NamedTuple):
 
     are_ours: Sequence[bool]  # for each settled delivery, whether this worker still had the lease
     claimed: Sequence[Delivery]  # the next deliveries, in flight already
-    # The subscriptions with another unfinished delivery, which waits for a claim.
+    # The subscriptions whose next delivery, or the settled one again, waits for a claim.
     passed_on: frozenset[str]
     # Those whose chain must end: it is paused, its destination fails or waits, an older delivery
     # was redriven meanwhile, or this worker had lost the lease of one.
