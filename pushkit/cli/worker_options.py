@@ -211,7 +211,7 @@ worker_options = gathered(
         "concurrency_per_host",
         type=click.IntRange(1, 4096),
         default=16,
-        help="How many attempts all processes make at once to one destination.",
+        help="How many attempts all processes make at once to one origin.",
     ),
     drain=seconds_option(
         "--drain",
