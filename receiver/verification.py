@@ -177,7 +177,7 @@ class VerifiedNotification:
         task_id: The task, from the signature or the body.
         config_id: The signed `configId`, if any.
         seq: The signed `seq`, if any.
-        kid: The key that signed it; None if the sender signs by a shared secret or not at all.
+        kid: The key that signed it; None if unsigned, or signed by Standard Webhooks alone.
         issued_at: `iat`, `created` or `webhook-timestamp`; None if the sender does not sign.
     """
 

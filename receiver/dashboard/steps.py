@@ -80,7 +80,7 @@ def steps_of_accepted(report: NotificationReport) -> list[JsonObject]:
     done = sum(each.done for each in report.callbacks)
     late = (found.received_at - found.issued_at).total_seconds()
     of_task = f"task {found.task_id}" if found.task_id else "no task"
-    key = f"key {found.kid}" if found.kid else "this sender does not sign"
+    key = f"key {found.kid}" if found.kid else "this sender names no key"
     ended = {InboxStatus.DONE: "passed", InboxStatus.DEAD: "failed"}.get(found.status, "waits")
     called = f"{done} of {len(report.callbacks)} done"
     if found.unmatched:

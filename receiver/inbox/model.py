@@ -50,7 +50,7 @@ class Notification(_Accepted):
         idempotency_key: The same in every call with this notification: after a process died in a
             callback, it is called again.
         sender: The name of the trusted sender.
-        kid: The key that signed it; empty if its sender does not sign.
+        kid: The key that signed it; empty if unsigned, or signed by Standard Webhooks alone.
         delivery_id: The sender's id for it: `jti`, the same on every retry.
         update: What happened, version-free.
         task_id: The task, from the body or the signature.

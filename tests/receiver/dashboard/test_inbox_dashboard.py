@@ -38,13 +38,15 @@ class Desk:
     database: Database
     mended: bool = False
 
-    async def came(self, task: str, *, seq: int = 1, sender: str = "agent") -> None:
+    async def came(
+        self, task: str, *, seq: int = 1, sender: str = "agent", kid: str = "key-1"
+    ) -> None:
         now = datetime.now(UTC) - timedelta(minutes=1)
         await self.database.write(
             storing.store(
                 sender=sender,
                 delivery_id=f"{task}#{seq}",
-                kid="key-1",
+                kid=kid,
                 issued_at=now,
                 task_id=task,
                 config_id="1",
@@ -114,6 +116,16 @@ async def test_a_dead_letter_is_found_and_understood(desk: Desk, reader: Client)
     found = await page(reader, "/notifications?status=dead")
     assert "bad-1" in found
     assert "good-1" not in found
+
+
+async def test_a_sender_without_a_named_key_may_still_have_signed(
+    desk: Desk, reader: Client
+) -> None:
+    await desk.came("by-standard-webhooks", kid="")
+    [found] = await InboxAdmin(desk.database).find()
+    shown = await page(reader, f"/notifications/{found.id}")
+    assert "this sender names no key" in shown
+    assert "does not sign" not in shown
 
 
 async def test_gaps_of_a_task_are_shown_where_they_are(desk: Desk, reader: Client) -> None:
