@@ -155,8 +155,7 @@ def push_body(
         task = Task(id=update.task_id, context_id=update.context_id, status=update.status)
         return encode_update(TaskSnapshot(task=task, origin=update.origin), version)
     raise SnapshotRequiredError(
-        f"A2A {version} notifications carry the whole task, found only a {update.kind}: pass"
-        " snapshot="
+        f"A2A {version} notifications carry the whole task, found {update.kind}: pass snapshot="
     )
 
 

@@ -434,7 +434,8 @@ def test_a_0_3_subscription_gets_the_whole_task() -> None:
 
 
 def test_a_0_3_subscription_needs_a_snapshot_for_an_update_without_a_status() -> None:
-    with pytest.raises(SnapshotRequiredError, match="pass snapshot="):
+    expected = "whole task, found artifact-update: pass snapshot="
+    with pytest.raises(SnapshotRequiredError, match=expected):
         push_body(ARTIFACT_UPDATE, V0_3)
 
 
