@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from pushkit.outbox.browsing import _MOST_ERRORS
 from tests.pushkit.dashboard.conftest import HOSTILE, Browser, House
 
 PAGES = ["/", "/deliveries", "/deliveries?state=dead", "/subscriptions", "/destinations", "/keys"]
@@ -33,6 +34,8 @@ async def test_a_new_dead_letter_is_told_first(house: House, reader: Browser) ->
     assert "Deliveries arrive, but something needs attention." in page
     assert "1 dead letter within the last hour." in page
     assert "the webhook answered 400" in page
+    assert f"the {_MOST_ERRORS} heads of queues that are due first" in page
+    assert f"the newest {_MOST_ERRORS} dead letters" in page
 
 
 async def test_a_failed_delivery_is_found_and_understood(house: House, reader: Browser) -> None:
