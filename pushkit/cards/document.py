@@ -53,7 +53,7 @@ def read_card(card: bytes | Mapping[str, JsonValue]) -> JsonObject:
         raise MalformedCardError(
             f"the card has {len(content)} bytes, expected at most {MAX_CARD_BYTES}"
         )
-    # Before each value stands a comma or an opening bracket, so this counts at least all values.
+    # Before each value in the card stands a comma or an opening bracket, so this counts them all.
     if sum(map(content.count, (b",", b"[", b"{"))) > _MAX_VALUES:
         raise MalformedCardError(f"the card has more than {_MAX_VALUES} values")
     try:

@@ -1,8 +1,9 @@
 """The guard at connect time: it looks names up, and judges every address before it is dialled.
 
 Three checks work independently: of the URL (`DestinationPolicy`), of all addresses of its name, and
-of the address that a socket is about to dial. A literal address meets the first and the third; a
-name whose addresses change between check and connect is caught by the third.
+of the address that a socket is about to dial. A literal address skips the second; a name whose
+addresses change between check and connect is caught by the third. Behind an egress proxy, which
+dials by itself, all addresses meet the second, and none the third.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def b64url_decode(segment: str, what: str) -> bytes:
         InvalidSignatureError: Not canonical, or padded.
     """
     try:
-        # The translation maps what is foreign to base64url to `!`, which the decoder refuses.
+        # `+`, `/` and `=` become `!`: strict mode refuses it, as every other foreign character.
         written = segment.encode("ascii").translate(_STANDARD) + _PADDING[len(segment) % 4]
         data = binascii.a2b_base64(written, strict_mode=True)
     except ValueError as exc:

@@ -35,7 +35,7 @@ class Arrival:
     status: int  # of the answer
     code: str  # `accepted`, `duplicate`, or the code of the refusal
     steps: tuple[Step, ...]  # every step of the verification with its result
-    # The verified notification; None if steps 1 to 6 refused it.
+    # The verified notification; None if it fails a step from 2 to 6.
     verified: VerifiedNotification | None
 
     @property
