@@ -171,7 +171,9 @@ class Caller:
             return Call(callback.name, TIMED_OUT)
         if error is not None:
             _log_failed(callback, notification, error)
-            return Call(callback.name, type(error).__name__)
+            failed = Call(callback.name, type(error).__name__)
+            error = None  # its traceback refers to this frame: a cycle otherwise
+            return failed
         return Call(callback.name, None)
 
     async def break_off(self) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import logging
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -881,6 +884,30 @@ async def test_the_message_of_an_exception_is_not_stored(house: House) -> None:
     assert report is not None
     assert report.notification.last_error == "bad: RuntimeError"
     assert "private" not in repr(report)
+
+
+async def test_the_error_of_a_coroutine_is_freed_without_the_garbage_collector(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors: list[weakref.ref[Exception]] = []
+
+    class FailedError(Exception):
+        def __init__(self) -> None:
+            errors.append(weakref.ref(self))
+
+    async def fail(_: Notification) -> None:
+        raise FailedError
+
+    house.registry.add(fail)
+    await house.store()
+    caplog.set_level(logging.CRITICAL, logger="receiver")  # a captured record keeps its error
+    gc.disable()
+    try:
+        await house.run_once()
+        freed = [error() is None for error in errors]
+    finally:
+        gc.enable()
+    assert freed == [True]
 
 
 # --- sequence -----------------------------------------------------------------------------------
