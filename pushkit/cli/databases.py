@@ -35,7 +35,10 @@ def checked_database(location: str) -> str:
     """Return the location of an outbox. Raises ConfigError: neither a file nor a DSN."""
     # A mistyped path must not create an empty outbox.
     if is_file(location) and not Path(location).exists():
-        raise ConfigError("--database: there is no such file, and it is not a PostgreSQL DSN")
+        raise ConfigError(
+            "--database: there is no such file, and it is not a PostgreSQL DSN;"
+            " `pushkit migrate` creates an outbox"
+        )
     return location
 
 

@@ -173,7 +173,8 @@ def purge(
 def erase(*, task: str, outbox: Outbox[OutboxAdmin], tenant: str) -> None:
     """Delete the deliveries, attempts and subscriptions of TASK."""
     erased = outbox.change(lambda admin: admin.erase(task, tenant=tenant))
-    click.echo(f"erased the subscriptions to {task} and {erased} deliveries")
+    deliveries = "1 delivery" if erased == 1 else f"{erased} deliveries"
+    click.echo(f"erased the subscriptions to {task} and {deliveries}")
 
 
 @outbox.command(epilog=example("pushkit outbox stats --json"))

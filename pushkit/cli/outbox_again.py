@@ -23,7 +23,7 @@ from pushkit.terminal.command import json_option
 from pushkit.terminal.options import choice_option, chosen_options
 from pushkit.terminal.output import example, table
 
-_REPEATS = "webhooks may get notifications again that they have received, with the same ids"
+_REPEATS = "webhooks may receive notifications a second time, with the same ids"
 _SHOWN = 20
 _HINTS = {
     WhyNot.UNKNOWN: "not in this outbox",

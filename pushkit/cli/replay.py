@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pushkit.captured import fields_to_send, read_request
-from pushkit.errors import PushkitError
+from pushkit.errors import MalformedRequestError, PushkitError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport, closing
 from pushkit.terminal.options import FILE, seconds_option
@@ -36,9 +36,16 @@ def replay(*, files: tuple[Path, ...], url: str, timeout: timedelta) -> None:
     signatures and times: a receiver with another time or audience refuses them, and one that has
     received them before does nothing. The exit status is 0 if all were answered 2xx, else 1.
     """
-    requests = [(file, read_request(file.read_bytes())) for file in files]
+    requests = [(file, _read(file)) for file in files]
     if not asyncio.run(_post_all(requests, url, timeout)):
         sys.exit(1)
+
+
+def _read(file: Path) -> WebhookRequest:
+    try:
+        return read_request(file.read_bytes())
+    except MalformedRequestError as exc:
+        raise MalformedRequestError(f"{file}: {exc}") from exc
 
 
 async def _post_all(

@@ -18,6 +18,7 @@ from pushkit.terminal.output import example, table
 
 _outbox = outbox_option(SecretsAdmin)
 _SHOWN = 5
+_PROMOTE = "restart senders and workers; move its line to the front of the file; "
 _THEN = (
     "restart senders and workers; run `pushkit secrets rotate` to encrypt what is stored already;"
     " keep a copy of the keys, without which encrypted data is lost"
@@ -65,15 +66,16 @@ def generate(file: Path | None, *, standby: bool) -> None:
     key = add_secret_key(file, standby=standby)
     use = "decrypt with it, and encrypt once it is first" if standby else "encrypt with it"
     click.echo(f"key {key.id} is in {file}: processes that start from now on {use}")
+    then = _PROMOTE + _THEN if standby else _THEN
     named = os.environ.get("PUSHKIT_SECRET_KEYS_FILE")
     if named is None or Path(named).resolve() != file.resolve():
         click.echo(
             f"still to do: set PUSHKIT_SECRET_KEYS_FILE={file.resolve()} for every sender, worker"
-            f" and command; {_THEN}",
+            f" and command; {then}",
             err=True,
         )
     else:
-        click.echo(f"still to do: {_THEN}", err=True)
+        click.echo(f"still to do: {then}", err=True)
 
 
 @secrets.command(epilog=example("pushkit secrets rotate --database outbox.db --bodies"))

@@ -128,7 +128,9 @@ def enable(*, outbox: _Outbox, chosen: _Chosen, resend: bool) -> None:
     """
     changed = outbox.change(lambda admin: admin.enable(chosen, resend=resend))
     if resend:
-        click.echo(f"{len(changed.deliveries)} cancelled deliveries pending again")
+        resent = len(changed.deliveries)
+        deliveries = "delivery" if resent == 1 else "deliveries"
+        click.echo(f"{resent} cancelled {deliveries} pending again")
     elif changed.ids:
         click.echo(
             "deliveries that disabling cancelled stay cancelled:"

@@ -65,7 +65,7 @@ _KINDS: Final = (*(state.value for state in _MESSAGES), "artifact", "message", "
 )
 @click.option("--version", default="1.0", help="The A2A version of the bodies.")
 @click.option("--task", "task_id", help="The id of the task.  [default: a new one]")
-@key_file_options("The key file.  [default: a new key, which no receiver trusts]", default=None)
+@key_file_options("The key file.  [default: a new key, which receivers do not know]", default=None)
 @signing_options
 def trigger(
     *,
@@ -87,7 +87,7 @@ def trigger(
     """
     wire, policy = WireVersion.parse(version), DestinationPolicy.naming(url)
     if key_file is None:
-        click.echo("signing with a new key, which no receiver trusts: use --keys", err=True)
+        click.echo("signing with a new key, which receivers do not know: use --keys", err=True)
     ring = key_file.ring() if key_file else KeyRing.create(datetime.now(UTC))
     task = Task(
         id=task_id or f"task-{secrets.token_hex(4)}",

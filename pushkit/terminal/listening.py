@@ -54,7 +54,7 @@ def listening_at(address: str) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as exc:
         raise ConfigError(
-            f"--listen: cannot listen on {address}: {_reason(exc)}; with port 0 a free one is taken"
+            f"--listen: cannot listen on {address}: {_reason(exc)}; port 0 takes a free one"
         ) from exc
 
 

@@ -71,7 +71,7 @@ def test_the_printed_command_works_and_saved_requests_are_verified_and_replayed(
         token = tried[tried.index("--token") + 1]
         refused = pushkit_command("trigger", "completed", url, "--token", token)
         assert refused.status == 1
-        assert "a new key, which no receiver trusts" in refused.err
+        assert "a new key, which receivers do not know" in refused.err
 
         process.terminate()
         assert process.wait(DEADLINE) == 0
@@ -125,6 +125,14 @@ def test_what_it_cannot_start_with_is_said_in_a_line(
     ran = receiver_command("listen", *options)
     assert ran.status == 1
     assert says in ran.error
+
+
+def test_replay_names_the_file_that_is_no_request(pushkit_command: Run, tmp_path: Path) -> None:
+    path = tmp_path / "0001-accepted.json"
+    path.write_text("{}")
+    ran = pushkit_command("replay", str(path), f"http://127.0.0.1:{free_port()}/")
+    assert (ran.status, ran.out) == (1, "")
+    assert "0001-accepted.json: the request file: expected members" in ran.err
 
 
 def test_replay_says_what_cannot_be_reached(pushkit_command: Run, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_dead_letter_is_redriven_and_may_repeat(
     ran = pushkit_command("outbox", "redrive", dead[0])
     assert ran.status == 0
     assert "1 dead letter pending again" in ran.out
-    assert "may get notifications again" in ran.err
+    assert "may receive notifications a second time" in ran.err
     run(send(outbox, webhook, tasks=0))
     assert [request.header("webhook-id") for request in webhook.requests].count(dead[0]) == 2
 
@@ -199,7 +199,7 @@ def test_a_purge_keeps_the_newest(pushkit_command: Run, dead: list[str]) -> None
 def test_an_erasure_is_asked_about(pushkit_command: Run, dead: list[str]) -> None:
     assert pushkit_command("outbox", "erase", "task-1", stdin=b"n\n").status == 1
     ran = pushkit_command("outbox", "erase", "task-1", "--yes")
-    assert ran.out == "erased the subscriptions to task-1 and 1 deliveries\n"
+    assert ran.out == "erased the subscriptions to task-1 and 1 delivery\n"
     assert len(json.loads(pushkit_command("outbox", "list", "--json").out)) == len(dead) - 1
 
 
@@ -265,6 +265,7 @@ def test_a_wrong_call_ends_with_2(pushkit_command: Run, call: list[str]) -> None
 def test_a_mistyped_path_is_no_empty_outbox(pushkit_command: Run, own_folder: Path) -> None:
     ran = pushkit_command("outbox", "stats", "--database", "mistyped.db")
     assert ran.status == 1
+    assert "`pushkit migrate` creates an outbox" in ran.error
     assert not (own_folder / "mistyped.db").exists()
 
 

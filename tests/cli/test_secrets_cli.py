@@ -81,6 +81,8 @@ def test_a_key_in_a_file_is_shown_by_its_id_only(pushkit_command: Run, own_folde
     standby = pushkit_command("secrets", "generate", "secret.keys", "--standby")
     assert "from now on decrypt with it, and encrypt once it is first" in standby.out
     assert SecretKeys.from_file(path).ids[0] == key_id
+    moved, rotated = standby.err.index("move its line to the front"), standby.err.index("rotate")
+    assert moved < rotated
 
 
 def test_a_new_key_comes_with_what_is_still_to_do(

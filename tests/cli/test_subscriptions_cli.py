@@ -207,7 +207,7 @@ def test_what_was_cancelled_with_it_comes_back_when_that_is_asked_for(
     command("disable", "--owner", "alice")
     webhook.requests.clear()
     ran = command("enable", ids["task-1"], "--resend")
-    assert ran.out == "1 cancelled deliveries pending again\n1 subscription enabled\n"
+    assert ran.out == "1 cancelled delivery pending again\n1 subscription enabled\n"
     assert command("enable", ids["task-2"]).out == "1 subscription enabled\n"
     with_sender(pump)
     assert len(webhook.requests) == 1
