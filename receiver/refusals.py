@@ -217,8 +217,8 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             8,
             404,
             "this task is not expected",
-            "Expect the task before the agent works on it (`receiver expect`), or set "
-            'tasks = "any".',
+            "Give the agent a token of its own for each task (`receiver expect`), before it "
+            'starts, or set tasks = "any".',
         ),
         "backlog_full": Refusal(
             9,

@@ -213,7 +213,7 @@ class RegistrationStore:
             return False
         if standing is not None and bound_to in (None, task_id):
             return False
-        raise TaskNotExpectedError("the task is not expected under this token")
+        raise _not_expected(is_bound=bound_to is not None)
 
     def bind(
         self, sender: str, secret: ProvenSecret, task_id: str, now: datetime, standings: Standings
@@ -246,7 +246,7 @@ class RegistrationStore:
             )
         standing = yield from self._read_standing(sender, secret, now)
         if standing is None or standing.task_id != task_id:
-            raise TaskNotExpectedError("the task is not expected under this token")
+            raise _not_expected(is_bound=True)
 
     def _read_standing(
         self, sender: str, secret: ProvenSecret, now: datetime
@@ -268,6 +268,14 @@ class RegistrationStore:
             (sender, task_id, to_micros(now)),
         )
         return bool(rows)
+
+
+def _not_expected(*, is_bound: bool) -> TaskNotExpectedError:
+    if is_bound:
+        found = "the token belongs to another task: each task needs a token of its own"
+    else:
+        found = "neither the task nor its token was registered: do so before the agent starts it"
+    return TaskNotExpectedError(f"{found} (`receiver expect`)")
 
 
 def _standing(row: Row, now: int) -> _Standing:

@@ -110,6 +110,16 @@ def test_a_secret_is_bound_to_its_first_task(house: House, secret: str) -> None:
     assert [house.admits(secret, task) for task in ("1", "2", "1")] == [True, False, True]
 
 
+def test_a_refusal_says_whether_its_token_belongs_to_another_task(house: House) -> None:
+    house.run(STORE.register(REGISTRATION))
+    house.admits(OLD, "1")
+
+    with pytest.raises(TaskNotExpectedError, match="the token belongs to another task"):
+        house.run(house._admit(TaskPolicy.BIND, ProvenSecret(sha256=OLD, static=False), "2", NOW))
+    with pytest.raises(TaskNotExpectedError, match="neither the task nor its token was registered"):
+        house.run(house._admit(TaskPolicy.REGISTERED, None, "2", NOW))
+
+
 def test_token_and_credentials_are_bound_together(house: House) -> None:
     house.run(STORE.register(REGISTRATION))
 
