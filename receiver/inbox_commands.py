@@ -20,7 +20,15 @@ from pushkit.terminal.options import (
     gathered,
     page_options,
 )
-from pushkit.terminal.output import columns, document, example, harmless, lines_of, table_of
+from pushkit.terminal.output import (
+    columns,
+    document,
+    example,
+    harmless,
+    lines_of,
+    numbered,
+    table_of,
+)
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.inspection import (
     InboxFilter,
@@ -140,10 +148,9 @@ def redrive(*, inbox: _Inbox, chosen: _Chosen) -> None:
     called again.
     """
     redriven = inbox.change(lambda admin: admin.redrive(chosen))
-    plural = "" if len(redriven.ids) == 1 else "s"
     unmatched = isinstance(chosen, InboxFilter) and chosen.unmatched
     what = "unmatched notification" if unmatched else "dead letter"
-    click.echo(f"{len(redriven.ids)} {what}{plural} called back again")
+    click.echo(f"{numbered(len(redriven.ids), what)} called back again")
     if redriven.skipped:
         raise ConfigError(
             f"{redriven.skipped} not called back again: neither dead letters nor unmatched"

@@ -22,7 +22,15 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.terminal.command import LazyGroup, json_option
 from pushkit.terminal.options import Page, age_option, choice_option, page_options
-from pushkit.terminal.output import columns, document, example, harmless, lines_of, table_of
+from pushkit.terminal.output import (
+    columns,
+    document,
+    example,
+    harmless,
+    lines_of,
+    numbered,
+    table_of,
+)
 
 _FINISHED = (DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD)
 _SEALED = "(encrypted with a secret key that this command does not have)"
@@ -173,8 +181,7 @@ def purge(
 def erase(*, task: str, outbox: Outbox[OutboxAdmin], tenant: str) -> None:
     """Delete the deliveries, attempts and subscriptions of TASK."""
     erased = outbox.change(lambda admin: admin.erase(task, tenant=tenant))
-    deliveries = "1 delivery" if erased == 1 else f"{erased} deliveries"
-    click.echo(f"erased the subscriptions to {task} and {deliveries}")
+    click.echo(f"erased the subscriptions to {task} and {numbered(erased, 'delivery')}")
 
 
 @outbox.command(epilog=example("pushkit outbox stats --json"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -21,7 +20,7 @@ from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import choice_option, chosen_options
-from pushkit.terminal.output import example, table
+from pushkit.terminal.output import example, numbered, table
 
 _REPEATS = "webhooks may receive notifications a second time, with the same ids"
 _SHOWN = 20
@@ -167,8 +166,7 @@ def _print_redriven(
 
 
 def _print_ids(ids: Sequence[str], what: str, done: str, *, dry_run: bool) -> None:
-    plural = what if len(ids) == 1 else re.sub("y$", "ie", what) + "s"
-    click.echo(f"{len(ids)} {plural} {'would be ' if dry_run else ''}{done}")
+    click.echo(f"{numbered(len(ids), what)} {'would be ' if dry_run else ''}{done}")
     if dry_run:
         for delivery_id in ids[:_SHOWN]:
             click.echo(f"  {delivery_id}")

@@ -16,7 +16,7 @@ from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import Page, choice_option, chosen_options, page_options
-from pushkit.terminal.output import columns, example, lines_of
+from pushkit.terminal.output import columns, example, lines_of, numbered
 
 _SEE = "see `pushkit subscriptions list`"
 _COLUMNS: Final = columns(
@@ -128,9 +128,8 @@ def enable(*, outbox: _Outbox, chosen: _Chosen, resend: bool) -> None:
     """
     changed = outbox.change(lambda admin: admin.enable(chosen, resend=resend))
     if resend:
-        resent = len(changed.deliveries)
-        deliveries = "delivery" if resent == 1 else "deliveries"
-        click.echo(f"{resent} cancelled {deliveries} pending again")
+        resent = numbered(len(changed.deliveries), "cancelled delivery")
+        click.echo(f"{resent} pending again")
     elif changed.ids:
         click.echo(
             "deliveries that disabling cancelled stay cancelled:"
@@ -169,8 +168,8 @@ def remove(*, outbox: _Outbox, chosen: _Chosen) -> None:
 
 
 def _print_changed(done: str, changed: Changed, *, otherwise: str | None = None) -> None:
-    plural = "" if len(changed.ids) == 1 else "s"
-    click.echo(f"{len(changed.ids)} subscription{plural} {done}", err=done == "will be tested")
+    those = numbered(len(changed.ids), "subscription")
+    click.echo(f"{those} {done}", err=done == "will be tested")
     if changed.unchanged:
         click.echo(
             f"{len(changed.unchanged)} {otherwise or f'unchanged: {done} already'}", err=True

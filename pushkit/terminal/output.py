@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
@@ -93,6 +94,11 @@ def moment(found: datetime | None) -> str:
 def milliseconds(duration: timedelta | None) -> str:
     """Return a duration in milliseconds."""
     return "-" if duration is None else f"{duration.total_seconds() * 1000:.1f}"
+
+
+def numbered(number: int, one: str) -> str:
+    """Return a number of things, of which the name of one is given: `2 deliveries`."""
+    return f"{number} {one if number == 1 else re.sub('y$', 'ie', one) + 's'}"
 
 
 def in_a_line(text: str) -> str:
