@@ -124,18 +124,19 @@ def cancel(*, ids: tuple[str, ...], outbox: Outbox[OutboxAdmin]) -> None:
 
     Deliveries in flight are not cancelled.
     """
-    cancelled = outbox.change(lambda admin: admin.cancel(ids))
-    click.echo(f"cancelled {len(cancelled)}")
-    others = [delivery_id for delivery_id in ids if delivery_id not in cancelled]
+    cancelled, others = outbox.change(partial(_cancel, ids))
+    click.echo(f"cancelled {cancelled}")
     if others:
-        raise ConfigError(f"not cancelled: {'; '.join(outbox.look(partial(_states, others)))}")
+        raise ConfigError(f"not cancelled: {'; '.join(others)}")
 
 
-async def _states(ids: Sequence[str], admin: OutboxAdmin) -> list[str]:
-    reports = [(each, await admin.show(each)) for each in ids]
-    return [
-        f"{each} is {'not in this outbox' if report is None else report.delivery.state}"
-        for each, report in reports
+async def _cancel(ids: Sequence[str], admin: OutboxAdmin) -> tuple[int, list[str]]:
+    """Cancel deliveries; return how many were, and of the others in which state each is."""
+    cancelled = set(await admin.cancel(ids))
+    others = [each for each in ids if each not in cancelled]
+    states = await admin.states(others)
+    return len(cancelled), [
+        f"{each} is {states.get(each, 'not in this outbox')}" for each in others
     ]
 
 

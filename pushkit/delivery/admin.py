@@ -227,6 +227,12 @@ class OutboxAdmin:
                 cancelled += done
         return cancelled
 
+    async def states(self, ids: Sequence[str]) -> dict[str, DeliveryState]:
+        """Return the states of deliveries by id; unknown ids are left out."""
+        check_list("ids", ids)
+        found = await self._database.read(self._dead_letters.standings(ids))
+        return {delivery_id: each.state for delivery_id, each in found.items()}
+
     # --- cleaning up ---------------------------------------------------------------------------
 
     async def purge(
