@@ -40,13 +40,9 @@ class Queues:
 
     `write` writes the added deliveries: before stored deliveries are read, when `is_full`, and at
     the end.
-
-    Attributes:
-        is_full: Whether the deliveries held in memory should be written now, for their size.
     """
 
     def __init__(self, outbox: OutboxStore, subscriptions: SubscriptionStore) -> None:
-        self.is_full: bool = False
         self._outbox = outbox
         self._subscriptions = subscriptions
         self._of_task: dict[tuple[str, str], list[Queue]] = {}
@@ -54,6 +50,11 @@ class Queues:
         self._bytes = 0
         self._ended: list[str] = []
         self._withdrawn: list[str] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the deliveries held in memory should be written now, for their size."""
+        return self._bytes >= _MAX_UNWRITTEN
 
     def open(self, recipients: Sequence[Recipient]) -> Script[None]:
         """Read the heads of some subscriptions."""
@@ -86,7 +87,6 @@ class Queues:
         if queue.oldest is None:
             queue.oldest = queue.last_seq
         self._bytes += len(body)
-        self.is_full = self._bytes >= _MAX_UNWRITTEN
         new = NewDelivery(
             id=delivery_id,
             subscription_id=recipient.id,
@@ -133,7 +133,7 @@ class Queues:
     def write(self, now: datetime) -> Script[None]:
         """Write the deliveries that were added, and the ends of tasks."""
         if self._new:
-            new, self._new, self._bytes, self.is_full = self._new, [], 0, False
+            new, self._new, self._bytes = self._new, [], 0
             yield from self._outbox.add(new)
             taken = Counter([each.subscription_id for each in new])
             yield from self._subscriptions.take_seqs(taken)

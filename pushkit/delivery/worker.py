@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import secrets
@@ -121,9 +120,7 @@ class Worker:
     async def finish(self, within: timedelta) -> None:
         """Wait for running attempts; cancel those that are not done within that time."""
         # A transaction that still runs may store a delivery with a reservation, to be begun here.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WRITES):
-                await self._database.drain()
+        await self._database.drain(_LAST_WRITES)
         await self.pump.finish(within)
 
     def retire(self) -> None:

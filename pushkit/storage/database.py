@@ -84,8 +84,8 @@ class Database(Protocol):
         needs a held row is `DEFERRED`.
         """
 
-    async def drain(self) -> None:
-        """Wait until everything submitted by `write_together` is done."""
+    async def drain(self, within: float) -> None:
+        """Wait until everything submitted by `write_together` is done, at most so many seconds."""
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the transaction of a caller's own connection; commit nothing.

@@ -8,6 +8,7 @@ scripts. Results are set in the loop, and an item's error reaches its submitter 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -163,11 +164,17 @@ class GroupCommit:
             self._driver([Batch([waiting], wait=True)], self._leader_done)
         return waiting.future
 
-    async def drain(self) -> None:
-        """Wait until all items are finished; do nothing if the event loop of this one is closed."""
-        while self._unfinished and not self._loop.is_closed():
-            self._all_finished.clear()
-            await self._all_finished.wait()
+    async def drain(self, within: float | None = None) -> None:
+        """Wait until all items are finished; do nothing if the event loop of this one is closed.
+
+        Args:
+            within: The longest wait in seconds; None for no limit.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while self._unfinished and not self._loop.is_closed():
+                    self._all_finished.clear()
+                    await self._all_finished.wait()
 
     def _new(
         self, group: Group[Item, T], item: Item, on_done: OnDone[T] | None

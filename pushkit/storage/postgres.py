@@ -363,10 +363,10 @@ class PostgresDatabase:
                 batch.results = None
         done(batches)
 
-    async def drain(self) -> None:
-        """Wait until everything submitted by `write_together` is done."""
+    async def drain(self, within: float) -> None:
+        """Wait until everything submitted by `write_together` is done, at most so many seconds."""
         if self._group_commit is not None:
-            await self._group_commit.drain()
+            await self._group_commit.drain(within)
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the READ COMMITTED transaction of a caller's connection."""

@@ -264,10 +264,10 @@ class SqliteDatabase:
         group_commit = self._group_commit or self._open_group_commit()
         return group_commit.submit(group, item, on_done)
 
-    async def drain(self) -> None:
-        """Wait until everything submitted by `write_together` is done."""
+    async def drain(self, within: float) -> None:
+        """Wait until everything submitted by `write_together` is done, at most so many seconds."""
         if self._group_commit is not None:
-            await self._group_commit.drain()
+            await self._group_commit.drain(within)
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the caller's thread, to which the connection belongs."""

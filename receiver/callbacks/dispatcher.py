@@ -217,9 +217,7 @@ class Dispatcher:
         worker's lock until the calls end. The dispatcher then continues under another name.
         """
         # A transaction that still runs may store a notification under a lease, or claim the next.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WRITES):
-                await self._database.drain()
+        await self._database.drain(_LAST_WRITES)
         before = set[asyncio.Task[None]]().union(*self._abandoned.values())
         abandoned = {
             task: notification

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import fcntl
 import json
-import os
 import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,10 +27,9 @@ from receiver.forwards import (
 )
 from receiver.settings.handlers import ForwardSettings
 from tests.eventually import DEADLINE, eventually, eventually_sync
-from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from tests.receiver.conftest import World, WorldFactory
 
@@ -175,17 +173,6 @@ async def test_a_forward_that_fails_is_one_line_of_the_log(
 
 
 # --- a Redis stream -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def redis_server() -> Iterator[str]:
-    """Return the URL of a Redis server: `PUSHKIT_TEST_REDIS_URL`, or one from the wheel."""
-    if url := os.environ.get("PUSHKIT_TEST_REDIS_URL"):
-        yield url
-        return
-    server = RedisServer()
-    yield server.url
-    server.remove()
 
 
 @pytest.fixture
