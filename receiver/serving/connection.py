@@ -54,9 +54,12 @@ class HttpConnection(asyncio.Protocol):
         self._parser = RequestParser(server.max_head_bytes)
         self._answering: RequestHead | None = None
         self._is_at_once = False  # `begin` has not returned yet: its answer needs no task
+        self._has_turn = False  # the next request begins soon
         self.work: asyncio.Task[None] | None = None  # answers the request, if it has to wait
         self._reader: asyncio.Future[None] | None = None
         self._is_paused = False
+        # More than this always contains a head, or too much for one: it does not wait for more.
+        self._most_held = max(_MOST_HELD, server.max_head_bytes)
         self._expects_continue = False
         self._is_half_closed = False  # the peer has closed its half
         self._is_last = False  # no more requests are answered
@@ -113,14 +116,14 @@ class HttpConnection(asyncio.Protocol):
         if self._is_last and self._answering is None:
             return
         self._parser.feed(data)
-        if self._answering is None:
+        if self._may_begin:
             self._begin_next()
-            return
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
-        if self._parser.is_whole and not self._is_last:
-            self._look_at_next_head()
-        if self._parser.held_bytes > _MOST_HELD and self._transport is not None:
+        else:
+            if self._reader is not None and not self._reader.done():
+                self._reader.set_result(None)
+            if self._parser.is_whole and not self._is_last:
+                self._look_at_next_head()
+        if self._parser.held_bytes > self._most_held and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
 
@@ -138,8 +141,9 @@ class HttpConnection(asyncio.Protocol):
         self._write_deadline.begin()
 
     def resume_writing(self) -> None:
-        """End it."""
+        """End it, and begin the next request, which waited for this."""
         self._write_deadline.end()
+        self._begin_soon()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002  # the interface
         """Stop counting the connection; a request in progress continues."""
@@ -171,8 +175,24 @@ class HttpConnection(asyncio.Protocol):
 
     # --- requests -------------------------------------------------------------------------------
 
+    @property
+    def _may_begin(self) -> bool:
+        """Whether the next request may begin: the answers to those before are on their way."""
+        is_unsent = self._write_deadline.has_begun
+        return not (self._answering is not None or self._has_turn or is_unsent or self._is_last)
+
+    def _begin_soon(self) -> None:
+        """Begin the next request after other connections' turns."""
+        if not self._has_turn:
+            self._has_turn = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._has_turn = False
+        self._begin_next()
+
     def _begin_next(self) -> None:
-        if self._answering is not None or self._is_last:
+        if not self._may_begin:
             return
         try:
             head = self._parser.head()
@@ -232,7 +252,7 @@ class HttpConnection(asyncio.Protocol):
             if not parser.held_bytes:
                 return
             if self._is_at_once:  # other connections get their turn before this peer's next request
-                asyncio.get_running_loop().call_soon(self._begin_next)
+                self._begin_soon()
             else:
                 self._begin_next()
         elif unread or parser.held_bytes:
@@ -265,7 +285,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _resume(self) -> None:
         """Read the socket again, unless pipelined requests still fill the buffer."""
-        if self._is_paused and self._transport and self._parser.held_bytes <= _MOST_HELD:
+        if self._is_paused and self._transport and self._parser.held_bytes <= self._most_held:
             self._is_paused = False
             self._transport.resume_reading()
 
@@ -416,6 +436,11 @@ class _Deadline:
         self._then = then
         self._due: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has begun, and has not ended."""
+        return self._due is not None
 
     def begin(self) -> None:
         """Begin it, unless it has begun."""

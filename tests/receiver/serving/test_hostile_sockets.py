@@ -387,6 +387,42 @@ async def test_of_many_pipelined_requests_few_are_held_in_memory(serve: Serve) -
     assert connection._parser.held_bytes < 1024 * 1024
 
 
+async def test_of_many_pipelined_requests_few_are_held_though_each_is_answered_at_once(
+    serve: Serve,
+) -> None:
+    site = await serve()
+    client = await site.connect()
+    client.writer.write(pipelined(4000, padding=1000))
+    most, answers = 0, b""
+    async with asyncio.timeout(DEADLINE):
+        while piece := await client.reader.read(65536):
+            answers += piece
+            most = max([most, *(each._parser.held_bytes for each in site.server.connections)])
+    assert most < 1024 * 1024
+    assert answers.count(b"HTTP/1.1 ") == 4000
+
+
+async def test_of_unread_answers_few_are_held_in_memory(serve: Serve) -> None:
+    site = await serve()
+    client = await site.connect(receive_buffer=65536)
+    client.writer.write(pipelined(20_000))
+    await site.until(lambda found: bool(unsent_bytes(found)))
+    for _ in range(1000):  # turns of the event loop, in each of which one could be answered
+        await asyncio.sleep(0)
+        assert unsent_bytes(site.server.connections) < 4096
+    assert (await client.ended()).count(b"HTTP/1.1 ") == 20_000  # the others follow
+
+
+def pipelined(count: int, *, padding: int = 0) -> bytes:
+    """Return requests that are answered at once; the last one closes the connection."""
+    start = b"GET /nothing HTTP/1.1\r\nHost: x\r\nX: %b\r\n" % (b"x" * padding)
+    return (start + b"\r\n") * (count - 1) + start + b"Connection: close\r\n\r\n"
+
+
+def unsent_bytes(connections: Connections) -> int:
+    return sum(each._transport.get_write_buffer_size() for each in connections if each._transport)
+
+
 @pytest.mark.parametrize(
     ("target", "path", "query"),
     [
