@@ -132,7 +132,7 @@ async def test_who_starts_it_while_it_is_closed_has_it_once_that_is_done(tmp_pat
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-async def test_a_close_that_is_cancelled_goes_on_to_the_end(tmp_path: Path, rounds: int) -> None:
+async def test_a_cancelled_close_still_completes(tmp_path: Path, rounds: int) -> None:
     receiver = receiver_of(tmp_path)
     before = asyncio.all_tasks()
     await receiver.start()

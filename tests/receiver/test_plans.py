@@ -24,7 +24,7 @@ BOUNDED = re.compile(r"SELECT COUNT\(\*\) .*\bLIMIT\b")
 OF_A_TABLE = re.compile(r"SCAN (pushkit_\w+|[ceis])\b")
 
 
-async def test_no_table_is_read_from_end_to_end(
+async def test_no_statement_scans_a_whole_table(
     traced: list[str], make_world: WorldFactory
 ) -> None:
     world = make_world(tasks=TaskPolicy.BIND, tokens=())

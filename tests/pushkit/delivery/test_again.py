@@ -54,7 +54,7 @@ async def states(sender: PushSender) -> list[DeliveryState]:
 # --- now ----------------------------------------------------------------------------------------
 
 
-async def test_a_destination_that_asked_to_wait_is_asked_with_one_delivery(
+async def test_retry_now_sends_one_delivery_to_a_destination_that_asked_to_wait(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     webhook.replies_with(busy, busy, 200)
@@ -76,7 +76,7 @@ async def test_a_destination_that_asked_to_wait_is_asked_with_one_delivery(
     assert await states(sender) == [DeliveryState.DELIVERED] * 4
 
 
-async def test_an_open_breaker_is_tried_with_one_delivery(
+async def test_retry_now_sends_one_delivery_through_an_open_breaker(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     hours = timedelta(hours=1)
@@ -97,7 +97,7 @@ async def test_an_open_breaker_is_tried_with_one_delivery(
     assert await states(sender) == [DeliveryState.DELIVERED] * 4
 
 
-async def test_another_destination_goes_on_waiting(
+async def test_retry_now_leaves_other_destinations_waiting(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     webhook.replies_with(busy)
@@ -114,7 +114,7 @@ async def test_another_destination_goes_on_waiting(
 
 
 @pytest.mark.slow
-async def test_one_of_many_destinations_that_wait_is_tried_now(
+async def test_retry_now_finds_one_of_many_waiting_destinations(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(concurrency=4, concurrency_per_host=4)
@@ -132,7 +132,7 @@ async def test_one_of_many_destinations_that_wait_is_tried_now(
     assert [found.owner for found in delivered] == ["owner-7"] * 2
 
 
-async def test_neither_a_pause_nor_order_is_lifted(
+async def test_retry_now_keeps_pauses_and_order(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     webhook.replies_with(500)
@@ -152,7 +152,7 @@ async def test_neither_a_pause_nor_order_is_lifted(
     assert [request.id for request in webhook.received] == [ids[0], *ids[:2]]
 
 
-async def test_deliveries_that_are_no_longer_pending_are_reported_and_not_changed(
+async def test_retry_now_reports_deliveries_that_are_not_pending(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await subscribe(sender, webhook, 1)
@@ -165,7 +165,7 @@ async def test_deliveries_that_are_no_longer_pending_are_reported_and_not_change
 
 
 @pytest.mark.slow
-async def test_more_than_a_batch_is_tried_now(
+async def test_retry_now_covers_more_than_one_batch(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     webhook.replies_with(busy)
@@ -185,7 +185,7 @@ async def test_more_than_a_batch_is_tried_now(
 # --- again --------------------------------------------------------------------------------------
 
 
-async def test_cancelled_deliveries_are_sent_in_order_with_their_id_and_seq(
+async def test_resent_deliveries_keep_their_order_id_and_seq(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await subscribe(sender, webhook, 1)
@@ -200,7 +200,7 @@ async def test_cancelled_deliveries_are_sent_in_order_with_their_id_and_seq(
     assert [found.seq for found in await sender.deliveries("task-1")] == [1, 2, 3]
 
 
-async def test_superseded_deliveries_come_back_only_by_name(
+async def test_resend_skips_superseded_deliveries_unless_they_are_named(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(coalesce=True, max_backlog_per_subscription=1)
@@ -216,7 +216,7 @@ async def test_superseded_deliveries_come_back_only_by_name(
     assert (await sender.outbox.resend([superseded])).ids == (superseded,)
 
 
-async def test_deliveries_that_an_older_version_superseded_are_recognised(
+async def test_resend_skips_deliveries_superseded_by_an_older_version(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(coalesce=True, max_backlog_per_subscription=1)
@@ -232,7 +232,7 @@ def _forget_who_cancelled() -> Script[None]:
     yield Statement("UPDATE pushkit_deliveries SET cancelled_by = NULL")
 
 
-async def test_deliveries_cancelled_by_a_removal_stay_cancelled(
+async def test_resend_skips_deliveries_of_a_removed_subscription(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await subscribe(sender, webhook, 1)
@@ -243,7 +243,7 @@ async def test_deliveries_cancelled_by_a_removal_stay_cancelled(
         assert (resent.ids, dict(resent.reasons)) == ((), {"subscription_removed": 1})
 
 
-async def test_a_dry_run_finds_what_the_run_does(
+async def test_a_dry_run_reports_what_the_redrive_changes(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     webhook.replies_with(400, 400)
@@ -266,7 +266,7 @@ def below(error: type[PushkitError]) -> Iterator[type[PushkitError]]:
         yield from below(each)
 
 
-def test_every_code_that_an_attempt_can_end_with_is_known() -> None:
+def test_every_error_code_of_an_attempt_is_listed() -> None:
     answers = {judge(status, Headers(), START).error for status in range(300, 600)}
     failures = {error.code for kind in (TransportError, OwnershipError) for error in below(kind)}
     assert all(map(is_error_code, {code for code in answers if code} | failures))

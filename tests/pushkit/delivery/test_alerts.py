@@ -48,7 +48,7 @@ async def test_a_dead_letter_reaches_the_operators_webhook_signed_by_the_same_ou
     assert claims.task_id == message["taskId"] == ALERTS_TASK
 
 
-async def test_a_webhook_of_alerts_that_refuses_them_raises_none(
+async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     events: list[Event] = []
@@ -74,7 +74,7 @@ async def test_a_webhook_of_alerts_that_refuses_them_raises_none(
     assert len(webhook.at("/alerts")) == 1
 
 
-async def test_alerts_that_a_disabled_subscription_would_have_got_are_in_the_log(
+async def test_alerts_for_a_disabled_alert_subscription_are_logged(
     senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(alerts=AlertOptions(webhook=webhook.url("/alerts")))
@@ -121,7 +121,7 @@ async def test_two_processes_send_the_same_alert_once(
     assert [each["data"]["code"] for each in codes] == ["dead_letter", "subscription_disabled"]
 
 
-async def test_a_command_gets_an_alert_on_standard_input_without_our_variables(
+async def test_a_command_receives_the_alert_on_stdin_without_our_variables(
     senders: Senders,
     webhook: Webhook,
     status: MakeStatus,
@@ -146,7 +146,7 @@ async def test_a_command_gets_an_alert_on_standard_input_without_our_variables(
     assert "CANARY" not in variables.read_text()
 
 
-async def test_a_fault_of_the_outbox_goes_to_the_log_and_not_through_the_outbox(
+async def test_a_fault_of_the_outbox_is_logged_and_not_sent_through_the_outbox(
     senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
     alerts = AlertOptions(webhook=webhook.url("/alerts"))
@@ -192,7 +192,7 @@ async def test_alerts_that_cannot_be_sent_are_refused_at_once(
         await senders.open(alerts=alerts)
 
 
-async def test_alerts_that_a_command_did_not_get_before_the_end_are_in_the_log(
+async def test_stopping_logs_the_alerts_that_the_command_did_not_receive(
     senders: Senders, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(alerts, "_STOP_SECONDS", 0.1)
@@ -207,7 +207,7 @@ async def test_alerts_that_a_command_did_not_get_before_the_end_are_in_the_log(
     assert [line.rpartition(" ")[2] for line in said[:2]] == ["first", "second"]
 
 
-def test_alerts_that_go_nowhere_are_refused() -> None:
+def test_alerts_without_a_target_are_refused() -> None:
     with pytest.raises(ConfigError, match="expected log, command or webhook"):
         AlertOptions(every=timedelta(minutes=5))
 

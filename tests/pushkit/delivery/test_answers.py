@@ -42,7 +42,7 @@ def test_a_redirect_is_a_failed_attempt(status: int) -> None:
         (422, "unprocessable"),
     ],
 )
-def test_failures_that_a_retry_cannot_mend_are_dead_at_once(status: int, error: str) -> None:
+def test_statuses_that_a_retry_cannot_fix_are_dead_at_once(status: int, error: str) -> None:
     judgement = judge(status, asking("60"), NOW)
     assert (judgement.outcome, judgement.error, judgement.hold) == (Outcome.DEAD, error, None)
 
@@ -65,22 +65,22 @@ def test_5xx_is_retried_without_making_the_destination_wait(status: int) -> None
 
 
 @pytest.mark.parametrize("status", [101, 600, 999])
-def test_a_status_that_means_nothing_is_retried(status: int) -> None:
+def test_an_unknown_status_is_retried(status: int) -> None:
     assert judge(status, Headers(), NOW).outcome is Outcome.RETRY
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_retry_after_holds_the_destination(status: int) -> None:
+def test_retry_after_makes_the_destination_wait(status: int) -> None:
     judgement = judge(status, asking("120"), NOW)
     assert (judgement.outcome, judgement.hold) == (Outcome.RETRY, timedelta(seconds=120))
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_without_retry_after_nothing_is_held(status: int) -> None:
+def test_without_retry_after_the_destination_does_not_wait(status: int) -> None:
     assert judge(status, Headers(), NOW).hold is None
 
 
-def test_every_status_that_has_a_name_has_a_meaning() -> None:
+def test_every_registered_status_has_an_outcome() -> None:
     for status in HTTPStatus:
         assert judge(status, Headers(), NOW).outcome in Outcome
 
@@ -123,7 +123,7 @@ def test_reads_retry_after(value: str, wait: timedelta | None) -> None:
     assert retry_after(asking(value), NOW) == wait
 
 
-def test_retry_after_twice_is_not_read() -> None:
+def test_a_repeated_retry_after_is_ignored() -> None:
     assert retry_after(asking("60", "60"), NOW) is None
 
 

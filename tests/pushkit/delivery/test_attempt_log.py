@@ -38,7 +38,7 @@ async def notify(sender: PushSender, url: str, update: StatusUpdate) -> str:
     return delivery_id
 
 
-async def test_phases_address_and_status_are_kept(
+async def test_the_attempt_log_keeps_phases_address_and_status(
     sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
 ) -> None:
     delivery_id = await notify(sender, webhook.url(), status())
@@ -65,7 +65,7 @@ async def test_a_reused_connection_is_not_dialled_but_has_an_address(
     assert attempt.timing.address == webhook.base.removeprefix("http://")
 
 
-async def test_a_name_is_looked_up_in_a_phase_of_its_own(
+async def test_a_name_lookup_has_a_phase_of_its_own(
     senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open(allow=("localhost:*",))
@@ -117,7 +117,7 @@ async def test_the_first_kib_of_an_answer_is_kept_on_request(
     assert attempt.answer == b"x" * 1024
 
 
-async def test_an_answer_is_kept_without_the_secrets_that_it_repeats(
+async def test_secrets_are_removed_from_the_kept_answer(
     senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open(keep_answers=True)
@@ -135,7 +135,7 @@ async def test_an_answer_is_kept_without_the_secrets_that_it_repeats(
     assert attempt.answer == b"x" * 1000 + b"; ***; ***"
 
 
-async def test_a_redriven_delivery_arrives_with_its_id_and_gets_its_whole_schedule(
+async def test_a_redriven_delivery_keeps_its_id_and_restarts_its_schedule(
     sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
 ) -> None:
     webhook.replies_with(400, 500)
@@ -151,7 +151,7 @@ async def test_a_redriven_delivery_arrives_with_its_id_and_gets_its_whole_schedu
     assert [attempt.outcome for attempt in attempts] == ["dead", "retry", "delivered"]
 
 
-async def test_a_delivery_sent_again_keeps_the_attempt_that_arrived_at_once(
+async def test_a_resent_delivery_keeps_its_earlier_attempts(
     sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
 ) -> None:
     webhook.replies_with(202, 500, 200)
@@ -170,7 +170,7 @@ async def test_a_delivery_sent_again_keeps_the_attempt_that_arrived_at_once(
     ]
 
 
-async def test_a_worker_keeps_house_beside_its_traffic(
+async def test_housekeeping_deletes_deliveries_after_their_retention(
     senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
 ) -> None:
     sender = await senders.open()
@@ -184,7 +184,7 @@ async def test_a_worker_keeps_house_beside_its_traffic(
     assert await sender.deliveries("task-1") == []
 
 
-async def test_housekeeping_outlives_a_database_that_is_out_of_reach_and_says_so_once(
+async def test_housekeeping_survives_a_database_out_of_reach_and_logs_it_once(
     senders: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open()

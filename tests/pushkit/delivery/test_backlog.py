@@ -86,7 +86,7 @@ async def test_settled_deliveries_free_capacity(senders: Senders, status: MakeSt
     assert refusals(await sender.notify(status())) == ["backlog_full"]
 
 
-async def test_repeating_an_update_is_possible_when_it_is_full(
+async def test_a_full_subscription_accepts_a_repeated_update(
     senders: Senders, status: MakeStatus
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
@@ -135,7 +135,7 @@ async def test_a_superseded_working_is_dropped_before_an_update_is_refused(
     assert [each.seq for each in dropped] == [1, 2, 3]
 
 
-async def test_without_being_asked_nothing_is_dropped(senders: Senders, status: MakeStatus) -> None:
+async def test_nothing_is_dropped_without_coalesce(senders: Senders, status: MakeStatus) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status("working"))
@@ -167,7 +167,7 @@ async def test_updates_that_must_not_be_missed_are_never_dropped(
     assert refusals(await sender.notify(status("input-required"))) == ["backlog_full"]
 
 
-async def test_the_newest_working_stays_where_an_artifact_comes(
+async def test_an_artifact_does_not_displace_the_newest_working(
     senders: Senders, status: MakeStatus
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
@@ -190,7 +190,7 @@ async def test_a_delivery_in_flight_is_never_dropped(senders: Senders, status: M
     assert states == {1: "in_flight", 2: "cancelled", 3: "pending"}
 
 
-async def test_coalescing_makes_room_in_the_whole_outbox(
+async def test_coalescing_frees_capacity_of_the_whole_outbox(
     senders: Senders, status: MakeStatus
 ) -> None:
     sender = await senders.open(max_backlog=2, coalesce=True)

@@ -40,7 +40,7 @@ RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
         pytest.param(10**9, 100, id="endless"),
     ],
 )
-def test_the_wait_doubles_from_the_threshold_on(failures: int, seconds: float | None) -> None:
+def test_the_wait_doubles_after_the_threshold(failures: int, seconds: float | None) -> None:
     expected = None if seconds is None else timedelta(seconds=seconds)
     assert hold_after(POLICY, failures) == expected
 
@@ -53,7 +53,7 @@ def test_the_wait_doubles_from_the_threshold_on(failures: int, seconds: float | 
         pytest.param({"first_wait": timedelta(hours=1)}, id="a first wait over the longest"),
     ],
 )
-def test_a_policy_without_sense_is_refused(policy: dict[str, int]) -> None:
+def test_an_impossible_policy_is_refused(policy: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         BreakerPolicy(**policy)  # type: ignore[arg-type]  # that is the test
 
@@ -77,17 +77,17 @@ def test_a_policy_without_sense_is_refused(policy: dict[str, int]) -> None:
         pytest.param(None, "subscription_missing", None, id="no subscription"),
     ],
 )
-def test_only_what_the_destination_did_counts(
+def test_only_results_of_the_destination_count(
     status: int | None, error: str | None, expected: bool | None
 ) -> None:
     assert works(Result(outcome=Outcome.RETRY, status=status, error=error)) is expected
 
 
-def test_faults_of_this_side_do_not_count() -> None:
+def test_local_faults_do_not_count() -> None:
     assert works(Result(outcome=Outcome.LOCAL_FAULT, error="no_signing_key")) is None
 
 
-def test_the_default_policy_is_what_the_page_says() -> None:
+def test_the_default_policy_matches_the_documentation() -> None:
     policy = BreakerPolicy()
     assert policy.failures == 5
     assert (policy.first_wait, policy.longest_wait) == (
@@ -96,7 +96,7 @@ def test_the_default_policy_is_what_the_page_says() -> None:
     )
 
 
-async def test_an_open_breaker_makes_no_attempts_and_then_one_at_a_time(
+async def test_an_open_breaker_allows_no_attempts_and_then_one_probe_at_a_time(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     events: list[Event] = []
@@ -124,7 +124,7 @@ async def test_an_open_breaker_makes_no_attempts_and_then_one_at_a_time(
     assert sum(delivery.attempts for delivery in deliveries) == len(webhook.received) == 11
 
 
-async def test_another_owner_of_the_same_webhook_is_not_held_up(
+async def test_an_open_breaker_does_not_delay_another_owner(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     policy = BreakerPolicy(failures=1)
@@ -160,7 +160,7 @@ async def test_a_webhook_that_asks_to_wait_is_probed_afterwards(
     assert await sender.worker.run_once() == 2
 
 
-async def test_the_breaker_is_the_same_for_the_next_process(
+async def test_the_breaker_survives_a_restart(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     policy = BreakerPolicy(failures=1)
@@ -174,7 +174,7 @@ async def test_the_breaker_is_the_same_for_the_next_process(
     assert await second.worker.run_once() == 0
 
 
-async def test_a_listener_that_raises_breaks_nothing(
+async def test_a_listener_that_raises_stops_no_delivery(
     senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(event: Event) -> None:

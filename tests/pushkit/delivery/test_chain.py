@@ -138,7 +138,7 @@ async def until_all_are_delivered(sender: PushSender) -> None:
     await eventually(all_delivered)
 
 
-async def test_an_update_behind_a_running_attempt_is_stored_in_flight_and_waits_for_it(
+async def test_an_update_behind_a_running_attempt_is_stored_in_flight_and_waits_for_that_attempt(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     told = await tell(sender, status, gate, 4)
@@ -162,7 +162,7 @@ async def test_deliveries_beyond_the_length_of_a_chain_follow_in_order(
     assert gate.ids == told
 
 
-async def test_a_failed_delivery_is_sent_again_before_those_behind_it(
+async def test_a_failed_delivery_is_retried_before_those_behind_it(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     gate.statuses += [200, 503]
@@ -173,7 +173,7 @@ async def test_a_failed_delivery_is_sent_again_before_those_behind_it(
     assert [each.attempts for each in await sender.deliveries("task-1")] == [1, 2, 1, 1, 1]
 
 
-async def test_deliveries_behind_a_dead_letter_follow(
+async def test_deliveries_behind_a_dead_letter_are_sent(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     gate.statuses += [400]
@@ -187,7 +187,7 @@ async def test_deliveries_behind_a_dead_letter_follow(
     assert gate.ids == told
 
 
-async def test_a_webhook_that_is_gone_gets_nothing_that_stood_behind(
+async def test_a_410_cancels_the_deliveries_behind_it(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     gate.statuses += [410]
@@ -201,7 +201,7 @@ async def test_a_webhook_that_is_gone_gets_nothing_that_stood_behind(
     assert gate.ids == told[:1]
 
 
-async def test_a_pause_lets_nothing_go_but_what_is_in_flight(
+async def test_a_pause_sends_only_deliveries_already_in_flight(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     told = await tell(sender, status, gate, 30)
@@ -228,7 +228,7 @@ def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("long_ago")
 @pytest.mark.parametrize("end", ["unsubscribe", "disable"])
-async def test_nothing_goes_to_who_left_while_the_one_before_it_was_slow(
+async def test_following_deliveries_are_cancelled_if_the_subscription_ends_during_an_attempt(
     sender: PushSender, gate: Gate, status: MakeStatus, end: str
 ) -> None:
     told = await tell(sender, status, gate, 6)
@@ -244,7 +244,7 @@ async def test_nothing_goes_to_who_left_while_the_one_before_it_was_slow(
 
 
 @pytest.mark.usefixtures("long_ago")
-async def test_nothing_goes_to_the_old_url_once_the_one_before_it_was_answered(
+async def test_following_deliveries_use_a_url_that_changed_during_an_attempt(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     told = await tell(sender, status, gate, 6)
@@ -256,7 +256,7 @@ async def test_nothing_goes_to_the_old_url_once_the_one_before_it_was_answered(
 
 
 @pytest.mark.usefixtures("long_ago")
-async def test_redriven_deliveries_go_ahead_of_those_not_begun(
+async def test_a_redriven_delivery_is_sent_before_newer_ones_of_the_chain(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     gate.statuses += [400]
@@ -276,7 +276,7 @@ async def test_redriven_deliveries_go_ahead_of_those_not_begun(
     assert gate.ids == [told[0], dead, *told[1:]]
 
 
-async def test_a_sender_that_is_closed_gives_back_what_it_has_not_begun(
+async def test_closing_a_sender_gives_back_deliveries_it_has_not_begun(
     senders: Senders, sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     told = await tell(sender, status, gate, 4)
@@ -297,7 +297,7 @@ async def test_a_sender_that_is_closed_gives_back_what_it_has_not_begun(
     assert gate.ids == told
 
 
-async def test_a_chain_takes_one_of_the_places_at_its_destination(
+async def test_a_chain_takes_one_slot_at_its_destination(
     senders: Senders, sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     await tell(sender, status, gate, 8)

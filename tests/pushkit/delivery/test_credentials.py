@@ -108,7 +108,7 @@ def static(scheme: str, credentials: str, **others: Any) -> DestinationCredentia
     ],
 )
 @pytest.mark.slow
-async def test_static_credentials_travel_alike_whoever_they_come_from(
+async def test_static_credentials_of_client_and_operator_are_sent_alike(
     hook: Hook,
     delivered: Callable[..., Any],
     scheme: str,
@@ -127,7 +127,7 @@ async def test_static_credentials_travel_alike_whoever_they_come_from(
         assert ("X-A2A-Signature" in request) == (header == "Authorization")
 
 
-async def test_the_clients_own_credentials_go_before_the_operators(
+async def test_the_clients_credentials_replace_the_operators(
     hook: Hook, server: AuthorizationServer, delivered: Callable[..., Any]
 ) -> None:
     own = {"authentication": {"scheme": "Bearer", "credentials": "clients"}}
@@ -136,7 +136,7 @@ async def test_the_clients_own_credentials_go_before_the_operators(
     assert server.issued == []  # nobody asks for a token that is not sent
 
 
-async def test_an_api_key_and_a_token_go_side_by_side(
+async def test_an_api_key_and_an_oauth_token_are_sent_together(
     hook: Hook, server: AuthorizationServer, delivered: Callable[..., Any]
 ) -> None:
     own = {"authentication": {"scheme": "ApiKey", "credentials": "clients"}}
@@ -155,7 +155,7 @@ async def test_an_api_key_and_a_token_go_side_by_side(
         ("bob", "acme", "Bearer everybodys"),
     ],
 )
-async def test_credentials_of_one_owner_go_with_that_owners_subscriptions_alone(
+async def test_credentials_of_an_owner_are_sent_only_for_that_owner(
     hook: Hook, delivered: Callable[..., Any], owner: str, tenant: str, expected: str
 ) -> None:
     await delivered(
@@ -167,7 +167,7 @@ async def test_credentials_of_one_owner_go_with_that_owners_subscriptions_alone(
     assert hook.requests[0]["Authorization"] == expected
 
 
-async def test_credentials_go_to_their_origin_alone(
+async def test_credentials_are_sent_only_to_their_origin(
     public: Internet, hook: Hook, delivered: Callable[..., Any]
 ) -> None:
     await public.serve(hook.answer, name="other.example.com", address="93.184.216.41")
@@ -190,7 +190,7 @@ async def test_a_token_is_fetched_once_for_many_deliveries(
     assert len(server.issued) == 1
 
 
-async def test_a_refused_token_is_replaced_once_within_the_attempt(
+async def test_a_refused_token_is_replaced_within_the_same_attempt(
     public: Internet,
     hook: Hook,
     server: AuthorizationServer,
@@ -214,7 +214,7 @@ async def test_a_refused_token_is_replaced_once_within_the_attempt(
     assert refused["Authorization"] != repeated["Authorization"]
 
 
-async def test_a_destination_that_refuses_every_token_is_asked_twice_an_attempt(
+async def test_a_destination_that_refuses_every_token_gets_two_requests_per_attempt(
     hook: Hook, server: AuthorizationServer, delivered: Callable[..., Any]
 ) -> None:
     hook.opens = lambda _: False
@@ -223,13 +223,15 @@ async def test_a_destination_that_refuses_every_token_is_asked_twice_an_attempt(
     assert len(hook.requests) == len(server.issued) == 2
 
 
-async def test_a_401_without_oauth_is_asked_once(hook: Hook, delivered: Callable[..., Any]) -> None:
+async def test_a_401_without_oauth_gets_one_request(
+    hook: Hook, delivered: Callable[..., Any]
+) -> None:
     hook.opens = lambda _: False
     await delivered(static("Bearer", "abc"))
     assert len(hook.requests) == 1
 
 
-async def test_without_a_token_nothing_is_sent_and_the_destination_is_not_to_blame(
+async def test_without_a_token_nothing_is_sent_and_the_breaker_stays_closed(
     public: Internet, hook: Hook, senders: Senders, status: MakeStatus, clock: Clock
 ) -> None:
     server, is_up = AuthorizationServer(), asyncio.Event()
@@ -256,7 +258,7 @@ async def test_without_a_token_nothing_is_sent_and_the_destination_is_not_to_bla
     assert len(hook.requests) == 10
 
 
-async def test_a_slow_authorization_server_takes_no_longer_than_the_attempt(
+async def test_the_attempt_timeout_covers_a_slow_authorization_server(
     public: Internet, hook: Hook, senders: Senders, status: MakeStatus
 ) -> None:
     async def never(_: web.Request) -> web.Response:
@@ -282,7 +284,7 @@ async def test_a_slow_authorization_server_takes_no_longer_than_the_attempt(
 # --- TLS -----------------------------------------------------------------------------------------
 
 
-async def test_a_client_certificate_is_shown_where_it_belongs(
+async def test_a_client_certificate_is_sent_only_to_its_destination(
     public: Internet, delivered: Callable[..., Any]
 ) -> None:
     shown = []
@@ -303,7 +305,7 @@ async def test_a_client_certificate_is_shown_where_it_belongs(
     assert (refused.state, refused.last_error) == (DeliveryState.PENDING, "transport")
 
 
-async def test_roots_of_one_destination_are_trusted_nowhere_else(
+async def test_the_ca_file_of_a_destination_is_trusted_only_there(
     public: Internet, hook: Hook, senders: Senders, status: MakeStatus
 ) -> None:
     await public.serve(hook.answer, name="other.example.com", address="93.184.216.41")
@@ -343,7 +345,7 @@ async def test_roots_of_one_destination_are_trusted_nowhere_else(
         ),
     ],
 )
-async def test_credentials_that_go_nowhere_are_a_configuration_error(
+async def test_unusable_credentials_are_a_configuration_error(
     senders: Senders, credentials: list[DestinationCredentials]
 ) -> None:
     with pytest.raises((ConfigError, DestinationRefusedError)) as caught:
@@ -351,7 +353,7 @@ async def test_credentials_that_go_nowhere_are_a_configuration_error(
     assert "canary" not in str(caught.value)
 
 
-def test_two_that_fill_the_same_header_are_a_configuration_error() -> None:
+def test_two_credentials_for_the_same_header_are_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="either static credentials or oauth"):
         static("Bearer", "a", oauth=CLIENT)
     with pytest.raises(ConfigError, match="expected a scheme and credentials"):
@@ -414,7 +416,7 @@ async def test_oauth_of_an_agentvault_card_sends_its_secret_in_the_body(
     assert server.bodies[0]["scope"] == "push more"
 
 
-def test_none_of_an_agentvault_card_needs_nothing() -> None:
+def test_the_agentvault_scheme_none_needs_no_credentials() -> None:
     assert (
         agentvault_credentials(ORIGIN, {"authSchemes": [{"scheme": "none"}]}, api_key="key") is None
     )
@@ -432,7 +434,7 @@ def test_none_of_an_agentvault_card_needs_nothing() -> None:
         [AGENTVAULT_OAUTH | {"scopes": [1]}],
     ],
 )
-def test_a_card_that_nothing_satisfies_is_a_configuration_error(
+def test_an_agentvault_card_without_a_usable_scheme_is_a_configuration_error(
     schemes: Any,
 ) -> None:
     with pytest.raises(ConfigError, match=r"auth_?[sS]chemes") as caught:

@@ -58,7 +58,7 @@ def answering(status: int, **headers: str) -> Callable[[], web.Response]:
 # --- the request (wire profile §2) -------------------------------------------------------------
 
 
-async def test_writes_the_headers_of_the_wire_profile(
+async def test_a_request_has_the_headers_of_the_wire_profile(
     sender: PushSender, senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     await subscribe(sender, webhook, config={"token": "the token"[4:]})
@@ -80,7 +80,7 @@ async def test_writes_the_headers_of_the_wire_profile(
     assert int(claims.issued_at.timestamp()) == int(clock.now.timestamp())
 
 
-async def test_signs_the_claims_of_the_wire_profile(
+async def test_a_signature_has_the_claims_of_the_wire_profile(
     sender: PushSender, senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     await subscribe(sender, webhook, "/Hook?a=%2F")
@@ -97,7 +97,7 @@ async def test_signs_the_claims_of_the_wire_profile(
     assert claims.body_sha256 == hashlib.sha256(request.body).hexdigest()
 
 
-async def test_the_bytes_that_were_stored_are_the_bytes_that_are_sent(
+async def test_the_stored_bytes_are_sent_unchanged(
     sender: PushSender, webhook: Webhook, task: MakeTask, status: MakeStatus
 ) -> None:
     await subscribe(sender, webhook, version="0.3")
@@ -111,7 +111,7 @@ async def test_the_bytes_that_were_stored_are_the_bytes_that_are_sent(
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "Basic", "Digest"])
-async def test_credentials_take_authorization_and_the_signature_moves(
+async def test_credentials_use_authorization_and_move_the_signature_to_its_own_header(
     sender: PushSender,
     senders: Senders,
     webhook: Webhook,
@@ -141,7 +141,7 @@ async def test_an_api_key_leaves_authorization_to_the_signature(
     assert request.claims(senders.public_keys()).seq == 1
 
 
-async def test_the_spelling_of_go_and_rust_by_setting(
+async def test_an_option_adds_the_token_header_of_go_and_rust(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(go_token_spelling=True)
@@ -162,7 +162,7 @@ async def test_the_samples_profile_signs_with_rs256_and_without_audience(
     assert claims.audience == ()
 
 
-async def test_without_a_key_for_it_the_delivery_waits(
+async def test_a_delivery_waits_without_a_key_of_its_algorithm(
     senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     sender = await senders.open(keys=KeyRing.create(clock.now))
@@ -174,7 +174,7 @@ async def test_without_a_key_for_it_the_delivery_waits(
     assert webhook.received == []
 
 
-async def test_token_and_credentials_are_the_ones_of_now(
+async def test_a_retry_uses_the_current_token(
     sender: PushSender, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     webhook.replies_with(500)
@@ -245,7 +245,7 @@ async def test_a_rejected_delivery_is_dead_and_the_next_follows(
     assert second.state is DELIVERED
 
 
-async def test_410_disables_the_subscription_and_cancels_what_is_left(
+async def test_a_410_disables_the_subscription_and_cancels_its_other_deliveries(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     webhook.replies_with(410)
@@ -269,7 +269,7 @@ async def test_410_disables_the_subscription_and_cancels_what_is_left(
     assert len((await sender.notify(status())).ids) == 1
 
 
-async def test_410_of_a_url_that_was_left_in_the_meantime_disables_nothing(
+async def test_a_410_from_a_url_replaced_during_the_attempt_disables_nothing(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     async def move() -> web.Response:
@@ -287,7 +287,7 @@ async def test_410_of_a_url_that_was_left_in_the_meantime_disables_nothing(
     assert [request.path for request in webhook.received] == ["/hook", "/new"]
 
 
-async def test_410_to_an_attempt_that_lost_its_lease_disables_nothing(
+async def test_a_410_to_an_attempt_that_lost_its_lease_disables_nothing(
     senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     slow, other = await senders.open(), await senders.open()
@@ -306,7 +306,7 @@ async def test_410_to_an_attempt_that_lost_its_lease_disables_nothing(
     assert (await only(slow)).state is DELIVERED
 
 
-async def test_a_subscription_that_moves_leaves_the_hold_behind(
+async def test_a_subscription_with_a_new_url_does_not_wait_for_the_old_destination(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(allow=("127.0.0.1:*", "localhost:*"))
@@ -325,7 +325,7 @@ async def test_a_subscription_that_moves_leaves_the_hold_behind(
     assert [request.path for request in webhook.received] == ["/asks", "/moved"]
 
 
-async def test_a_subscription_that_is_removed_while_it_is_posted_stays_removed(
+async def test_a_subscription_removed_during_an_attempt_stays_removed(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     async def remove() -> web.Response:
@@ -339,7 +339,7 @@ async def test_a_subscription_that_is_removed_while_it_is_posted_stays_removed(
     assert (await only(sender)).state is DeliveryState.CANCELLED
 
 
-async def test_retry_after_holds_that_owners_destination_only(
+async def test_retry_after_applies_to_one_owners_destination(
     sender: PushSender,
     webhook: Webhook,
     aiohttp_server: AiohttpServer,
@@ -389,7 +389,7 @@ async def test_retry_after_counts_from_the_answer(
     assert (await only(sender)).not_before == clock.now + timedelta(seconds=12)
 
 
-async def test_the_schedule_counts_from_the_failure(
+async def test_the_retry_schedule_counts_from_the_failure(
     sender: PushSender, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     def slow() -> web.Response:
@@ -415,7 +415,7 @@ async def test_redirects_are_never_followed(
     assert (await only(sender)).last_error == "redirect"
 
 
-async def test_a_webhook_that_is_not_there_is_retried(
+async def test_a_webhook_that_refuses_connections_is_retried(
     sender: PushSender, status: MakeStatus, unused_tcp_port: int
 ) -> None:
     await sender.subscribe("task-1", {"url": f"http://127.0.0.1:{unused_tcp_port}/"}, version="1.0")
@@ -429,7 +429,7 @@ async def test_a_webhook_that_is_not_there_is_retried(
     )
 
 
-async def test_a_destination_that_is_not_allowed_any_more_is_not_posted_to(
+async def test_nothing_is_posted_to_a_destination_that_is_no_longer_allowed(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     first = await senders.open()
@@ -446,7 +446,7 @@ async def test_a_destination_that_is_not_allowed_any_more_is_not_posted_to(
 # --- giving up ---------------------------------------------------------------------------------
 
 
-async def test_gives_up_after_the_last_attempt(
+async def test_a_delivery_is_dead_after_the_last_attempt(
     sender: PushSender, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     webhook.replies_with(*[500] * 20)
@@ -462,7 +462,7 @@ async def test_gives_up_after_the_last_attempt(
     assert len({request.id for request in webhook.received}) == 1
 
 
-async def test_gives_up_by_age_across_restarts(
+async def test_the_age_of_a_delivery_counts_across_restarts(
     senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     webhook.replies_with(500)
@@ -479,7 +479,7 @@ async def test_gives_up_by_age_across_restarts(
     assert len(webhook.received) == 1
 
 
-async def test_a_delivery_that_waited_too_long_behind_another_is_tried_once(
+async def test_a_delivery_too_old_before_its_first_attempt_is_tried_once(
     senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     webhook.replies_with(500)
@@ -492,7 +492,7 @@ async def test_a_delivery_that_waited_too_long_behind_another_is_tried_once(
     assert len(webhook.received) == 1
 
 
-async def test_a_clock_that_steps_back_loses_nothing(
+async def test_a_clock_that_steps_back_loses_no_delivery(
     sender: PushSender, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     webhook.replies_with(500)
@@ -509,7 +509,7 @@ async def test_a_clock_that_steps_back_loses_nothing(
 # --- order and independence --------------------------------------------------------------------
 
 
-async def test_a_later_update_never_overtakes(
+async def test_updates_of_a_task_arrive_in_order(
     sender: PushSender, senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     webhook.replies_with(500, 500)
@@ -523,7 +523,7 @@ async def test_a_later_update_never_overtakes(
     assert found == [1, 1, 1, 2, 3]
 
 
-async def test_a_dead_webhook_does_not_hold_up_others(
+async def test_a_webhook_that_hangs_does_not_delay_others(
     senders: Senders, webhook: Webhook, aiohttp_server: AiohttpServer, status: MakeStatus
 ) -> None:
     # More tasks wait for the dead one than there are slots.
@@ -574,7 +574,7 @@ async def test_notify_does_not_wait_for_the_webhook(
     await webhook.until(lambda: len(webhook.received) == 6)
 
 
-async def test_a_restart_resumes_where_the_last_process_stopped(
+async def test_a_restart_delivers_what_the_last_process_left(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     first = await senders.open()
@@ -601,7 +601,7 @@ async def test_two_workers_on_one_outbox_post_each_delivery_once(
     assert len({request.id for request in webhook.received}) == 20
 
 
-async def test_a_delivery_whose_worker_died_comes_back_with_its_id(
+async def test_a_delivery_of_a_dead_worker_is_sent_again_under_its_id(
     senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     dying, living = await senders.open(drain=timedelta(0)), await senders.open()
@@ -635,7 +635,7 @@ async def drip(request: web.Request, *, status: int = 200) -> web.StreamResponse
 
 
 @pytest.mark.parametrize(("answer", "state"), [(200, DELIVERED), (500, PENDING)])
-async def test_a_body_that_drips_holds_its_place_for_a_second_and_no_longer(
+async def test_a_response_body_that_never_ends_does_not_keep_the_slot(
     senders: Senders, status: MakeStatus, aiohttp_server: Any, *, answer: int, state: DeliveryState
 ) -> None:
     app = web.Application()
@@ -650,7 +650,7 @@ async def test_a_body_that_drips_holds_its_place_for_a_second_and_no_longer(
     assert (delivery.state, delivery.last_status) == (state, answer)
 
 
-async def test_the_body_of_an_answer_is_given_a_second(
+async def test_a_response_body_is_read_for_at_most_a_second(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(timeout=timedelta(minutes=10))

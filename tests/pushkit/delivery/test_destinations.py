@@ -95,7 +95,7 @@ async def test_no_hostile_url_can_be_registered_and_delivered_to(
     assert (public.network.dialled, canary[1:]) == ([], [])
 
 
-async def test_no_hostile_url_that_was_stored_before_is_delivered_to(
+async def test_no_stored_hostile_url_is_delivered_to(
     public: Internet, senders: Senders, canary: list[int], status: MakeStatus, urls: list[str]
 ) -> None:
     attackers_dns(public.network.names)
@@ -113,7 +113,7 @@ async def test_no_hostile_url_that_was_stored_before_is_delivered_to(
     assert {each.last_error for each in found} == {"destination_refused", "address_refused"}
 
 
-async def test_that_way_leads_to_the_canary_without_the_guard(
+async def test_without_the_guard_a_hostile_url_reaches_the_canary(
     public: Internet,
     senders: Senders,
     canary: list[int],
@@ -150,7 +150,7 @@ async def store(sender: PushSender, config_id: str, url: str) -> None:
 
 
 @pytest.mark.parametrize("status_code", [301, 302, 303, 307, 308])
-async def test_a_webhook_that_leads_to_loopback_is_not_followed(
+async def test_a_redirect_to_loopback_is_not_followed(
     public: Internet,
     senders: Senders,
     canary: list[int],
@@ -228,7 +228,7 @@ async def test_only_the_operators_networks_are_dialled(
     assert bool(public.network.dialled) is dialled
 
 
-async def test_no_rule_of_the_operator_lets_in_what_is_not_public(
+async def test_no_rule_of_the_operator_allows_private_addresses(
     public: Internet, senders: Senders, status: MakeStatus, clock: Clock
 ) -> None:
     del clock
@@ -254,12 +254,12 @@ async def test_no_rule_of_the_operator_lets_in_what_is_not_public(
         DestinationRules(refused_networks=["example.com"]),
     ],
 )
-def test_a_rule_that_says_nothing_is_a_configuration_error(rules: DestinationRules) -> None:
+def test_an_invalid_rule_is_a_configuration_error(rules: DestinationRules) -> None:
     with pytest.raises(ConfigError):
         DestinationPolicy(rules=rules)
 
 
-async def test_destinations_named_for_development_are_logged_once_at_the_start(
+async def test_allowed_development_destinations_are_logged_once_at_the_start(
     senders: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(allow=("127.0.0.1:*", "hooks.internal:80"))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MakeStatus = Callable[..., StatusUpdate]
 
 
-async def test_the_events_of_a_delivery_go_from_notify_to_the_webhooks_answer(
+async def test_a_delivery_emits_events_from_notify_to_the_webhooks_answer(
     senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
 ) -> None:
     events: list[Event] = []
@@ -106,7 +106,7 @@ async def test_changes_of_a_subscription_are_emitted(senders: Senders, webhook: 
     assert {(each.owner, each.task_id) for each in found} == {("alice", "task-1")}
 
 
-async def test_an_operators_change_of_deliveries_is_one_event(
+async def test_a_change_of_many_deliveries_emits_one_event(
     senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
 ) -> None:
     events: list[Event] = []
@@ -142,7 +142,7 @@ async def test_an_operators_change_of_deliveries_is_one_event(
     ]
 
 
-async def test_an_operators_change_of_subscriptions_is_an_event_for_each_changed_one(
+async def test_a_change_of_subscriptions_emits_an_event_for_each_changed_one(
     senders: Senders, webhook: Webhook
 ) -> None:
     events: list[Event] = []
@@ -165,7 +165,7 @@ async def test_an_operators_change_of_subscriptions_is_an_event_for_each_changed
     ]
 
 
-async def test_key_changes_by_a_command_are_emitted_once_the_file_is_read(
+async def test_key_changes_of_a_command_are_emitted_when_the_key_file_is_read(
     senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus, tmp_path: Path
 ) -> None:
     events: list[Event] = []

@@ -76,7 +76,7 @@ def outbox(location: str) -> str:
 
 
 @pytest.mark.slow
-async def test_ninety_nine_owners_are_served_while_the_hundredth_holds_what_it_can(
+async def test_ninety_nine_owners_are_served_while_the_hundredth_fills_its_slots(
     senders: Senders, webhooks: Webhooks, status: MakeStatus
 ) -> None:
     # What hangs goes on hanging, however busy the machine is; what was stored in flight is begun.
@@ -120,7 +120,7 @@ async def test_ninety_nine_owners_are_served_while_the_hundredth_holds_what_it_c
     await sender.worker.pump.abandon()
 
 
-async def test_more_owners_than_slots_all_get_a_first_turn_before_a_second(
+async def test_every_owner_gets_a_first_slot_before_any_gets_a_second(
     senders: Senders, webhooks: Webhooks, status: MakeStatus
 ) -> None:
     sender = await senders.open(concurrency=4, concurrency_per_host=4, timeout=timedelta(minutes=2))
@@ -148,7 +148,7 @@ async def test_more_owners_than_slots_all_get_a_first_turn_before_a_second(
 
 @pytest.mark.parametrize("way", ["pause", "unsubscribe", "disable"])
 @pytest.mark.slow
-async def test_an_owner_gets_no_more_slots_by_giving_up_what_is_under_way(
+async def test_ending_subscriptions_during_attempts_gives_an_owner_no_more_slots(
     senders: Senders, webhooks: Webhooks, status: MakeStatus, way: str
 ) -> None:
     sender = await senders.open(concurrency=16, concurrency_per_host=4)

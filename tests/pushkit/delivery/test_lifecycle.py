@@ -68,9 +68,7 @@ async def states(sender: PushSender) -> list[str]:
 # --- filters -----------------------------------------------------------------------------------
 
 
-async def test_an_update_that_is_not_wanted_takes_no_seq(
-    sender: PushSender, webhook: Webhook
-) -> None:
+async def test_an_unwanted_update_takes_no_seq(sender: PushSender, webhook: Webhook) -> None:
     wanted = Filter(last_chunk_only=True)
     found = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", filter=wanted)
     assert found.wanted == wanted
@@ -81,7 +79,7 @@ async def test_an_update_that_is_not_wanted_takes_no_seq(
     assert (delivery.id, delivery.seq) == (delivery_id, 1)
 
 
-async def test_a_filter_is_of_its_owner_alone(sender: PushSender, webhook: Webhook) -> None:
+async def test_a_filter_applies_to_its_owner_alone(sender: PushSender, webhook: Webhook) -> None:
     hook = {"url": webhook.url()}
     await sender.subscribe("task-1", hook, version="1.0", owner="alice")
     await sender.subscribe(
@@ -90,7 +88,7 @@ async def test_a_filter_is_of_its_owner_alone(sender: PushSender, webhook: Webho
     assert len((await sender.notify(chunk())).ids) == 1
 
 
-async def test_registering_again_without_a_filter_wants_everything(
+async def test_registering_again_without_a_filter_removes_the_filter(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     hook = {"url": webhook.url()}
@@ -101,7 +99,7 @@ async def test_registering_again_without_a_filter_wants_everything(
     assert len((await sender.notify(status())).ids) == 1
 
 
-async def test_an_unwanted_task_is_not_encoded(sender: PushSender, webhook: Webhook) -> None:
+async def test_an_unwanted_update_is_not_encoded(sender: PushSender, webhook: Webhook) -> None:
     nothing = Filter(kinds=frozenset())
     await sender.subscribe("task-1", {"url": webhook.url()}, version="0.3", filter=nothing)
     assert (await sender.notify(chunk())).for_nobody  # without the snapshot that 0.3 needs
@@ -110,7 +108,7 @@ async def test_an_unwanted_task_is_not_encoded(sender: PushSender, webhook: Webh
 # --- pause and resume --------------------------------------------------------------------------
 
 
-async def test_a_paused_subscription_gets_all_of_it_in_order_when_resumed(
+async def test_a_resumed_subscription_gets_every_update_in_order(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
@@ -126,7 +124,7 @@ async def test_a_paused_subscription_gets_all_of_it_in_order_when_resumed(
     assert received == [TaskState.SUBMITTED, TaskState.WORKING]
 
 
-async def test_deliveries_of_a_task_that_ended_during_a_pause_can_be_sent_again(
+async def test_deliveries_of_a_task_that_ended_during_a_pause_can_be_resent(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -143,7 +141,7 @@ async def test_deliveries_of_a_task_that_ended_during_a_pause_can_be_sent_again(
     assert len(webhook.received) == 2
 
 
-async def test_registering_again_does_not_resume(
+async def test_registering_again_does_not_resume_a_paused_subscription(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -154,7 +152,7 @@ async def test_registering_again_does_not_resume(
 
 
 @pytest.mark.parametrize("answer", [200, 500, 400])
-async def test_the_delivery_in_flight_ends_and_none_follows(
+async def test_a_pause_lets_the_delivery_in_flight_finish_and_sends_no_other(
     senders: Senders, webhook: Webhook, status: MakeStatus, answer: int
 ) -> None:
     sender = await senders.open(retry=RETRY_AT_ONCE)
@@ -174,7 +172,7 @@ async def test_the_delivery_in_flight_ends_and_none_follows(
 
 
 @ON_SQLITE
-async def test_deliveries_of_a_dead_worker_stay_paused(
+async def test_a_pause_covers_deliveries_of_a_dead_worker(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open()
@@ -188,7 +186,7 @@ async def test_deliveries_of_a_dead_worker_stay_paused(
     assert await pump(sender) == 1
 
 
-async def test_a_stranger_pauses_nothing(
+async def test_another_owner_cannot_pause_a_subscription(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
@@ -201,7 +199,7 @@ async def test_a_stranger_pauses_nothing(
 # --- a test notification -----------------------------------------------------------------------
 
 
-async def test_a_test_notification_reaches_the_webhook_whatever_is_filtered(
+async def test_a_test_notification_ignores_the_filter(
     sender: PushSender, senders: Senders, webhook: Webhook
 ) -> None:
     await sender.subscribe(
@@ -215,7 +213,7 @@ async def test_a_test_notification_reaches_the_webhook_whatever_is_filtered(
     assert json.loads(request.body)["message"]["taskId"] == "task-1"
 
 
-async def test_a_client_of_0_3_gets_a_task(
+async def test_a_test_notification_to_a_0_3_client_is_a_task(
     sender: PushSender, webhook: Webhook, task: MakeTask
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="0.3")
@@ -230,7 +228,7 @@ async def test_a_client_of_0_3_gets_a_task(
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "canceled", "rejected"])
-async def test_after_the_end_it_goes_once_everything_is_delivered(
+async def test_a_subscription_is_removed_once_the_end_of_its_task_is_delivered(
     sender: PushSender, webhook: Webhook, status: MakeStatus, state: str
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -244,7 +242,7 @@ async def test_after_the_end_it_goes_once_everything_is_delivered(
 
 
 @pytest.mark.parametrize("state", ["submitted", "working", "input-required", "auth-required"])
-async def test_it_stays_while_the_task_goes_on(
+async def test_a_subscription_stays_until_its_task_ends(
     sender: PushSender, webhook: Webhook, status: MakeStatus, state: str
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -253,7 +251,7 @@ async def test_it_stays_while_the_task_goes_on(
     assert len(await sender.subscriptions("task-1")) == 1
 
 
-async def test_it_goes_with_a_dead_last_delivery_too(
+async def test_a_subscription_is_removed_when_its_last_delivery_is_dead(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     retry = RetryPolicy(wait=wait_schedule([0], jitter=0), stop=stop_after_attempt(2))
@@ -268,7 +266,7 @@ async def test_it_goes_with_a_dead_last_delivery_too(
     assert await states(sender) == ["dead"]
 
 
-async def test_an_end_that_the_filter_leaves_out_ends_it_all_the_same(
+async def test_the_end_of_a_task_removes_a_subscription_that_filters_it_out(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     working = Filter(states=frozenset({TaskState.WORKING}))
@@ -277,7 +275,7 @@ async def test_an_end_that_the_filter_leaves_out_ends_it_all_the_same(
     assert await sender.subscriptions("task-1") == []
 
 
-async def test_registering_it_after_the_end_is_a_new_one(
+async def test_registering_after_the_end_creates_a_new_subscription(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     first = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -291,7 +289,7 @@ async def test_registering_it_after_the_end_is_a_new_one(
 
 
 @ON_SQLITE
-async def test_a_dead_letter_of_an_ended_one_can_be_redriven(
+async def test_a_dead_letter_of_an_ended_subscription_can_be_redriven(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open()
@@ -311,7 +309,7 @@ async def test_a_dead_letter_of_an_ended_one_can_be_redriven(
 
 
 @ON_SQLITE
-async def test_one_that_has_ended_goes_when_its_last_delivery_is_cancelled_by_hand(
+async def test_an_ended_subscription_is_removed_when_an_operator_cancels_its_last_delivery(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open()
@@ -324,7 +322,7 @@ async def test_one_that_has_ended_goes_when_its_last_delivery_is_cancelled_by_ha
     assert await sender.subscriptions("task-1") == []
 
 
-async def test_a_paused_one_stays_until_it_was_delivered(
+async def test_an_ended_paused_subscription_stays_until_its_deliveries_are_sent(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -357,7 +355,7 @@ async def failing_sender(senders: Senders, webhook: Webhook) -> tuple[PushSender
 
 
 @ON_SQLITE
-async def test_it_is_disabled_after_a_time_of_nothing_but_failures(
+async def test_a_subscription_is_disabled_after_disable_after_without_a_success(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender, kinds = await failing_sender(senders, webhook)
@@ -377,7 +375,7 @@ async def test_it_is_disabled_after_a_time_of_nothing_but_failures(
 
 
 @ON_SQLITE
-async def test_a_success_starts_the_time_anew(
+async def test_a_success_restarts_disable_after(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender, kinds = await failing_sender(senders, webhook)
@@ -395,7 +393,7 @@ async def test_a_success_starts_the_time_anew(
 
 
 @ON_SQLITE
-async def test_registering_it_again_revives_it_with_a_new_time(
+async def test_registering_again_enables_a_disabled_subscription_and_restarts_disable_after(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender, kinds = await failing_sender(senders, webhook)
@@ -412,7 +410,9 @@ async def test_registering_it_again_revives_it_with_a_new_time(
     assert (found.active, found.failing_since) == (True, clock.now)
 
 
-async def test_gone_is_emitted_too(senders: Senders, webhook: Webhook, status: MakeStatus) -> None:
+async def test_a_410_emits_subscription_disabled(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
     sender, kinds = await failing_sender(senders, webhook)
     webhook.replies_with(410)
     await sender.notify(status())
@@ -423,7 +423,7 @@ async def test_gone_is_emitted_too(senders: Senders, webhook: Webhook, status: M
 # --- several processes on one file -------------------------------------------------------------
 
 
-async def test_a_worker_finds_what_another_process_stored(
+async def test_a_worker_delivers_what_another_process_stored(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     worker = await senders.open(poll_interval=timedelta(milliseconds=20))
@@ -440,7 +440,7 @@ async def test_a_worker_finds_what_another_process_stored(
 
 @ON_SQLITE
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["under way", "at the next start"])
-async def test_a_delivery_without_attempts_does_not_wait_for_a_clock_that_was_set_back(
+async def test_a_new_delivery_does_not_wait_after_the_clock_was_set_back(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus, *, is_restarted: bool
 ) -> None:
     sender = await senders.open()

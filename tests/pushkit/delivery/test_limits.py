@@ -40,7 +40,7 @@ async def either(location: str, clock: Clock) -> AsyncIterator[Senders]:
 # --- subscriptions -------------------------------------------------------------------------------
 
 
-async def test_an_owner_has_no_more_subscriptions_than_it_may(either: Senders) -> None:
+async def test_an_owner_has_at_most_max_subscriptions_per_owner(either: Senders) -> None:
     sender = await either.open(max_subscriptions_per_owner=2)
     for number in range(2):
         await sender.subscribe(f"task-{number}", HOOK, version="1.0", owner="alice")
@@ -55,7 +55,7 @@ async def test_an_owner_has_no_more_subscriptions_than_it_may(either: Senders) -
     assert await sender.subscribe("task-2", HOOK, version="1.0", owner="bob", tenant="acme")
 
 
-async def test_at_the_limit_a_subscription_may_be_changed_and_replaced(
+async def test_an_owner_at_its_limit_may_change_and_replace_a_subscription(
     either: Senders, clock: Clock
 ) -> None:
     sender = await either.open(max_subscriptions_per_owner=1)
@@ -76,7 +76,7 @@ async def test_at_the_limit_a_subscription_may_be_changed_and_replaced(
     assert await eventually(registered)
 
 
-async def test_the_limit_holds_across_processes(either: Senders) -> None:
+async def test_the_limit_of_subscriptions_applies_across_processes(either: Senders) -> None:
     for number in range(2):
         sender = await either.open(max_subscriptions_per_owner=2)
         await sender.subscribe(f"task-{number}", HOOK, version="1.0", owner="alice")
@@ -88,7 +88,7 @@ async def test_the_limit_holds_across_processes(either: Senders) -> None:
 # --- backlog -------------------------------------------------------------------------------------
 
 
-async def test_an_owner_has_no_more_in_the_outbox_than_it_may(
+async def test_an_owner_has_at_most_max_backlog_per_owner(
     either: Senders, status: MakeStatus
 ) -> None:
     sender = await either.open(max_backlog_per_owner=3)
@@ -104,7 +104,7 @@ async def test_an_owner_has_no_more_in_the_outbox_than_it_may(
     assert (await sender.notify(status(task_id="bobs"))).ids
 
 
-async def test_an_owner_has_no_more_in_the_outbox_by_naming_tenants(
+async def test_tenants_do_not_raise_the_backlog_limit_of_an_owner(
     either: Senders, status: MakeStatus
 ) -> None:
     sender = await either.open(max_backlog_per_owner=2)
@@ -115,7 +115,7 @@ async def test_an_owner_has_no_more_in_the_outbox_by_naming_tenants(
     assert [each.code for each in results[2].refused] == ["backlog_full"]
 
 
-async def test_an_owner_s_subscriptions_get_an_update_as_far_as_its_room_goes(
+async def test_an_update_is_stored_for_as_many_subscriptions_as_the_quota_allows(
     either: Senders, status: MakeStatus
 ) -> None:
     sender = await either.open(max_backlog_per_owner=2)
@@ -146,7 +146,7 @@ async def test_delivered_updates_free_capacity(
     assert [each.state for each in found] == [DeliveryState.DELIVERED] * 3
 
 
-async def test_superseded_statuses_are_dropped_before_an_owner_is_refused(
+async def test_superseded_updates_are_dropped_before_an_owner_is_refused(
     either: Senders, status: MakeStatus
 ) -> None:
     sender = await either.open(max_backlog_per_owner=2, coalesce=True)
@@ -167,7 +167,7 @@ class Seconds:
         return self.now
 
 
-def test_a_second_s_worth_may_come_at_once_and_the_rest_in_turn() -> None:
+def test_a_second_of_requests_is_sent_at_once_and_the_rest_at_the_rate() -> None:
     clock = Seconds()
     pace = Pace(DestinationPolicy(), 4, clock=clock)
     assert [pace.take(ORIGIN) for _ in range(8)] == [0, 0, 0, 0, 0, 0.25, 0.5, 0.75]
@@ -187,7 +187,7 @@ def test_origins_do_not_wait_for_each_other() -> None:
     ("policy", "per_second"),
     [(DestinationPolicy(["client.example.com:*"]), 1.0), (DestinationPolicy(), None)],
 )
-def test_named_origins_and_those_without_a_rate_never_wait(
+def test_allowed_origins_and_origins_without_a_rate_never_wait(
     policy: DestinationPolicy, per_second: float | None
 ) -> None:
     pace = Pace(policy, per_second, clock=Seconds())
@@ -195,7 +195,7 @@ def test_named_origins_and_those_without_a_rate_never_wait(
 
 
 @pytest.mark.slow
-def test_origins_that_are_due_no_more_are_forgotten() -> None:
+def test_origins_that_no_longer_wait_are_forgotten() -> None:
     clock = Seconds()
     pace = Pace(DestinationPolicy(), 1, clock=clock)
     for number in range(25_000):
@@ -205,21 +205,21 @@ def test_origins_that_are_due_no_more_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("rate", [0, -1, 1.5, float("nan")])
-def test_a_rate_that_would_keep_attempts_waiting_long_is_a_configuration_error(rate: float) -> None:
+def test_a_rate_too_low_for_the_concurrency_is_a_configuration_error(rate: float) -> None:
     with pytest.raises(ConfigError, match="rate_per_origin"):
         SenderOptions(rate_per_origin=rate, concurrency_per_host=16)
     assert SenderOptions(rate_per_origin=1.6, concurrency_per_host=16)
     assert SenderOptions(rate_per_origin=None)
 
 
-async def test_a_lease_outlasts_the_wait_for_ones_turn(senders: Senders) -> None:
+async def test_a_lease_covers_the_wait_for_the_rate_limit(senders: Senders) -> None:
     sender = await senders.open(rate_per_origin=2, concurrency_per_host=20)
     assert sender._attempt.longest == sender.options.timeout + timedelta(seconds=10)
     at_any_rate = await senders.open(rate_per_origin=None)
     assert at_any_rate._attempt.longest == at_any_rate.options.timeout
 
 
-async def test_one_origin_gets_so_many_requests_a_second_over_all_owners(
+async def test_the_rate_per_origin_is_shared_by_all_owners(
     public: Internet, senders: Senders, status: MakeStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds, waited = Seconds(), []

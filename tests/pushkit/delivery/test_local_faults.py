@@ -68,7 +68,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("options", "error"), FAULTS)
-async def test_it_waits_longer_each_time_and_uses_nothing_up(  # noqa: PLR0917  # fixtures
+async def test_a_local_fault_backs_off_and_counts_no_attempt(  # noqa: PLR0917  # fixtures
     senders: Senders,
     clock: Clock,
     webhook: Webhook,
@@ -92,7 +92,7 @@ async def test_it_waits_longer_each_time_and_uses_nothing_up(  # noqa: PLR0917  
     assert webhook.received == []
 
 
-async def test_it_is_never_given_up_and_delivered_once_the_fault_is_mended(
+async def test_a_delivery_with_a_local_fault_never_dies_and_is_sent_once_it_is_fixed(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     keys = Keys()
@@ -109,7 +109,7 @@ async def test_it_is_never_given_up_and_delivered_once_the_fault_is_mended(
     assert (delivery.attempts, delivery.fruitless_claims) == (1, 0)
 
 
-async def test_a_fault_after_an_attempt_ends_with_the_age_of_the_delivery(
+async def test_a_local_fault_after_an_attempt_dies_by_age(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     keys = Keys()
@@ -128,7 +128,7 @@ async def test_a_fault_after_an_attempt_ends_with_the_age_of_the_delivery(
     assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "too_old")
 
 
-async def test_it_opens_no_breaker_and_disables_nothing(
+async def test_a_local_fault_opens_no_breaker_and_disables_no_subscription(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     keys, events = Keys(), list[Event]()
@@ -153,7 +153,7 @@ async def test_it_opens_no_breaker_and_disables_nothing(
 
 
 @pytest.mark.parametrize("lacks", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-async def test_a_process_without_sockets_is_none_of_the_webhooks(  # noqa: PLR0917  # fixtures
+async def test_running_out_of_sockets_is_a_local_fault(  # noqa: PLR0917  # fixtures
     senders: Senders,
     clock: Clock,
     webhook: Webhook,
@@ -191,7 +191,7 @@ async def no_proxy(request: pytest.FixtureRequest) -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     "at_fault", ["nobody there", "no name", "no answer", "wrong password", "no proxy"]
 )
-async def test_an_egress_proxy_at_fault_is_none_of_the_webhooks(  # noqa: PLR0917  # fixtures
+async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixtures
     senders: Senders,
     clock: Clock,
     public: Internet,
@@ -237,7 +237,7 @@ async def test_an_egress_proxy_at_fault_is_none_of_the_webhooks(  # noqa: PLR091
     assert len(arrived) == 1
 
 
-async def test_a_destination_that_the_proxy_cannot_reach_fails(
+async def test_a_destination_that_the_proxy_cannot_reach_is_a_failed_attempt(
     senders: Senders, public: Internet, status: MakeStatus
 ) -> None:
     proxy = await public.proxy()
@@ -268,7 +268,7 @@ async def no_port() -> int:
     return port
 
 
-async def test_it_is_in_the_log_with_its_traceback_once_for_all_of_one_cause(
+async def test_local_faults_of_one_cause_are_logged_once_with_a_traceback(
     senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(keys=Keys())
@@ -284,7 +284,7 @@ async def test_it_is_in_the_log_with_its_traceback_once_for_all_of_one_cause(
     assert "canary" not in caplog.text  # the words of a foreign exception may hold anything
 
 
-async def test_the_outbox_says_how_many_wait_for_which_fault(
+async def test_the_stats_count_deliveries_by_local_fault(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(keys=Keys())

@@ -29,7 +29,7 @@ async def read(sender: PushSender) -> MetricsRead:
     return MetricsRead.of((await sender.metrics.page()).body)
 
 
-async def test_attempts_are_counted_by_what_came_of_them_and_latency_from_notify_on(
+async def test_attempts_are_counted_by_outcome_and_latency_starts_at_notify(
     senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
 ) -> None:
     sender = await senders.open()
@@ -57,7 +57,7 @@ async def test_attempts_are_counted_by_what_came_of_them_and_latency_from_notify
     assert found.value("pushkit_slots", state="free") == 256
 
 
-async def test_no_webhook_crowds_out_the_codes_of_others(
+async def test_one_webhook_cannot_use_up_the_codes_of_others(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1000))
@@ -90,7 +90,7 @@ async def test_the_backlog_is_read_from_the_database(
     assert found.value("pushkit_database_up") == 1
 
 
-async def test_a_delivery_that_waits_for_its_destination_is_not_due_but_its_breaker_is_open(
+async def test_a_delivery_behind_an_open_breaker_is_not_due(
     senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1))
@@ -108,7 +108,7 @@ async def test_a_delivery_that_waits_for_its_destination_is_not_due_but_its_brea
     assert found.value("pushkit_breaker_changes_total", origin=origin, state="open") == 1
 
 
-async def test_keys_say_how_old_they_are_and_when_the_next_one_signs(
+async def test_metrics_show_the_age_of_keys_and_the_next_rotation(
     senders: Senders, clock: Clock
 ) -> None:
     from tests.pushkit.delivery.conftest import key_ring
@@ -136,7 +136,7 @@ async def test_no_label_names_a_task_or_an_owner(
     assert b"canary" not in (await page.page()).body
 
 
-async def test_a_database_that_is_away_leaves_the_rest_of_the_page(
+async def test_metrics_without_a_database_show_the_rest_of_the_page(
     senders: Senders, status: MakeStatus
 ) -> None:
     sender = await senders.open()
@@ -151,7 +151,7 @@ async def test_a_database_that_is_away_leaves_the_rest_of_the_page(
     assert found.value("pushkit_deliveries", state="pending") is None
 
 
-async def test_an_agent_serves_them_as_a_route(
+async def test_an_agent_serves_metrics_on_its_own_route(
     senders: Senders, aiohttp_server: AiohttpServer
 ) -> None:
     sender = await senders.open()
@@ -168,7 +168,7 @@ async def test_an_agent_serves_them_as_a_route(
         assert (await client.post("/")).status_code == 405
 
 
-async def test_a_reason_may_name_a_file_whose_name_is_no_text(senders: Senders) -> None:
+async def test_readyz_escapes_a_file_name_that_is_not_utf_8(senders: Senders) -> None:
     async def unready() -> dict[str, str]:
         return {"storage": "storage: /var/\udcff.db: it is gone"}
 
@@ -177,7 +177,7 @@ async def test_a_reason_may_name_a_file_whose_name_is_no_text(senders: Senders) 
     assert (page.status, page.body) == (503, b"not ready\nstorage: /var/\\udcff.db: it is gone\n")
 
 
-async def test_errors_below_a_page_for_operators_are_in_the_log(
+async def test_an_error_of_readyz_is_logged_once(
     senders: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def unready() -> dict[str, str]:

@@ -86,7 +86,7 @@ async def test_nothing_is_encoded_for_a_task_without_subscriptions(
     assert counts == Counts()
 
 
-async def test_nothing_is_encoded_once_the_last_subscription_of_a_task_has_gone(
+async def test_nothing_is_encoded_after_the_last_subscription_of_a_task_is_removed(
     sender: PushSender, status: MakeStatus, counts: Counts
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -110,7 +110,7 @@ async def test_an_update_in_its_own_version_is_encoded_once_and_never_converted(
     assert stored == {encode_update(status(), V1_0)}
 
 
-async def test_other_versions_are_written_of_one_reading(
+async def test_other_versions_are_encoded_from_one_decoding(
     sender: PushSender, status: MakeStatus, task: MakeTask, counts: Counts
 ) -> None:
     for version in ("0.1", "0.3", "1.0"):
@@ -126,7 +126,7 @@ async def test_other_versions_are_written_of_one_reading(
     assert {each.owner: each.body for each in await sender.deliveries("task-1")} == straight
 
 
-async def test_filters_ask_for_no_reading(
+async def test_filters_do_not_decode_a_native_update(
     sender: PushSender, status: MakeStatus, counts: Counts
 ) -> None:
     wanted = Filter(last_chunk_only=True)
@@ -151,7 +151,7 @@ async def test_superseded_native_updates_are_dropped_like_neutral_ones(
     assert counts.read == 0
 
 
-async def test_a_key_stands_for_the_same_update_in_either_form(
+async def test_an_idempotency_key_matches_native_and_neutral_updates(
     sender: PushSender, status: MakeStatus, counts: Counts
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")

@@ -23,20 +23,20 @@ TIMES = ["timeout", "disable_after", "lease_margin", "poll_interval"]
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_a_count_of_one_is_the_least(name: str) -> None:
+def test_a_count_is_at_least_one(name: str) -> None:
     SenderOptions(**{name: 1})  # type: ignore[arg-type]  # one of several
     with pytest.raises(ConfigError, match=f"^{name}: found 0, expected at least 1"):
         SenderOptions(**{name: 0})  # type: ignore[arg-type]  # one of several
 
 
 @pytest.mark.parametrize("name", TIMES)
-def test_a_time_takes_some_time(name: str) -> None:
+def test_a_time_is_more_than_zero(name: str) -> None:
     SenderOptions(**{name: timedelta(microseconds=1)})  # type: ignore[arg-type]  # one of several
     with pytest.raises(ConfigError, match=f"^{name}: found 0:00:00, expected more than 0 s"):
         SenderOptions(**{name: timedelta(0)})  # type: ignore[arg-type]  # one of several
 
 
-def test_the_defaults_are_what_the_pages_say() -> None:
+def test_the_defaults_match_the_documentation() -> None:
     options = SenderOptions()
 
     assert options.timeout == timedelta(seconds=15)

@@ -213,7 +213,7 @@ async def test_on_sqlite_a_database_without_a_file_is_refused(
     own.close()
 
 
-async def test_on_sqlite_a_link_to_the_file_will_do(
+async def test_on_sqlite_a_link_to_the_file_is_accepted(
     senders: Senders, sender: PushSender, status: MakeStatus, tmp_path: Path
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -226,7 +226,7 @@ async def test_on_sqlite_a_link_to_the_file_will_do(
     assert await stored(sender) == 1
 
 
-async def test_on_sqlite_it_is_delivered_after_the_commit(
+async def test_on_sqlite_a_delivery_is_sent_after_the_commit(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(poll_interval=timedelta(milliseconds=20))
@@ -248,7 +248,7 @@ async def test_a_connection_of_an_unknown_kind_is_refused(
         await sender.notify(status(), connection=found)
 
 
-async def test_the_connection_under_another_library_is_found(
+async def test_the_connection_inside_a_sqlalchemy_connection_is_found(
     senders: Senders, sender: PushSender, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -277,7 +277,7 @@ async def test_on_postgresql_task_and_notification_commit_together(
     assert delivery.id == delivery_id
 
 
-async def test_on_postgresql_a_killed_transaction_leaves_nothing(
+async def test_on_postgresql_a_killed_transaction_stores_nothing(
     on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
 ) -> None:
     sender = await on_postgres.open()
@@ -289,7 +289,7 @@ async def test_on_postgresql_a_killed_transaction_leaves_nothing(
     assert [delivery.seq for delivery in await sender.deliveries("task-1")] == [1]
 
 
-async def test_on_postgresql_a_pools_connection_will_do(
+async def test_on_postgresql_a_pools_connection_is_accepted(
     on_postgres: Senders, postgres_dsn: str, status: MakeStatus
 ) -> None:
     sender = await on_postgres.open()
@@ -303,7 +303,7 @@ async def test_on_postgresql_a_pools_connection_will_do(
     assert await stored(sender) == 1
 
 
-async def test_on_postgresql_what_is_refused_leaves_the_transaction_usable(
+async def test_on_postgresql_a_refused_recipient_leaves_the_transaction_usable(
     on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
 ) -> None:
     sender = await on_postgres.open(max_backlog_per_subscription=1)
@@ -389,7 +389,7 @@ async def test_on_postgresql_the_outbox_of_another_database_is_refused(
 
 
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
-async def test_on_postgresql_a_transaction_that_sees_the_past_is_refused(
+async def test_on_postgresql_a_stricter_isolation_level_is_refused(
     on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus, isolation: str
 ) -> None:
     sender = await on_postgres.open()
@@ -401,7 +401,7 @@ async def test_on_postgresql_a_transaction_that_sees_the_past_is_refused(
     assert await stored(sender) == 0
 
 
-async def test_on_postgresql_a_stricter_default_leaves_no_delivery_behind(
+async def test_on_postgresql_a_stricter_default_isolation_leaves_no_delivery_unsent(
     postgres_dsn: str, connection: asyncpg.Connection, webhook: Webhook, clock: Clock
 ) -> None:
     from tests.pushkit.delivery.conftest import Senders, status
@@ -429,7 +429,7 @@ async def test_on_postgresql_a_stricter_default_leaves_no_delivery_behind(
     await sender.close()
 
 
-async def test_on_postgresql_callers_that_are_cancelled_hold_up_no_close(
+async def test_on_postgresql_cancelled_callers_do_not_delay_close(
     on_postgres: Senders, status: MakeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await on_postgres.open()
@@ -443,7 +443,7 @@ async def test_on_postgresql_callers_that_are_cancelled_hold_up_no_close(
     assert "still in use" not in caplog.text
 
 
-async def test_on_postgresql_a_row_that_is_held_keeps_no_other_task_waiting(
+async def test_on_postgresql_a_locked_row_does_not_delay_other_tasks(
     on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
 ) -> None:
     sender = await on_postgres.open()
@@ -469,7 +469,7 @@ async def test_on_postgresql_a_row_that_is_held_keeps_no_other_task_waiting(
     assert await stored(sender, "task-9") == 4
 
 
-async def test_on_postgresql_a_row_that_is_held_keeps_no_other_delivery_waiting(
+async def test_on_postgresql_a_locked_row_does_not_delay_other_deliveries(
     on_postgres: Senders, connection: asyncpg.Connection, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await on_postgres.open(concurrency_per_host=64)

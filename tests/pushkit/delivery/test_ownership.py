@@ -98,7 +98,7 @@ async def test_a_url_is_asked_once_and_then_delivered_to(
     assert echo.got == [target] * 3
 
 
-async def test_the_question_carries_no_secret(
+async def test_the_ownership_request_carries_no_secret(
     sender: PushSender, echo: Echo, status: MakeStatus
 ) -> None:
     authentication = {"scheme": "Bearer", "credentials": "canary-1"}
@@ -139,7 +139,7 @@ async def test_a_remembered_failure_does_not_reference_its_delivery(
         pytest.param(lambda token: web.Response(text=token, status=500), id="an error"),
     ],
 )
-async def test_a_destination_that_proves_nothing_gets_nothing(
+async def test_a_destination_without_a_proof_gets_no_notification(
     sender: PushSender,
     echo: Echo,
     status: MakeStatus,
@@ -161,7 +161,7 @@ async def test_a_destination_that_proves_nothing_gets_nothing(
     assert echo.got == ["/hook"]
 
 
-async def test_a_refused_connection_is_no_proof(
+async def test_a_refused_connection_proves_no_ownership(
     senders: Senders, status: MakeStatus, unused_tcp_port: int
 ) -> None:
     sender = await senders.open(verify_ownership=True)
@@ -169,7 +169,7 @@ async def test_a_refused_connection_is_no_proof(
     assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "connection_refused")
 
 
-async def test_the_question_is_part_of_the_attempt(
+async def test_the_attempt_timeout_covers_the_ownership_request(
     senders: Senders, status: MakeStatus, aiohttp_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, released = asyncio.Event(), asyncio.Event()
@@ -193,7 +193,7 @@ async def test_the_question_is_part_of_the_attempt(
     assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "timeout")
 
 
-async def test_many_subscriptions_to_one_url_ask_it_once(
+async def test_many_subscriptions_to_one_url_share_one_ownership_request(
     sender: PushSender, echo: Echo, status: MakeStatus
 ) -> None:
     for number in range(12):
@@ -205,7 +205,7 @@ async def test_many_subscriptions_to_one_url_ask_it_once(
     assert (len(echo.asked), len(echo.got)) == (1, 12)
 
 
-async def test_a_url_that_proves_nothing_is_asked_once_for_all_who_wait_for_it(
+async def test_a_failed_proof_is_shared_by_all_deliveries_that_wait_for_it(
     sender: PushSender, echo: Echo, status: MakeStatus
 ) -> None:
     echo.answer = lambda _: web.Response(text="no")
@@ -228,7 +228,7 @@ async def test_a_proof_survives_a_restart(senders: Senders, echo: Echo, status: 
     assert (len(echo.asked), len(echo.got)) == (1, 2)
 
 
-async def test_a_url_that_changes_has_to_prove_itself_anew(
+async def test_a_changed_url_needs_a_new_proof(
     sender: PushSender, echo: Echo, status: MakeStatus
 ) -> None:
     for target in ("/a", "/b", "/a?c", "/a"):
@@ -244,7 +244,7 @@ async def test_the_proof_of_one_owner_is_no_proof_for_another(
     assert len(echo.asked) == 2
 
 
-async def test_a_proof_is_asked_for_again_after_thirty_days(
+async def test_a_proof_expires_after_thirty_days(
     sender: PushSender, echo: Echo, status: MakeStatus, clock: Clock
 ) -> None:
     await deliver(sender, status, echo.base + "/hook")
@@ -256,7 +256,7 @@ async def test_a_proof_is_asked_for_again_after_thirty_days(
     assert len(echo.asked) == 2
 
 
-async def test_a_restart_makes_no_proof_younger(
+async def test_a_restart_does_not_renew_a_proof(
     senders: Senders, echo: Echo, status: MakeStatus, clock: Clock
 ) -> None:
     for days in (0, 29, 2):

@@ -23,7 +23,7 @@ COUNT = re.compile(r"SELECT COUNT\(\*\) .*\bLIMIT\b")
 OF_A_TABLE = re.compile(r"SCAN (pushkit_\w+|[dhs])\b")
 
 
-async def test_no_table_is_read_from_end_to_end(
+async def test_no_statement_scans_a_whole_table(
     traced: list[str], senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open()

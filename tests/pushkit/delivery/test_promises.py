@@ -58,7 +58,7 @@ async def test_unfinished_work_is_never_purged(
     assert await sender.outbox.retain(everything) == 2
 
 
-async def test_the_attempt_log_is_by_the_clock_of_the_database(
+async def test_the_attempt_log_uses_the_clock_of_the_database(
     postgres_dsn: str, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     from tests.pushkit.delivery.conftest import Senders
@@ -77,7 +77,7 @@ async def test_the_attempt_log_is_by_the_clock_of_the_database(
     await sender.close()
 
 
-async def test_a_worker_that_stood_still_in_its_claim_leaves_what_it_took_to_the_lease(
+async def test_a_worker_suspended_in_its_claim_sends_nothing_before_the_lease_expires(
     senders: Senders, webhook: Webhook, status: MakeStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = senders.clock = _Sleeping()

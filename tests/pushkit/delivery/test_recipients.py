@@ -50,7 +50,7 @@ async def owners(sender: PushSender, task_id: str = "task-1") -> list[str]:
 # --- results -----------------------------------------------------------------------------------
 
 
-async def test_the_result_says_which_delivery_is_whose_and_who_was_refused(
+async def test_the_result_lists_deliveries_and_refusals_by_owner(
     sender: PushSender,
 ) -> None:
     for owner, version in (("alice", "1.0"), ("bob", "0.3"), ("carol", "1.0")):
@@ -72,7 +72,7 @@ async def test_the_result_says_which_delivery_is_whose_and_who_was_refused(
     assert "whole task" in refused.message
 
 
-async def test_one_owner_s_trouble_does_not_keep_the_end_of_a_task_from_the_others(
+async def test_problems_of_some_owners_do_not_keep_the_end_of_a_task_from_others(
     senders: Senders, status: MakeStatus
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
@@ -88,7 +88,7 @@ async def test_one_owner_s_trouble_does_not_keep_the_end_of_a_task_from_the_othe
         assert subscription.ended
 
 
-async def test_a_subscription_that_cannot_have_the_last_update_ends_with_its_task(
+async def test_a_subscription_refused_the_last_update_ends_with_its_task(
     senders: Senders, status: MakeStatus
 ) -> None:
     sender = await senders.open(max_body_bytes=50)
@@ -98,7 +98,7 @@ async def test_a_subscription_that_cannot_have_the_last_update_ends_with_its_tas
     assert await sender.subscriptions("task-1") == []
 
 
-async def test_a_repeated_update_tries_again_who_was_refused(
+async def test_a_repeated_update_is_offered_again_to_refused_recipients(
     sender: PushSender, clock: Clock, task: MakeTask
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3", owner="bob")
@@ -118,7 +118,7 @@ async def test_a_repeated_update_tries_again_who_was_refused(
 # --- who hears of it ---------------------------------------------------------------------------
 
 
-async def test_a_process_that_only_enqueues_tells_of_who_was_refused(
+async def test_a_process_that_only_enqueues_reports_refused_recipients(
     senders: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:
     events: list[Event] = []
@@ -141,7 +141,7 @@ async def test_a_process_that_only_enqueues_tells_of_who_was_refused(
     assert "'bob'" in line.getMessage()
 
 
-async def test_refusals_of_one_cause_are_one_line_and_all_counted(
+async def test_refusals_of_one_cause_are_logged_once_and_all_counted(
     senders: Senders, status: MakeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
@@ -152,7 +152,7 @@ async def test_refusals_of_one_cause_are_one_line_and_all_counted(
     assert (sender.counts.updates, sender.counts.deliveries, sender.counts.refused) == (50, 1, 49)
 
 
-async def test_an_update_without_a_recipient_is_in_the_result_the_counter_and_the_debug_log(
+async def test_an_update_without_a_recipient_is_reported_counted_and_logged_for_debugging(
     sender: PushSender, status: MakeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "pushkit.delivery")
@@ -183,7 +183,7 @@ async def test_an_update_without_a_recipient_is_in_the_result_the_counter_and_th
         pytest.param({"max_backlog": 2}, id="of the outbox"),
     ],
 )
-async def test_the_end_of_a_task_has_a_place_in_a_backlog_that_is_full(
+async def test_a_full_backlog_accepts_the_end_of_a_task(
     senders: Senders, status: MakeStatus, limit: dict[str, Any]
 ) -> None:
     sender = await senders.open(**limit)
@@ -218,7 +218,7 @@ class Tasks:
         return self.tasks.get(owner)
 
 
-async def test_a_snapshot_is_asked_for_once_per_owner_and_only_where_it_is_needed(
+async def test_a_snapshot_is_fetched_once_per_owner_that_needs_one(
     sender: PushSender, status: MakeStatus, task: MakeTask
 ) -> None:
     tasks = Tasks(bob=task(state="working"), carol=task(state="submitted"))
@@ -258,7 +258,7 @@ async def test_an_owner_without_a_snapshot_does_not_affect_the_others(
     assert len((await sender.notify(status(), snapshot=snapshot)).ids) == 4
 
 
-async def test_a_client_that_subscribes_while_a_snapshot_is_fetched_gets_the_update_too(
+async def test_a_client_that_subscribes_during_a_snapshot_fetch_gets_the_update(
     sender: PushSender, task: MakeTask
 ) -> None:
     asked: list[str] = []
@@ -275,7 +275,7 @@ async def test_a_client_that_subscribes_while_a_snapshot_is_fetched_gets_the_upd
     assert (asked, result.refused) == (["early", "late"], ())
 
 
-async def test_a_repeated_update_asks_for_no_snapshot(
+async def test_a_repeated_update_fetches_no_snapshot(
     sender: PushSender, status: MakeStatus, task: MakeTask
 ) -> None:
     tasks = Tasks(bob=task())

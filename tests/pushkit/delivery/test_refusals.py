@@ -43,7 +43,7 @@ async def errors_of(sender: PushSender, delivery_id: str) -> list[str | None]:
     return [attempt.error for attempt in report.attempts]
 
 
-async def test_an_address_that_is_refused_is_tried_three_times_in_three_hours(
+async def test_a_refused_address_is_tried_three_times_in_three_hours(
     public: Internet, senders: Senders, status: MakeStatus, clock: Clock
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
@@ -72,7 +72,7 @@ async def test_an_address_that_is_refused_is_tried_three_times_in_three_hours(
     assert delivery.state is DeliveryState.PENDING
 
 
-async def test_attempts_before_it_do_not_shorten_the_schedule_of_a_refusal(
+async def test_earlier_attempts_do_not_shorten_the_schedule_of_a_refused_address(
     public: Internet, senders: Senders, status: MakeStatus, clock: Clock
 ) -> None:
     async def fail(_: web.Request) -> web.Response:
@@ -100,7 +100,7 @@ async def test_attempts_before_it_do_not_shorten_the_schedule_of_a_refusal(
     assert await errors_of(sender, delivery_id) == ["status_500"] * 3 + ["address_refused"] * 3
 
 
-async def test_a_worker_that_dies_does_not_lengthen_the_schedule_of_a_refusal(
+async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address(
     public: Internet, senders: Senders, status: MakeStatus, clock: Clock
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
@@ -116,7 +116,7 @@ async def test_a_worker_that_dies_does_not_lengthen_the_schedule_of_a_refusal(
     assert await errors_of(living, delivery_id) == ["address_refused"] * 3
 
 
-async def test_refusals_open_no_breaker_but_disable_a_subscription_in_the_end(
+async def test_refused_addresses_open_no_breaker_but_finally_disable_the_subscription(
     public: Internet, senders: Senders, status: MakeStatus, clock: Clock
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])

@@ -51,7 +51,7 @@ def kms() -> Kms:
     return Kms()
 
 
-async def test_a_key_of_unknown_age_is_no_alert_and_no_reading(senders: Senders, kms: Kms) -> None:
+async def test_a_key_of_unknown_age_has_no_alert_and_no_metric(senders: Senders, kms: Kms) -> None:
     events: list[Event] = []
     sender = await senders.open(keys=kms, alerts=AlertOptions(log=True), on_event=events.append)
     assert sender._alerts
@@ -61,7 +61,7 @@ async def test_a_key_of_unknown_age_is_no_alert_and_no_reading(senders: Senders,
 
 
 @pytest.mark.parametrize("found", [None, "{}", []], ids=repr)
-def test_a_public_key_that_is_no_mapping_is_a_mistake_of_the_configuration(found: object) -> None:
+def test_a_public_jwk_that_is_no_mapping_is_a_configuration_error(found: object) -> None:
     class Wrong:
         public_jwk = found
 
@@ -73,7 +73,7 @@ def test_a_public_key_that_is_no_mapping_is_a_mistake_of_the_configuration(found
         key_source(Wrong())  # type: ignore[arg-type]  # that is the mistake
 
 
-async def test_its_signatures_verify_with_the_published_key(
+async def test_signatures_of_a_key_service_verify_with_the_published_key(
     senders: Senders, webhook: Webhook, kms: Kms
 ) -> None:
     sender = await senders.open(keys=kms)
@@ -84,7 +84,7 @@ async def test_its_signatures_verify_with_the_published_key(
     assert request.claims(senders.public_keys()).kid == KEY.kid
 
 
-async def test_a_service_that_hangs_takes_no_longer_than_an_attempt_may(
+async def test_the_attempt_timeout_covers_a_key_service_that_hangs(
     senders: Senders, webhook: Webhook, kms: Kms
 ) -> None:
     sender = await senders.open(keys=kms, timeout=timedelta(milliseconds=200))
@@ -98,7 +98,7 @@ async def test_a_service_that_hangs_takes_no_longer_than_an_attempt_may(
     assert (waiting.state, waiting.last_error) == (DeliveryState.PENDING, "signing_failed")
 
 
-async def test_a_service_that_fails_is_asked_again_and_nothing_is_lost(
+async def test_a_delivery_waits_for_a_failing_key_service_and_is_then_sent(
     senders: Senders, webhook: Webhook, kms: Kms, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(keys=kms)
@@ -116,7 +116,7 @@ async def test_a_service_that_fails_is_asked_again_and_nothing_is_lost(
     assert "canary" not in caplog.text
 
 
-async def test_a_service_whose_own_call_was_cancelled_is_a_fault_and_asked_again(
+async def test_a_cancelled_call_to_the_key_service_is_a_local_fault(
     senders: Senders, webhook: Webhook
 ) -> None:
     class Shared(Kms):

@@ -76,7 +76,7 @@ async def execute(senders: Senders, sql: str, *values: str) -> None:
 # --- the subscription ---------------------------------------------------------------------------
 
 
-async def test_a_webhook_that_is_registered_anew_is_written_to_as_it_is_now(
+async def test_a_delivery_uses_the_config_registered_last(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open()
@@ -100,7 +100,7 @@ async def test_a_webhook_that_is_registered_anew_is_written_to_as_it_is_now(
     assert request.headers.one("Authorization") == "Basic of-the-client"
 
 
-async def test_another_process_registers_it_anew(
+async def test_a_delivery_uses_a_config_registered_by_another_process(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     worker, agent = await senders.open(), await senders.open()
@@ -111,7 +111,7 @@ async def test_another_process_registers_it_anew(
     assert (request.path, request.headers.one("X-A2A-Token")) == ("/moved", "second-token")
 
 
-async def test_one_that_is_removed_and_registered_again_is_another_one(
+async def test_a_subscription_removed_and_registered_again_has_a_new_route(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open()
@@ -123,7 +123,7 @@ async def test_one_that_is_removed_and_registered_again_is_another_one(
     assert request.headers.one("X-A2A-Token") == "second-token"
 
 
-async def test_a_url_is_judged_once_for_all_that_goes_to_it_until_it_changes(
+async def test_a_url_is_checked_once_until_its_subscription_changes(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     heard: list[Judged] = []
@@ -152,7 +152,7 @@ async def test_a_url_is_judged_once_for_all_that_goes_to_it_until_it_changes(
     assert await judged(deliver_twice) == 1
 
 
-async def test_a_signing_function_is_asked_for_every_attempt_with_the_secrets_open(
+async def test_a_signing_function_is_called_for_every_attempt_with_opened_secrets(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     asked: list[str | None] = []
@@ -171,7 +171,7 @@ async def test_a_signing_function_is_asked_for_every_attempt_with_the_secrets_op
 # --- secret keys --------------------------------------------------------------------------------
 
 
-async def test_secrets_that_are_resealed_are_opened_anew(
+async def test_resealed_secrets_are_opened_again(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]))
@@ -185,7 +185,7 @@ async def test_secrets_that_are_resealed_are_opened_anew(
     assert await fail(sender, status()) == "secret_key_missing"
 
 
-async def test_a_secret_opened_by_one_vault_stays_closed_to_another(
+async def test_a_secret_opened_by_one_sender_stays_sealed_for_another(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     with_keys = await senders.open(secrets=SecretKeys([OLD]))
@@ -194,7 +194,7 @@ async def test_a_secret_opened_by_one_vault_stays_closed_to_another(
     assert await fail(await senders.open(), status()) == "secret_key_missing"
 
 
-async def test_a_secret_that_failed_to_open_is_tried_again_at_every_attempt(
+async def test_every_attempt_tries_again_to_open_a_sealed_secret(
     senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]))
@@ -223,7 +223,7 @@ async def test_a_secret_that_failed_to_open_is_tried_again_at_every_attempt(
         pytest.param(("localhost:*",), {"domains": ["client.example.com"]}, id="other rules"),
     ],
 )
-async def test_a_sender_with_other_rules_goes_by_those(
+async def test_each_sender_applies_its_own_rules(
     senders: Senders,
     webhook: Webhook,
     status: MakeStatus,
@@ -276,7 +276,7 @@ def revised(stored: StoredSubscription, revision: int, name: str = "one") -> Sto
     )
 
 
-def test_a_route_is_known_at_its_revision_alone(routes: Routes, stored: StoredSubscription) -> None:
+def test_a_route_is_cached_for_one_revision(routes: Routes, stored: StoredSubscription) -> None:
     assert routes.known("one", 3) is None
     route = routes.of(revised(stored, 3))
     assert routes.known("one", 3) is routes.of(revised(stored, 3)) is route
@@ -284,7 +284,7 @@ def test_a_route_is_known_at_its_revision_alone(routes: Routes, stored: StoredSu
     assert routes.of(revised(stored, 4)) is not route
 
 
-def test_so_many_routes_are_remembered_those_in_use_first(
+def test_the_cache_drops_the_route_used_least_recently(
     routes: Routes, stored: StoredSubscription
 ) -> None:
     for name in ("one", "two"):
@@ -295,7 +295,7 @@ def test_so_many_routes_are_remembered_those_in_use_first(
     assert known == ["one", "three"]
 
 
-def test_a_route_that_fails_is_not_remembered(stored: StoredSubscription) -> None:
+def test_a_route_that_fails_is_not_cached(stored: StoredSubscription) -> None:
     routes = make_routes(Vault())
     with pytest.raises(SealedSecretError):
         routes.of(stored)

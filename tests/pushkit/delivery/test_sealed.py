@@ -116,7 +116,7 @@ async def test_secrets_stored_plain_are_sent_and_sealed_at_the_next_registration
         pytest.param(SecretKeys.generate(), "secret_key_missing", id="other keys"),
     ],
 )
-async def test_an_attempt_whose_secrets_stay_closed_waits_and_does_not_go_without(
+async def test_a_delivery_waits_while_its_secrets_cannot_be_opened(
     senders: Senders,
     webhook: Webhook,
     secrets: SecretKeys | None,
@@ -139,7 +139,7 @@ async def test_an_attempt_whose_secrets_stay_closed_waits_and_does_not_go_withou
     assert carries_the_secrets(webhook.received[0])
 
 
-async def test_secrets_that_stay_closed_are_no_failure_of_the_destination(
+async def test_secrets_that_cannot_be_opened_are_no_failure_of_the_destination(
     senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     await subscribed(await senders.open(secrets=KEYS), webhook)
@@ -167,7 +167,7 @@ async def test_another_url_written_into_the_database_does_not_get_the_secrets(
     assert waiting.last_error == "sealed_secret"
 
 
-async def test_reading_a_subscription_back_gives_no_secret(
+async def test_a_returned_subscription_contains_no_secret(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open()
@@ -187,7 +187,7 @@ async def test_reading_a_subscription_back_gives_no_secret(
         assert found.config.authentication.credentials is None
 
 
-async def test_configs_to_send_with_are_whole(senders: Senders, webhook: Webhook) -> None:
+async def test_configs_to_send_with_contain_the_secrets(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open(secrets=KEYS)
     await subscribed(sender, webhook)
     [config] = await sender.configs_to_send_with("task-1")
@@ -196,7 +196,7 @@ async def test_configs_to_send_with_are_whole(senders: Senders, webhook: Webhook
     assert config.authentication.credentials == "canary-credentials"
 
 
-async def test_enqueueing_opens_nothing(senders: Senders, webhook: Webhook) -> None:
+async def test_enqueueing_needs_no_secret_keys(senders: Senders, webhook: Webhook) -> None:
     await subscribed(await senders.open(secrets=KEYS), webhook)
     without_keys = await senders.open()
     assert len((await without_keys.notify(status())).ids) == 1
@@ -244,7 +244,7 @@ async def test_a_sealed_body_is_not_shown_without_its_key(
         await without.deliveries("task-1")
 
 
-async def test_a_body_that_was_moved_to_another_delivery_is_not_sent(
+async def test_a_sealed_body_moved_to_another_delivery_is_not_sent(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=KEYS, seal_bodies=True)
@@ -260,9 +260,7 @@ async def test_a_body_that_was_moved_to_another_delivery_is_not_sent(
     assert webhook.received == []
 
 
-async def test_a_bodys_limit_is_of_the_bytes_that_are_sent(
-    senders: Senders, webhook: Webhook
-) -> None:
+async def test_the_body_limit_counts_the_bytes_sent(senders: Senders, webhook: Webhook) -> None:
     plain = await senders.open()
     await subscribed(plain, webhook)
     await plain.notify(status())
@@ -275,7 +273,7 @@ async def test_a_bodys_limit_is_of_the_bytes_that_are_sent(
     assert f"would be {len(body)} bytes" in refused.message
 
 
-async def test_an_idempotency_key_stands_for_the_update_however_its_body_is_sealed(
+async def test_an_idempotency_key_matches_a_sealed_update(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=KEYS, seal_bodies=True)
@@ -291,7 +289,7 @@ async def test_bodies_cannot_be_sealed_without_keys(senders: Senders) -> None:
         await senders.open(seal_bodies=True)
 
 
-async def test_a_sender_takes_its_keys_from_the_environment(
+async def test_a_sender_reads_its_secret_keys_from_the_environment(
     senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PUSHKIT_SECRET_KEYS", NEW.to_text())
@@ -314,7 +312,7 @@ async def rotated(senders: Senders, keys: SecretKeys, *, bodies: bool = False) -
 
 
 @pytest.mark.slow
-async def test_rotation_leaves_nothing_under_the_old_key(
+async def test_rotation_reseals_everything_under_the_new_key(
     senders: Senders, webhook: Webhook
 ) -> None:
     before = await senders.open(secrets=SecretKeys([OLD]), seal_bodies=True)
@@ -328,7 +326,7 @@ async def test_rotation_leaves_nothing_under_the_old_key(
     assert all(map(carries_the_secrets, webhook.received))
 
 
-async def test_rotation_seals_what_was_plain_bodies_where_asked(
+async def test_rotation_seals_plain_secrets_and_on_request_plain_bodies(
     senders: Senders, webhook: Webhook
 ) -> None:
     plain = await senders.open()
@@ -341,7 +339,7 @@ async def test_rotation_seals_what_was_plain_bodies_where_asked(
     assert "canary-token" not in await secrets_in(senders)
 
 
-async def test_rotation_does_not_touch_what_it_cannot_open_and_says_so(
+async def test_rotation_reports_what_it_cannot_open_and_leaves_it_unchanged(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]), seal_bodies=True)
@@ -359,7 +357,7 @@ async def test_rotation_does_not_touch_what_it_cannot_open_and_says_so(
     assert (counted.secrets, counted.bodies) == ({OLD.id: 2}, {OLD.id: 1})
 
 
-async def test_rotation_passes_over_what_changed_under_its_hands(
+async def test_rotation_skips_rows_that_changed_meanwhile(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]))
@@ -402,7 +400,7 @@ async def test_rotation_never_waits_for_a_locked_row(
     await sender.close()
 
 
-async def test_after_a_rotation_the_file_holds_nothing_of_what_was_plain(
+async def test_after_a_rotation_the_file_contains_no_plain_text(
     tmp_path: Path, clock: Clock, webhook: Webhook
 ) -> None:
     senders = Senders(tmp_path / "outbox.db", clock)

@@ -81,7 +81,7 @@ async def seqs(sender: PushSender, task_id: str = "task-1") -> list[int]:
 # --- subscribe ---------------------------------------------------------------------------------
 
 
-async def test_setting_a_subscription_again_keeps_id_and_seq(
+async def test_registering_a_subscription_again_keeps_id_and_seq(
     sender: PushSender, status: MakeStatus
 ) -> None:
     first = await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
@@ -94,7 +94,7 @@ async def test_setting_a_subscription_again_keeps_id_and_seq(
     assert await seqs(sender) == [1, 2]
 
 
-async def test_two_configs_without_an_id_are_one_and_that_is_said(
+async def test_two_configs_without_an_id_are_one_and_a_warning_is_logged(
     sender: PushSender, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
@@ -113,7 +113,7 @@ async def test_two_configs_without_an_id_are_one_and_that_is_said(
     assert found.config.url == other["url"]
 
 
-async def test_configs_with_ids_of_their_own_stay_side_by_side(
+async def test_configs_with_different_ids_are_separate(
     sender: PushSender, status: MakeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
     for config_id in ("1", "2"):
@@ -167,7 +167,7 @@ async def test_owners_and_tenants_do_not_see_each_other(sender: PushSender) -> N
         ),
     ],
 )
-async def test_a_bad_config_is_refused_and_nothing_is_stored(
+async def test_an_invalid_config_is_refused_and_not_stored(
     senders: Senders, config: dict[str, Any], error: type[PushkitError]
 ) -> None:
     sender = await senders.open(allow=())
@@ -193,7 +193,7 @@ async def test_a_task_id_must_be_printable(sender: PushSender, task_id: str) -> 
         await sender.subscribe(task_id, HOOK, version="1.0")
 
 
-async def test_an_owner_that_no_column_holds_is_a_storage_error(sender: PushSender) -> None:
+async def test_an_owner_that_cannot_be_stored_is_a_storage_error(sender: PushSender) -> None:
     with pytest.raises(StorageError):
         await sender.subscribe("task-1", HOOK, version="1.0", owner="\ud800")
 
@@ -201,7 +201,7 @@ async def test_an_owner_that_no_column_holds_is_a_storage_error(sender: PushSend
 # --- unsubscribe -------------------------------------------------------------------------------
 
 
-async def test_unsubscribing_cancels_what_is_unfinished(
+async def test_unsubscribing_cancels_unfinished_deliveries(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
@@ -216,7 +216,9 @@ async def test_unsubscribing_cancels_what_is_unfinished(
     ]
 
 
-async def test_without_a_config_id_all_of_the_owner_are_removed(sender: PushSender) -> None:
+async def test_unsubscribing_without_a_config_id_removes_all_of_the_owner(
+    sender: PushSender,
+) -> None:
     for config_id, owner in (("a", "alice"), ("b", "alice"), ("a", "bob")):
         await sender.subscribe("task-1", {**HOOK, "id": config_id}, version="1.0", owner=owner)
     assert await sender.unsubscribe("task-1", "missing", owner="alice") == 0
@@ -225,7 +227,7 @@ async def test_without_a_config_id_all_of_the_owner_are_removed(sender: PushSend
     assert len(await sender.subscriptions("task-1", owner="bob")) == 1
 
 
-async def test_subscribing_after_that_goes_on_counting(
+async def test_subscribing_after_unsubscribing_continues_the_seq(
     sender: PushSender, status: MakeStatus
 ) -> None:
     first = await sender.subscribe("task-1", HOOK, version="1.0")
@@ -243,7 +245,7 @@ async def test_subscribing_after_that_goes_on_counting(
 # --- notify ------------------------------------------------------------------------------------
 
 
-async def test_an_update_without_a_subscription_is_nothing_to_do(
+async def test_an_update_without_a_subscription_stores_nothing(
     sender: PushSender, status: MakeStatus
 ) -> None:
     await sender.subscribe("another", HOOK, version="1.0")
@@ -266,7 +268,7 @@ async def test_an_update_without_a_task_is_refused(sender: PushSender) -> None:
         await sender.notify(MessageUpdate(message=message))
 
 
-async def test_without_a_snapshot_a_0_3_subscription_gets_of_a_status_a_task_without_history(
+async def test_without_a_snapshot_a_0_3_subscription_gets_a_status_as_a_task_without_history(
     sender: PushSender, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3")
@@ -288,7 +290,7 @@ async def test_without_a_snapshot_a_0_3_subscription_gets_of_a_status_a_task_wit
         pytest.param(MESSAGE, id="a message"),
     ],
 )
-async def test_without_a_snapshot_who_needs_one_is_refused_alone(
+async def test_without_a_snapshot_only_recipients_that_need_one_are_refused(
     sender: PushSender, update: TaskUpdate, version: str
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0", owner="new")
@@ -326,7 +328,7 @@ async def test_a_task_is_its_own_snapshot(sender: PushSender, task: MakeTask) ->
     assert len((await sender.notify(TaskSnapshot(task=task()))).ids) == 1
 
 
-async def test_a_body_over_the_limit_is_refused_for_who_would_get_it_and_takes_no_seq(
+async def test_a_body_over_the_limit_is_refused_for_its_recipient_and_takes_no_seq(
     senders: Senders, task: MakeTask
 ) -> None:
     sender = await senders.open(max_body_bytes=500)
@@ -353,7 +355,7 @@ async def test_updates_are_numbered_in_the_order_of_the_calls(
 # --- idempotency -------------------------------------------------------------------------------
 
 
-async def test_the_same_key_and_update_changes_nothing(
+async def test_repeating_an_update_with_its_key_stores_nothing(
     sender: PushSender, status: MakeStatus
 ) -> None:
     for owner in ("alice", "bob"):
@@ -380,7 +382,7 @@ async def test_the_same_key_with_another_update_is_a_conflict_and_nothing_is_sto
     assert subscription.last_seq == 0
 
 
-async def test_an_equal_update_in_another_order_of_members_is_the_same(
+async def test_the_order_of_members_does_not_change_an_update(
     sender: PushSender, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -394,7 +396,7 @@ async def test_an_equal_update_in_another_order_of_members_is_the_same(
 
 
 @pytest.mark.parametrize("stored", [hashlib.sha256(b"repr()").hexdigest(), None])
-async def test_after_an_upgrade_a_key_counts_whatever_digest_was_stored_with_it(
+async def test_a_key_stored_by_an_older_version_matches_any_digest(
     sender: PushSender, status: MakeStatus, stored: str | None
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -403,7 +405,7 @@ async def test_after_an_upgrade_a_key_counts_whatever_digest_was_stored_with_it(
     assert await sender.notify(status(), idempotency_key="key") == first
 
 
-async def test_with_a_key_an_update_that_no_json_says_is_refused(
+async def test_an_update_with_a_key_that_json_cannot_represent_is_refused(
     sender: PushSender, status: MakeStatus
 ) -> None:
     impossible = replace(status(), metadata={"number": 10**5000})
@@ -411,7 +413,7 @@ async def test_with_a_key_an_update_that_no_json_says_is_refused(
         await sender.notify(impossible, idempotency_key="key")
 
 
-async def test_a_repeated_update_is_the_same_though_the_task_has_moved_on(
+async def test_a_repeated_update_with_a_newer_snapshot_is_the_same_update(
     sender: PushSender, status: MakeStatus, task: MakeTask
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3")
@@ -420,7 +422,7 @@ async def test_a_repeated_update_is_the_same_though_the_task_has_moved_on(
     assert (await sender.notify(status(), snapshot=moved_on, idempotency_key="key")).ids == first
 
 
-async def test_the_last_update_can_be_repeated_after_its_subscription_has_gone(
+async def test_the_last_update_can_be_repeated_after_its_subscription_is_removed(
     sender: PushSender, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": "https://client.example.com/", "id": "1"}, version="1")
@@ -434,7 +436,7 @@ async def test_the_last_update_can_be_repeated_after_its_subscription_has_gone(
 # --- bodies ------------------------------------------------------------------------------------
 
 
-async def test_a_version_that_is_no_longer_wanted_is_no_error(
+async def test_encoding_ahead_for_an_unused_version_fails_no_update(
     sender: PushSender, status: MakeStatus, task: MakeTask
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3")
@@ -475,7 +477,7 @@ async def test_open_starts_no_worker(
     assert len(webhook.received) == 1
 
 
-async def test_a_sender_starts_by_itself(
+async def test_a_sender_starts_on_its_first_call(
     tmp_path: Path, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     sender = PushSender(
@@ -493,9 +495,7 @@ async def test_a_sender_starts_by_itself(
     await sender.close()
 
 
-async def test_the_worker_is_not_there_before_the_sender_is_open(
-    tmp_path: Path, clock: Clock
-) -> None:
+async def test_a_sender_that_is_not_open_has_no_worker(tmp_path: Path, clock: Clock) -> None:
     ring = KeyRing.create(clock.now)
     sender = PushSender(issuer="https://a.example.com", keys=ring, database=tmp_path / "o.db")
     with pytest.raises(ConfigError, match="not open"):
@@ -511,9 +511,7 @@ async def test_a_closed_sender_stays_closed(sender: PushSender, status: MakeStat
         await sender.notify(status())
 
 
-async def test_a_close_beside_who_starts_it_leaves_nothing_open(
-    tmp_path: Path, clock: Clock
-) -> None:
+async def test_closing_during_start_leaves_no_thread_or_task(tmp_path: Path, clock: Clock) -> None:
     sender = PushSender(
         issuer="https://agent.example.com",
         keys=KeyRing.create(clock.now),
@@ -531,14 +529,12 @@ async def test_a_close_beside_who_starts_it_leaves_nothing_open(
 
 
 @pytest.mark.parametrize("issuer", ["", " ", "https://a.example.com\n", "a\0b", "\udcff"])
-async def test_an_issuer_that_no_receiver_can_know_is_refused(
-    tmp_path: Path, clock: Clock, issuer: str
-) -> None:
+async def test_an_unprintable_issuer_is_refused(tmp_path: Path, clock: Clock, issuer: str) -> None:
     with pytest.raises(ConfigError, match="issuer"):
         PushSender(issuer=issuer, keys=KeyRing.create(clock.now), database=tmp_path / "o.db")
 
 
-async def test_close_lets_running_attempts_end(
+async def test_close_waits_for_running_attempts(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     first = await senders.open()
@@ -561,7 +557,7 @@ async def test_close_lets_running_attempts_end(
     assert [d.state for d in await second.deliveries("task-1")] == [DeliveryState.DELIVERED]
 
 
-async def test_close_breaks_off_what_takes_too_long_and_the_next_start_goes_on(
+async def test_close_cancels_slow_attempts_and_the_next_start_sends_them(
     senders: Senders,
     webhook: Webhook,
     status: MakeStatus,
@@ -589,7 +585,9 @@ async def test_close_breaks_off_what_takes_too_long_and_the_next_start_goes_on(
     assert webhook.received[0].id == webhook.received[1].id
 
 
-async def test_close_meets_updates_that_still_come(senders: Senders, status: MakeStatus) -> None:
+async def test_close_stores_or_refuses_updates_that_arrive_meanwhile(
+    senders: Senders, status: MakeStatus
+) -> None:
     # An agent that shuts down still has tasks that end.
     sender = await senders.open()
     await sender.start()
@@ -604,7 +602,7 @@ async def test_close_meets_updates_that_still_come(senders: Senders, status: Mak
     assert all(isinstance(result, NotifyResult | PushkitError) for result in results)
 
 
-async def test_close_delivers_what_is_just_being_stored_in_a_slot(
+async def test_close_delivers_an_update_that_is_being_stored_in_a_slot(
     senders: Senders,
     webhook: Webhook,
     status: MakeStatus,
@@ -695,7 +693,7 @@ async def test_no_refusal_repeats_a_secret(senders: Senders, config: dict[str, A
     assert "canary" not in str(caught.value)
 
 
-async def test_a_worker_whose_lock_cannot_be_made_at_first_delivers_all_the_same(
+async def test_a_worker_whose_lock_file_fails_at_first_still_delivers(
     sender: PushSender, webhook: Webhook, status: MakeStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_file, refused = os.open, list[str]()
@@ -715,7 +713,7 @@ async def test_a_worker_whose_lock_cannot_be_made_at_first_delivers_all_the_same
     assert refused
 
 
-async def test_two_senders_that_name_one_file_differently_leave_each_other_theirs(
+async def test_two_senders_with_different_paths_to_one_file_respect_each_others_leases(
     senders: Senders, webhook: Webhook, status: MakeStatus, tmp_path: Path
 ) -> None:
     link = tmp_path / "app" / "link.db"
@@ -767,7 +765,7 @@ async def test_closing_twice_cancels_no_attempt(
     assert (delivery.state, delivery.attempts) == (DeliveryState.DELIVERED, 1)
 
 
-async def test_a_close_that_is_cancelled_goes_on_to_the_end(
+async def test_a_cancelled_close_still_completes(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     answered = asyncio.Event()

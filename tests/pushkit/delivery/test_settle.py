@@ -126,7 +126,7 @@ def told(events: Sequence[Any], side: str) -> list[tuple[EventKind, str]]:
 
 @pytest.mark.parametrize("seed", range(examples(6)))
 @pytest.mark.slow
-async def test_settling_together_has_the_result_of_settling_one_by_one(
+async def test_settling_in_one_group_has_the_result_of_settling_one_by_one(
     senders: Senders, clock: Clock, status: Callable[..., StatusUpdate], seed: int
 ) -> None:
     chance = random.Random(seed)  # noqa: S311  # a history, no secret
@@ -147,7 +147,7 @@ async def test_settling_together_has_the_result_of_settling_one_by_one(
 
 
 @pytest.mark.parametrize("newer_first", [True, False])
-async def test_the_same_delivery_twice_is_settled_by_its_newer_attempt(
+async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
     senders: Senders, clock: Clock, status: Callable[..., StatusUpdate], *, newer_first: bool
 ) -> None:
     sender = await senders.open()
@@ -171,7 +171,7 @@ async def test_the_same_delivery_twice_is_settled_by_its_newer_attempt(
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.RETRY, Outcome.DEAD])
-async def test_an_attempt_that_is_settled_again_is_in_the_log_once(
+async def test_an_attempt_settled_twice_is_logged_once(
     senders: Senders, clock: Clock, status: Callable[..., StatusUpdate], outcome: Outcome
 ) -> None:
     sender = await senders.open()
@@ -215,7 +215,7 @@ def slowly(script: Script[T]) -> Script[T]:
     return found
 
 
-async def test_one_of_two_attempts_that_end_the_failures_in_a_row_emits_that(
+async def test_one_of_two_concurrent_successes_emits_breaker_closed(
     postgres_dsn: str, clock: Clock, status: Callable[..., StatusUpdate]
 ) -> None:
     from tests.pushkit.delivery.conftest import Senders
@@ -243,7 +243,7 @@ async def test_one_of_two_attempts_that_end_the_failures_in_a_row_emits_that(
     await sender.close()
 
 
-async def test_attempts_that_come_late_together_are_both_written_down(
+async def test_concurrent_late_attempts_are_both_logged(
     postgres_dsn: str, clock: Clock, status: Callable[..., StatusUpdate]
 ) -> None:
     from tests.pushkit.delivery.conftest import Senders
@@ -264,7 +264,7 @@ async def test_attempts_that_come_late_together_are_both_written_down(
     await sender.close()
 
 
-async def test_an_attempt_that_comes_late_is_written_down_once_however_often_that_is_tried(
+async def test_a_late_attempt_recorded_twice_is_logged_once(
     senders: Senders, clock: Clock, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open()

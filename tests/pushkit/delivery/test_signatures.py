@@ -98,7 +98,7 @@ async def test_the_jwt_alone_is_the_default(
 
 
 @pytest.mark.usefixtures("present")
-async def test_every_scheme_may_be_on_at_once(
+async def test_all_schemes_can_be_used_together(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     request = await send(senders, webhook, status(), "/Hook?a=%2F", signing=EVERY_SCHEME)
@@ -114,7 +114,7 @@ async def test_every_scheme_may_be_on_at_once(
 
 
 @pytest.mark.usefixtures("present")
-async def test_another_scheme_may_take_the_place_of_the_jwt(
+async def test_another_scheme_can_replace_the_jwt(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     signing = Signing(schemes=["http-message-signatures"])
@@ -132,7 +132,7 @@ async def test_another_scheme_may_take_the_place_of_the_jwt(
 
 
 @pytest.mark.usefixtures("present")
-async def test_the_key_of_the_ring_says_the_algorithm(
+async def test_the_key_of_the_ring_decides_the_algorithm(
     senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
     ring = KeyRing.create(clock.now, Algorithm.EDDSA)
@@ -160,7 +160,7 @@ async def test_each_attempt_is_signed_anew_under_the_same_id(
 
 
 @pytest.mark.usefixtures("present")
-async def test_two_secrets_sign_while_one_is_replaced(
+async def test_both_secrets_sign_during_a_rotation(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     signing = Signing(schemes=["standard-webhooks"], webhook_secrets=[NEW_SECRET, SECRET])
@@ -169,7 +169,7 @@ async def test_two_secrets_sign_while_one_is_replaced(
         standardwebhooks.Webhook(secret).verify(request.body, dict(request.headers))
 
 
-async def test_each_subscription_may_have_a_secret_of_its_own(
+async def test_each_subscription_can_have_its_own_secret(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     secrets = {"alice": SECRET, "bob": NEW_SECRET}
@@ -191,7 +191,7 @@ async def test_each_subscription_may_have_a_secret_of_its_own(
         )
 
 
-async def test_an_attempt_that_cannot_be_signed_is_tried_again(
+async def test_a_delivery_that_cannot_be_signed_waits(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     def signing(_: Subscription) -> Signing:
@@ -207,7 +207,7 @@ async def test_an_attempt_that_cannot_be_signed_is_tried_again(
     assert webhook.received == []
 
 
-async def test_a_function_that_knows_no_such_client_holds_up_its_delivery_alone(
+async def test_a_signing_function_that_fails_for_one_owner_delays_only_that_owner(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     known = {"alice": EVERY_SCHEME}
@@ -225,7 +225,7 @@ async def test_a_function_that_knows_no_such_client_holds_up_its_delivery_alone(
     )
 
 
-async def test_one_secret_for_every_webhook_is_warned_of(
+async def test_one_secret_for_every_webhook_logs_a_warning(
     senders: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="pushkit.delivery"):
@@ -234,7 +234,7 @@ async def test_one_secret_for_every_webhook_is_warned_of(
     assert SECRET not in caplog.text + repr(sender.options)
 
 
-def test_how_it_is_signed_is_one_value_or_a_choice() -> None:
+def test_signing_is_a_value_or_a_function() -> None:
     subscription: Any = None
     assert signing_of(EVERY_SCHEME, subscription) is EVERY_SCHEME
     assert signing_of(lambda _: EVERY_SCHEME, subscription) is EVERY_SCHEME
@@ -260,7 +260,7 @@ def test_how_it_is_signed_is_one_value_or_a_choice() -> None:
         ),
     ],
 )
-def test_a_signing_that_cannot_be_is_refused(arguments: dict[str, Any], says: str) -> None:
+def test_an_invalid_signing_is_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Signing(**arguments)
 

@@ -41,7 +41,7 @@ def open_slots(number: int = 8, *, per_origin: int = 8) -> DeliverySlots:
 
 
 class TestReserving:
-    def test_slots_are_not_taken_before_a_claim_found_nothing_waiting(self) -> None:
+    def test_no_slot_is_reserved_before_a_claim_found_nothing_waiting(self) -> None:
         slots = DeliverySlots(8, per_origin=8)
         slots.is_open = True
         assert not slots.reserve(destination())
@@ -52,7 +52,7 @@ class TestReserving:
         slots.note(ClaimResult(some_wait=False))
         assert slots.reserve(destination())
 
-    def test_slots_are_not_taken_without_a_running_worker(self) -> None:
+    def test_no_slot_is_reserved_without_a_running_worker(self) -> None:
         slots = open_slots()
         slots.is_open = False
         assert not slots.reserve(destination())
@@ -62,7 +62,7 @@ class TestReserving:
         slots.note_waiting()
         assert not slots.reserve(destination())
 
-    def test_an_origin_has_its_places_over_all_owners_and_workers(self) -> None:
+    def test_the_slots_of_an_origin_are_shared_by_all_owners_and_workers(self) -> None:
         slots = open_slots(per_origin=3)
         slots.note(ClaimResult(some_wait=False, others=Counter({"https://a.example.com": 1})))
         assert slots.reserve(destination("alice"))
@@ -76,7 +76,7 @@ class TestReserving:
         assert taken == [True] * 6 + [False] * 2
         assert slots.reserve(destination("bob"))
 
-    def test_several_owners_who_take_all_they_get_leave_slots_to_others(self) -> None:
+    def test_several_greedy_owners_leave_slots_to_others(self) -> None:
         slots = open_slots(64, per_origin=64)
         held = {
             owner: sum(slots.reserve(destination(owner)) for _ in range(64)) for owner in "abcde"
@@ -84,21 +84,21 @@ class TestReserving:
         assert held == {"a": 48, "b": 8, "c": 1, "d": 1, "e": 1}
         assert slots.reserve(destination("innocent"))
 
-    def test_a_slot_that_was_not_used_is_free_again(self) -> None:
+    def test_a_cancelled_reservation_frees_its_slot(self) -> None:
         slots = open_slots(8, per_origin=1)
         assert slots.reserve(destination())
         slots.cancel([claimed_delivery()])
         assert slots.free == 8
         assert slots.reserve(destination())
 
-    def test_a_claim_leaves_some_to_what_is_stored_meanwhile(self) -> None:
+    def test_a_claim_leaves_slots_for_deliveries_stored_meanwhile(self) -> None:
         slots = open_slots(8)
         assert slots.take_for_claim() == 6
         assert slots.reserve(destination())
 
 
 class TestFollowing:
-    def test_the_next_of_a_queue_keeps_its_slot_unless_others_wait_for_it(self) -> None:
+    def test_the_next_delivery_of_a_queue_keeps_the_slot_unless_others_wait_for_it(self) -> None:
         slots = open_slots()
         assert slots.may_follow(destination())
         slots.note(ClaimResult(some_wait=False, full_origins=frozenset({"https://a.example.com"})))
@@ -110,13 +110,13 @@ class TestFollowing:
         slots.note_waiting()
         assert not slots.may_follow(destination("bob"))
 
-    def test_an_owner_with_its_share_does_not_keep_others_from_a_slot(self) -> None:
+    def test_an_owner_that_used_its_share_does_not_block_other_owners(self) -> None:
         slots = open_slots(8, per_origin=7)
         assert [slots.reserve(destination()) for _ in range(7)] == [True] * 6 + [False]
         slots.note(ClaimResult(some_wait=False, waiting_owners=frozenset({("", "alice")})))
         assert slots.reserve(destination("bob", "https://b.example.com"))
 
-    def test_the_end_of_an_attempt_matters_to_those_who_wait_for_it(self) -> None:
+    def test_the_end_of_an_attempt_wakes_the_worker_if_its_destination_or_others_wait(self) -> None:
         slots = open_slots()
         origins = [f"https://{name}.example.com" for name in "abc"]
         for origin in origins:
@@ -195,7 +195,7 @@ async def test_many_tasks_at_once_keep_the_limit_and_their_order(
 
 
 @pytest.mark.slow
-async def test_queues_in_every_slot_leave_one_to_who_comes_later(
+async def test_long_queues_in_every_slot_do_not_starve_a_later_task(
     senders: Senders, slow: Slow, status: MakeStatus
 ) -> None:
     senders.clock = lambda: datetime.now(UTC)  # type: ignore[assignment]
@@ -219,7 +219,7 @@ async def test_queues_in_every_slot_leave_one_to_who_comes_later(
     await all_free(sender)
 
 
-async def test_an_update_whose_caller_went_away_goes_out_all_the_same(
+async def test_an_update_stored_by_a_cancelled_caller_is_delivered(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(poll_interval=timedelta(minutes=1))
@@ -243,7 +243,7 @@ async def test_an_update_whose_caller_went_away_goes_out_all_the_same(
     await all_free(sender)
 
 
-async def test_the_slots_of_updates_that_are_refused_are_free_again(
+async def test_refused_updates_free_their_slots(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(concurrency=4)
@@ -256,7 +256,7 @@ async def test_the_slots_of_updates_that_are_refused_are_free_again(
     await all_free(sender)
 
 
-async def test_the_slots_of_updates_whose_commit_failed_are_free_again(
+async def test_a_failed_commit_frees_the_slots_of_its_updates(
     postgres_dsn: str, webhook: Webhook, senders: Senders, status: MakeStatus
 ) -> None:
     senders.database = postgres_dsn

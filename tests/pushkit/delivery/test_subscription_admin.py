@@ -36,7 +36,7 @@ async def bodies_of(sender: PushSender, state: DeliveryState) -> list[int]:
     return [each.seq for each in await sender.deliveries("task-1") if each.state is state]
 
 
-async def test_a_410_can_be_taken_back_with_what_it_cancelled_in_order(
+async def test_enabling_after_a_410_resends_cancelled_deliveries_in_order(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open()
@@ -59,7 +59,7 @@ async def test_a_410_can_be_taken_back_with_what_it_cancelled_in_order(
     assert [request.id for request in webhook.received] == ids
 
 
-async def test_deliveries_cancelled_by_failures_come_back_too(
+async def test_enabling_after_disable_after_resends_cancelled_deliveries(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     sender = await senders.open(disable_after=timedelta(microseconds=1))
@@ -78,7 +78,7 @@ async def test_deliveries_cancelled_by_failures_come_back_too(
     assert (found.id, found.active, found.disabled_by) == (subscription.id, True, None)
 
 
-async def test_only_what_was_cancelled_with_the_last_disabling_comes_back(
+async def test_enabling_resends_only_deliveries_cancelled_by_the_last_disable(
     sender: PushSender, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
     config = {"url": webhook.url()}
@@ -95,7 +95,7 @@ async def test_only_what_was_cancelled_with_the_last_disabling_comes_back(
     assert await bodies_of(sender, DeliveryState.PENDING) == [3]
 
 
-async def test_without_being_asked_nothing_comes_back(
+async def test_enabling_without_resend_resends_nothing(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -108,7 +108,7 @@ async def test_without_being_asked_nothing_comes_back(
     assert await bodies_of(sender, DeliveryState.DELIVERED) == [2]
 
 
-async def test_one_that_went_with_its_task_can_be_enabled_for_what_was_cancelled(
+async def test_a_withdrawn_subscription_can_be_enabled_to_resend_its_deliveries(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -137,7 +137,7 @@ async def test_an_owner_disables_and_enables_its_own_alone(
     assert not found.active
 
 
-async def test_all_of_a_filter_are_changed_and_no_others(
+async def test_a_filter_changes_only_the_subscriptions_it_matches(
     sender: PushSender, webhook: Webhook
 ) -> None:
     for number in range(25):
@@ -152,7 +152,7 @@ async def test_all_of_a_filter_are_changed_and_no_others(
     assert [each.key.owner for each in await admin.find()] == ["b"]
 
 
-async def test_a_paused_one_stays_paused_through_being_disabled_and_enabled(
+async def test_a_paused_subscription_stays_paused_when_disabled_and_enabled(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -167,7 +167,7 @@ async def test_a_paused_one_stays_paused_through_being_disabled_and_enabled(
     assert len(webhook.received) == 1
 
 
-async def test_an_answer_that_comes_after_it_was_disabled_and_enabled_settles_nothing(
+async def test_an_answer_that_arrives_after_disable_and_enable_settles_nothing(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     answer = asyncio.Event()
@@ -190,7 +190,7 @@ async def test_an_answer_that_comes_after_it_was_disabled_and_enabled_settles_no
     assert await bodies_of(sender, DeliveryState.DELIVERED) == [1]
 
 
-async def test_deliveries_cancelled_by_a_410_can_be_sent_once_the_client_registers_again(
+async def test_deliveries_cancelled_by_a_410_can_be_resent_once_the_client_registers_again(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     config = {"url": webhook.url()}
@@ -210,7 +210,7 @@ async def test_deliveries_cancelled_by_a_410_can_be_sent_once_the_client_registe
     assert await bodies_of(sender, DeliveryState.DELIVERED) == [2, 3]
 
 
-async def test_one_whose_task_has_ended_is_not_tested(
+async def test_a_subscription_of_an_ended_task_gets_no_test_notification(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")

@@ -155,7 +155,7 @@ async def only_the_oldest_is_the_head(sender: PushSender) -> None:
 
 @pytest.mark.parametrize("seed", range(examples(10)))
 @pytest.mark.slow
-async def test_storing_together_has_the_result_of_storing_one_by_one(
+async def test_storing_in_one_group_has_the_result_of_storing_one_by_one(
     senders: Senders, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Backlogs are counted anew once a second, which may fall between the two sides.
@@ -184,7 +184,7 @@ async def test_storing_together_has_the_result_of_storing_one_by_one(
 
 
 @pytest.mark.slow
-async def test_many_callers_leave_no_gap_and_one_head(
+async def test_concurrent_callers_leave_no_gap_and_one_head(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open()
@@ -252,7 +252,7 @@ async def test_a_refused_update_does_not_make_the_others_run_again(
     await only_the_oldest_is_the_head(sender)
 
 
-async def test_the_ends_of_a_task_together_take_one_reserved_place(
+async def test_two_ends_of_a_task_in_a_group_share_one_reserved_place(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
@@ -311,7 +311,7 @@ async def test_a_refused_update_does_not_roll_back_the_others(
     await only_the_oldest_is_the_head(sender)
 
 
-async def test_a_full_queue_turns_away_no_other(
+async def test_a_full_queue_does_not_refuse_updates_of_others(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=3)
@@ -325,7 +325,7 @@ async def test_a_full_queue_turns_away_no_other(
     assert [len(await sender.deliveries(f"task-{n}")) for n in range(5)] == [3, 1, 1, 1, 1]
 
 
-async def test_the_room_of_an_owner_counts_what_is_stored_together(
+async def test_the_quota_of_an_owner_counts_updates_of_the_same_group(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_owner=7)
@@ -365,7 +365,7 @@ async def test_the_same_key_at_the_same_time_is_stored_once(
     assert [each.seq for each in await sender.deliveries("task-1")] == [1, 2, 3]
 
 
-async def test_the_end_of_a_task_among_others_ends_that_task(
+async def test_the_end_of_a_task_in_a_group_ends_only_that_task(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open()
@@ -392,7 +392,7 @@ async def test_the_end_of_a_task_among_others_ends_that_task(
     }
 
 
-async def test_large_bodies_are_written_at_once(senders: Senders) -> None:
+async def test_large_bodies_are_inserted_in_bounded_statements(senders: Senders) -> None:
     sender = await senders.open()
     for n in range(5):
         await sender.subscribe("task-1", HOOK, version="1.0", owner=f"owner-{n}")

@@ -120,14 +120,14 @@ def test_versions_are_numbered_without_a_gap() -> None:
         assert [each.version for each in known] == list(range(1, len(known) + 1))
 
 
-def test_the_newest_version_is_made_at_once() -> None:
+def test_only_the_newest_version_can_create_a_new_database() -> None:
     for known in HISTORIES.values():
         assert [each.version for each in known if each.anew] == [known[-1].version]
 
 
 @pytest.mark.parametrize(("component", "count"), EARLIER)
 @pytest.mark.slow
-def test_the_steps_come_to_the_schema_that_a_new_database_has_at_once(
+def test_an_upgraded_schema_equals_a_new_one(
     request: pytest.FixtureRequest, tmp_path: Path, *, component: str, count: int
 ) -> None:
     known = HISTORIES[component]
@@ -226,9 +226,7 @@ def contexts(webhook: Webhook, task: str) -> list[str]:
     ]
 
 
-async def test_unfinished_deliveries_are_delivered_in_order_and_under_their_ids(
-    senders: Senders, webhook: Webhook
-) -> None:
+async def test_unfinished_deliveries_keep_order_and_ids(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open()
     stored = {task: await sender.deliveries(task) for task in ("task-failing", "task-held")}
     await move_to(webhook, sender)
@@ -255,7 +253,7 @@ async def test_dead_letters_are_kept_with_their_attempts_and_can_be_redriven(
     assert [request.id for request in webhook.at("/task-dead")] == [dead.id]
 
 
-async def test_an_update_that_was_stored_is_not_stored_again_under_its_key(
+async def test_a_stored_idempotency_key_is_still_recognised(
     senders: Senders,
 ) -> None:
     sender = await senders.open()
@@ -267,7 +265,7 @@ async def test_an_update_that_was_stored_is_not_stored_again_under_its_key(
     assert [each.id for each in await sender.deliveries("task-good")] == [delivered.id]
 
 
-async def test_a_task_goes_on_with_its_next_number(
+async def test_a_task_continues_with_its_next_seq(
     senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open()

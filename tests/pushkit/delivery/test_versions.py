@@ -195,7 +195,7 @@ async def test_a_0_3_client_gets_the_end_of_a_task_without_a_message_that_cannot
     assert reason in caplog.text
 
 
-async def test_bodies_are_sent_up_to_the_depth_that_receivers_read(
+async def test_bodies_are_nested_no_deeper_than_receivers_accept(
     sender: PushSender, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="1.0")
@@ -221,7 +221,9 @@ async def test_an_artifact_that_nests_too_deeply_is_refused(sender: PushSender) 
     assert (refused.code, refused.message) == ("invalid_update", "nested deeper than 64 levels")
 
 
-async def test_each_version_has_a_test_notification(sender: PushSender, webhook: Webhook) -> None:
+async def test_every_version_gets_a_test_notification_of_its_own(
+    sender: PushSender, webhook: Webhook
+) -> None:
     await subscribe_all(sender, webhook)
     for version in CONFIGS:
         assert len(await sender.send_test("task-1", owner=version)) == 1

@@ -58,7 +58,7 @@ async def test_subscribing_with_an_argument_of_a_wrong_type_is_refused(
         ({"snapshot": {"id": "task-1"}}, "snapshot: found dict, expected Task"),
     ],
 )
-async def test_an_update_with_an_argument_of_another_type_is_not_stored(
+async def test_an_update_with_an_argument_of_a_wrong_type_is_not_stored(
     sender: PushSender, status: Callable[..., StatusUpdate], argument: dict[str, Any], says: str
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -67,7 +67,7 @@ async def test_an_update_with_an_argument_of_another_type_is_not_stored(
     assert await sender.deliveries("task-1") == []
 
 
-async def test_a_state_is_no_string(sender: PushSender) -> None:
+async def test_a_state_that_is_a_string_is_refused(sender: PushSender) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     text: Any = "working"
     with pytest.raises(ConfigError, match="state: found str, expected TaskState"):
@@ -75,7 +75,7 @@ async def test_a_state_is_no_string(sender: PushSender) -> None:
 
 
 @pytest.mark.parametrize("action", ["redrive", "resend", "retry_now", "cancel"])
-async def test_one_delivery_is_a_list_of_one(
+async def test_a_delivery_id_instead_of_a_list_is_refused(
     sender: PushSender, status: Callable[..., StatusUpdate], action: str
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -85,7 +85,7 @@ async def test_one_delivery_is_a_list_of_one(
         await getattr(sender.outbox, action)(delivery_id)
 
 
-async def test_one_subscription_is_a_list_of_one(sender: PushSender) -> None:
+async def test_a_subscription_id_instead_of_a_list_is_refused(sender: PushSender) -> None:
     subscription = await sender.subscribe("task-1", HOOK, version="1.0")
 
     with pytest.raises(ConfigError, match=rf"expected a list: \['{subscription.id}'\]"):

@@ -81,7 +81,7 @@ def test_jitter_reaches_both_ends(end: str) -> None:
     assert waits(policy, 1) == timedelta(seconds=80 if end == "least" else 120)
 
 
-def test_gives_up_by_age_across_restarts() -> None:
+def test_the_age_of_a_delivery_counts_across_restarts() -> None:
     # The policy keeps no state between calls: it gets two numbers from the database.
     accepted = START - timedelta(hours=89, minutes=59)
     assert waits(RetryPolicy(wait=wait_schedule([30], jitter=0)), 1, since=accepted) is not None

@@ -17,7 +17,7 @@ def test_a_token_is_sent_in_both_spellings() -> None:
     assert token_headers("t") == [("X-A2A-Token", "t"), ("X-A2A-Notification-Token", "t")]
 
 
-def test_the_spelling_of_go_and_rust_by_setting() -> None:
+def test_an_option_adds_the_token_header_of_go_and_rust() -> None:
     assert [name for name, _ in token_headers("t", go_spelling=True)] == list(TOKEN_HEADERS)
 
 

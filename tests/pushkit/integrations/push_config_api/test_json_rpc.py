@@ -232,7 +232,7 @@ BAD = [
 @every_version
 @pytest.mark.parametrize("config", BAD)
 @pytest.mark.slow
-async def test_a_bad_config_is_refused_and_nothing_is_stored(
+async def test_an_invalid_config_is_refused_and_not_stored(
     server: Server, sender: PushSender, config: dict[str, Any], version: str
 ) -> None:
     method, params = CREATE[version]
