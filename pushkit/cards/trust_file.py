@@ -16,6 +16,7 @@ revoked_at = 2026-05-01T12:00:00Z
 from __future__ import annotations
 
 import logging
+import re
 import tomllib
 from collections.abc import Mapping
 from datetime import datetime
@@ -33,7 +34,13 @@ _logger: Final = logging.getLogger(__name__)
 _ORIGIN: Final = {"jwks_urls": list, "keys": list, "revoked": dict}
 _TIMES: Final = {"not_before": datetime, "expires_at": datetime, "revoked_at": datetime}
 _KEY: Final = {"file": str, "kid": str, "alg": str, **_TIMES}
-_EXPECTED: Final = {str: "a string", datetime: "a time", list: "an array", dict: "a table"}
+_EXPECTED: Final = {
+    str: "a string",
+    datetime: "a time, like 2027-01-01T00:00:00Z without quotes",
+    list: "an array",
+    dict: "a table",
+}
+_PEM_KEY: Final = re.compile(b"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
 
 
 def load_card_trust(path: str | Path) -> dict[str, OriginTrust]:
@@ -61,8 +68,8 @@ def load_public_keys(
 ) -> list[VerificationKey]:
     """Read the public keys in a file, which is PEM or a JWK Set; unusable keys of a set are logged.
 
-    `kid` and `algorithm` are only for a key in PEM; if None, they are its thumbprint, and the
-    algorithm that follows from its type.
+    `kid` (for one key) and `algorithm` are only for PEM; if None, they are a key's thumbprint, and
+    the algorithm that follows from its type.
 
     Raises:
         KeyFileError: The file cannot be read, or holds no public key.
@@ -78,7 +85,7 @@ def load_public_keys(
         raise KeyFileError(f"{path}: `kid` and `alg` are for PEM; a JWK Set states its own")
     try:
         if is_pem:
-            return [verification_key_from_pem(content, kid=kid, algorithm=algorithm)]
+            return _keys_in_pem(content, kid, algorithm)
         found = parse_jwks(content)
     except (KeyFileError, JwksError) as exc:
         raise type(exc)(f"{path}: {exc}") from exc
@@ -95,6 +102,18 @@ def load_public_keys(
             " file"
         )
     return list(found.keys.values())
+
+
+def _keys_in_pem(
+    content: bytes, kid: str | None, algorithm: Algorithm | None
+) -> list[VerificationKey]:
+    blocks = _PEM_KEY.findall(content)
+    # A file with one key may be a certificate. The issuers' certificates in it sign no cards.
+    if len(blocks) < 2:
+        return [verification_key_from_pem(content, kid=kid, algorithm=algorithm)]
+    if kid is not None:
+        raise KeyFileError(f"`kid` names one key, found {len(blocks)}")
+    return [verification_key_from_pem(block, algorithm=algorithm) for block in blocks]
 
 
 def _origin(name: str, entry: object, folder: Path) -> OriginTrust:

@@ -87,6 +87,7 @@ ORIGIN = '[origins."https://a.example.com"]\n'
         (f'{KEYS}file = "none.pem"', "No such file"),
         (f'{KEYS}file = "agent.pem"\nexpires = 2026-01-01T00:00:00Z', "unknown: expires"),
         (f'{KEYS}file = "agent.pem"\nexpires_at = 2026-01-01', "expires_at: expected a time"),
+        (f'{KEYS}file = "agent.pem"\nexpires_at = "2026-01-01T00:00:00Z"', "without quotes"),
         (f'{KEYS}file = "agent.pem"\nalg = "none"', "alg: expected one of"),
         (f'{KEYS}file = "agent.pem"\nalg = "RS256"', "not for RS256"),
         (f'{KEYS}file = "jwks.json"\nkid = "k"', "states its own"),
@@ -129,6 +130,18 @@ def test_public_keys_in_pem(tmp_path: Path, algorithm: Algorithm) -> None:
     path.write_bytes(public_pem(key))
     [found] = load_public_keys(path, algorithm=algorithm)
     assert found == key.to_verification_key()
+
+
+def test_a_pem_file_holds_each_key_that_is_published_during_a_rotation(folder: Path) -> None:
+    keys = [generate_key(Algorithm.ES256) for _ in range(3)]
+    (folder / "agent.pem").write_bytes(b"".join(map(public_pem, keys)))
+
+    found = load_public_keys(folder / "agent.pem")
+
+    assert found == [key.to_verification_key() for key in keys]
+    one_name = f'{KEYS}file = "agent.pem"\nkid = "key-1"'
+    with pytest.raises(ConfigError, match=r"agent.pem: `kid` names one key, found 3"):
+        load_card_trust(write(folder, one_name))
 
 
 def test_a_pem_file_that_cannot_be_read(tmp_path: Path) -> None:
