@@ -50,9 +50,7 @@ def read_card(card: bytes | Mapping[str, JsonValue]) -> JsonObject:
     """
     content = card if isinstance(card, bytes) else _to_json(card)
     if len(content) > MAX_CARD_BYTES:
-        raise MalformedCardError(
-            f"the card has {len(content)} bytes, expected at most {MAX_CARD_BYTES}"
-        )
+        raise MalformedCardError(f"the card is too long, expected at most {MAX_CARD_BYTES} bytes")
     # Before each value in the card stands a comma or an opening bracket, so this counts them all.
     if sum(map(content.count, (b",", b"[", b"{"))) > _MAX_VALUES:
         raise MalformedCardError(f"the card has more than {_MAX_VALUES} values")
@@ -93,6 +91,10 @@ def named_keys(card: bytes | Mapping[str, JsonValue]) -> set[str]:
 
 
 def _to_json(card: Mapping[str, JsonValue]) -> bytes:
+    if not isinstance(card, Mapping):
+        raise MalformedCardError(
+            f"the card: expected bytes or a mapping, found {type(card).__name__}"
+        )
     try:
         return json.dumps(dict(card), ensure_ascii=False).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as exc:

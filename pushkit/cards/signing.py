@@ -173,7 +173,9 @@ def _form(form: CardForm | str) -> CardForm:
     try:
         return CardForm(form)
     except ValueError as exc:
-        raise ConfigError(f"card form: expected one of {', '.join(CardForm)}") from exc
+        raise ConfigError(
+            f"card form: found {form!a}, expected one of {', '.join(CardForm)}"
+        ) from exc
 
 
 def _canonical(card: JsonObject, form: CardForm) -> Canonical:

@@ -16,6 +16,7 @@ from pushkit.cards.walks import Gap, Uncovered
 from pushkit.errors import CardRefusedError
 from pushkit.keys.jwk import Algorithm
 from pushkit.record import field, record
+from pushkit.url import masked_url
 
 _LISTED: Final = 10
 _LISTED_CHARACTERS: Final = 80
@@ -38,7 +39,7 @@ class Decision(StrEnum):
     OTHER_ALGORITHM = "other_algorithm", "no trusted key is for {algorithm}"
     KEY_NOT_VALID = "key_not_valid", "{detail}"
     TOO_MANY_KEYS = "too_many_keys", "its `kid` names no trusted key, and there are too many to try"
-    DOES_NOT_HOLD = "does_not_hold", "it is invalid under every trusted key, in {detail}"
+    DOES_NOT_HOLD = "does_not_hold", "it is invalid under {detail}"
     FORM_NOT_ADMITTED = "form_not_admitted", "it is valid in the form {form}, which is not admitted"
     NOT_COVERED = "not_covered", "it is valid in the form {form}, but does not cover {detail}"
     ACCEPTED = "accepted", ""
@@ -169,7 +170,9 @@ class CardVerdict:
         return self
 
     def _unavailable(self) -> list[str]:
-        return [f"keys from {url} could not be fetched" for url in self.trusted.unavailable]
+        return [
+            f"keys from {masked_url(url)} could not be fetched" for url in self.trusted.unavailable
+        ]
 
 
 def listed(paths: Sequence[str]) -> str:

@@ -167,7 +167,12 @@ class _Verifier:
         found = [(canonical, entries[key]) for canonical, key in results if key is not None]
         if not found:
             stated = f"the form {signature.form}, which it states" if signature.form else "any form"
-            raise _RefusedError(Decision.DOES_NOT_HOLD, stated)
+            tried_keys = "every trusted key"
+            if signature.kid in {entry.key.kid for entry in keys}:
+                tried_keys = "the trusted key with its `kid`"
+            elif signature.kid is not None:
+                tried_keys += ", none of which has its `kid`"
+            raise _RefusedError(Decision.DOES_NOT_HOLD, f"{tried_keys}, in {stated}")
         return found
 
     def _canonical(self, form: CardForm) -> Canonical | None:

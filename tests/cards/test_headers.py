@@ -142,12 +142,21 @@ def test_a_last_character_with_bits_left_over_is_another_spelling() -> None:
     assert "canonical base64url" in verdict.reason
 
 
-def test_a_signature_by_another_key_does_not_hold() -> None:
+@pytest.mark.parametrize(
+    ("kid", "reason"),
+    [
+        ("key-1", "the trusted key with its `kid`, in any form"),
+        ("other", "every trusted key, none of which has its `kid`, in any form"),
+        (None, "every trusted key, in any form"),
+    ],
+    ids=["known-kid", "unknown-kid", "no-kid"],
+)
+def test_a_signature_by_another_key_does_not_hold(kid: str | None, reason: str) -> None:
     stranger = generate_key(Algorithm.ES256)
-    jws = at_once(sign_detached(PAYLOAD, {"typ": "JOSE", "kid": "key-1"}, stranger))
+    jws = at_once(sign_detached(PAYLOAD, {"typ": "JOSE", "kid": kid}, stranger))
     verdict = verify({"protected": jws.protected, "signature": jws.signature})
     assert not verdict.verified
-    assert verdict.reason.endswith("it is invalid under every trusted key, in any form")
+    assert verdict.reason.endswith(f"it is invalid under {reason}")
 
 
 def test_a_card_that_is_not_signed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -167,9 +168,16 @@ def test_a_card_that_has_no_such_form_is_not_signed() -> None:
         sign_card(CARDS[BIG_INTEGER], SIGNING_KEY, now=NOW)
 
 
-@pytest.mark.parametrize("forms", [(), ("jcs",)])
-def test_forms_must_be_known(forms: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError):
+@pytest.mark.parametrize(
+    ("forms", "reason"),
+    [
+        ((), "at least one form"),
+        (("jcs",), "found 'jcs', expected one of spec, "),
+        ("spec", "found 's', expected one of spec, "),  # a name where a list of names is expected
+    ],
+)
+def test_forms_must_be_known(forms: Iterable[str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         sign_card(SAMPLE, SIGNING_KEY, forms, now=NOW)
 
 
@@ -198,6 +206,11 @@ def test_what_is_not_json_is_no_card() -> None:
     for card in ({"name": object()}, {"name": float("nan")}, {"name": "\ud800"}):
         with pytest.raises(MalformedCardError):
             sign_card(card, SIGNING_KEY, now=NOW)  # type: ignore[arg-type]
+
+
+def test_text_is_no_card() -> None:
+    with pytest.raises(MalformedCardError, match="expected bytes or a mapping, found str"):
+        sign_card(json.dumps(SAMPLE), SIGNING_KEY, now=NOW)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("document", [{}, {"keys": []}, {"Name": "agent"}])

@@ -247,6 +247,20 @@ async def test_a_key_that_its_set_dropped_counts_no_longer() -> None:
     assert not verify_card(signed(old), await trust.keys_for(URL), now=NOW).verified
 
 
+@pytest.mark.parametrize("url", ["nonsense", "https://user:pass@agent.example.com/jwks.json"])
+def test_a_jwks_url_that_cannot_be_fetched_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ConfigError, match="jwks_urls: URL: expected") as refused:
+        CardTrust({ORIGIN: OriginTrust(jwks_urls=(url,))}, fetch=Sets())
+    assert "pass" not in str(refused.value)
+
+
+async def test_the_query_of_a_jwks_url_is_in_no_verdict() -> None:
+    origin = OriginTrust(jwks_urls=(f"{JWKS}?token=secret",))
+    trusted = TrustedKeys(jwks_urls=origin.jwks_urls, unavailable=origin.jwks_urls)
+    reason = verify_card(signed(), trusted, now=NOW).reason
+    assert f"keys from {JWKS}?*** could not be fetched" in reason
+
+
 def test_jwks_urls_need_someone_to_fetch_them() -> None:
     with pytest.raises(ConfigError, match="fetch"):
         CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))})

@@ -356,7 +356,7 @@ def test_a_card_that_was_changed_pins_nothing(receiver_command: Run, agent: Site
     agent.documents[CARD_PATH] = json.dumps(document).encode()
     ran = receiver_command("pin", agent.origin, "--trust", "cards.toml", "--allow", "127.0.0.1:*")
     assert (ran.status, ran.out) == (1, "")
-    assert "it is invalid under every trusted key" in ran.error
+    assert "it is invalid under the trusted key with its `kid`" in ran.error
 
 
 def test_a_card_under_a_pinned_key_alone_names_no_jwk_set(
