@@ -147,10 +147,7 @@ class Caller:
             if callback.is_async:
                 await callback.function(notification)  # type: ignore[misc]  # a coroutine
             else:
-                work = functools.partial(_call_plain, callback, notification)
-                result = await self._threads.run(work)
-                if inspect.isawaitable(result):  # a plain function that returned a coroutine
-                    await result
+                await self._run_in_thread(callback, notification)
         except BaseException as exc:  # noqa: BLE001  # whatever it raises
             error = _failure_of(exc)
         finally:
@@ -159,22 +156,23 @@ class Caller:
             self._kept_slots -= int(run.keeps_slot)
             slot.free()
             self._forget_abandoned(task)
-        if run.is_cut_off:
-            task.uncancel()
-        self._forget_caught(task, error)
-        if task.cancelling():  # by another: the process ends
-            if self._threads.is_inside(task):
-                self.abandoned[task] = notification.id
-            raise asyncio.CancelledError
-        if run.is_cut_off:
-            self._log_timed_out(run, "was cut off after %g s")
-            return Call(callback.name, TIMED_OUT)
-        if error is not None:
-            _log_failed(callback, notification, error)
-            failed = Call(callback.name, type(error).__name__)
-            error = None  # its traceback refers to this frame: a cycle otherwise
-            return failed
-        return Call(callback.name, None)
+        try:
+            if run.is_cut_off:
+                task.uncancel()
+            self._forget_caught(task, error)
+            if task.cancelling():  # by another: the process ends
+                if self._threads.is_inside(task):
+                    self.abandoned[task] = notification.id
+                raise asyncio.CancelledError
+            if run.is_cut_off:
+                self._log_timed_out(run, "was cut off after %g s")
+                return Call(callback.name, TIMED_OUT)
+            if error is not None:
+                _log_failed(callback, notification, error)
+                return Call(callback.name, type(error).__name__)
+            return Call(callback.name, None)
+        finally:
+            del error  # its traceback refers to this frame: a cycle otherwise
 
     async def break_off(self) -> None:
         """Cancel the calls in progress, because the process ends.
@@ -197,6 +195,11 @@ class Caller:
         """End idle threads."""
         self._deadlines.close()
         self._threads.close()
+
+    async def _run_in_thread(self, callback: Callback, notification: Notification) -> None:
+        result = await self._threads.run(functools.partial(_call_plain, callback, notification))
+        if inspect.isawaitable(result):  # a plain function that returned a coroutine
+            await result
 
     def _limit(self, callback: Callback) -> float | None:
         limit = self._timeout if callback.timeout is None else callback.timeout

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import queue
 import threading
 from collections.abc import Callable
@@ -47,25 +48,14 @@ class CallbackThreads:
         outcome: asyncio.Future[T] = loop.create_future()
         self._is_closed = False
         jobs = self._idle.pop() if self._idle else self._start()
-
-        def finished(result: object, error: BaseException | None) -> None:
-            self._inside.discard(task)
-            if self._is_closed:
-                jobs.put(None)
-            else:
-                self._idle.append(jobs)
-            self._ended(task)
-            if outcome.done():
-                return
-            if error is None:
-                outcome.set_result(result)  # type: ignore[arg-type]  # what the function returned
-            else:
-                outcome.set_exception(error)
-
-        context = contextvars.copy_context()
+        work = functools.partial(contextvars.copy_context().run, function)
+        finished = functools.partial(self._finish, task, jobs, outcome)
         self._inside.add(task)
-        jobs.put(_Job(lambda: context.run(function), loop, finished))
-        return await outcome
+        jobs.put(_Job(work, loop, finished))
+        try:
+            return await outcome
+        finally:
+            del outcome, finished  # they hold the error, whose traceback refers to this frame
 
     def is_inside(self, task: asyncio.Task[Any]) -> bool:
         """Return whether a task's function still runs, even if the task no longer waits for it."""
@@ -77,6 +67,27 @@ class CallbackThreads:
         idle, self._idle = self._idle, []
         for jobs in idle:
             jobs.put(None)
+
+    def _finish(
+        self,
+        task: asyncio.Task[Any],
+        jobs: queue.SimpleQueue[_Job | None],
+        outcome: asyncio.Future[T],
+        result: T,  # what the function returned; meaningless with an error
+        error: BaseException | None,
+    ) -> None:
+        self._inside.discard(task)
+        if self._is_closed:
+            jobs.put(None)
+        else:
+            self._idle.append(jobs)
+        self._ended(task)
+        if outcome.done():
+            return
+        if error is None:
+            outcome.set_result(result)
+        else:
+            outcome.set_exception(error)
 
     def _start(self) -> queue.SimpleQueue[_Job | None]:
         jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()

@@ -886,8 +886,9 @@ async def test_the_message_of_an_exception_is_not_stored(house: House) -> None:
     assert "private" not in repr(report)
 
 
-async def test_the_error_of_a_coroutine_is_freed_without_the_garbage_collector(
-    house: House, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_plain", [False, True], ids=["coroutine", "plain"])
+async def test_the_error_of_a_callback_is_freed_without_the_garbage_collector(
+    house: House, caplog: pytest.LogCaptureFixture, *, is_plain: bool
 ) -> None:
     errors: list[weakref.ref[Exception]] = []
 
@@ -895,15 +896,20 @@ async def test_the_error_of_a_coroutine_is_freed_without_the_garbage_collector(
         def __init__(self) -> None:
             errors.append(weakref.ref(self))
 
-    async def fail(_: Notification) -> None:
-        raise FailedError
+    def plain(_: Notification) -> None:
+        if not errors:
+            raise FailedError
 
-    house.registry.add(fail)
-    await house.store()
+    async def coroutine(notification: Notification) -> None:
+        plain(notification)
+
+    house.registry.add(plain if is_plain else coroutine)
     caplog.set_level(logging.CRITICAL, logger="receiver")  # a captured record keeps its error
     gc.disable()
     try:
-        await house.run_once()
+        for task_id in ("task-1", "task-2"):  # the thread takes the second call after the first
+            await house.store(task_id=task_id)
+            await house.run_once()
         freed = [error() is None for error in errors]
     finally:
         gc.enable()

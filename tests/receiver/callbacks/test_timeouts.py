@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -75,6 +77,30 @@ async def test_a_coroutine_over_its_time_is_cancelled_and_has_failed(
     assert await errors(house) == ["slow: timed_out"]
     assert await house.counts() == {"received": 1}
     assert "callback slow was cut off after 0.05 s" in caplog.text
+
+
+async def test_what_a_cut_off_callback_had_is_freed_without_the_garbage_collector(
+    house: House,
+) -> None:
+    class Held:
+        pass
+
+    held: list[weakref.ref[Held]] = []
+
+    async def slow(_: Notification) -> None:
+        had = Held()
+        held.append(weakref.ref(had))
+        await asyncio.Event().wait()
+
+    house.registry.add(slow)
+    await house.store()
+    gc.disable()
+    try:
+        await house.another_dispatcher(timeout=SOON).run_once()
+        freed = [each() is None for each in held]
+    finally:
+        gc.enable()
+    assert freed == [True]
 
 
 async def test_a_callback_may_have_a_time_of_its_own(house: House) -> None:
