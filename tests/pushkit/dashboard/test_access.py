@@ -61,6 +61,7 @@ def test_a_host_may_be_an_address(host: str) -> None:
 async def test_another_host_is_refused_before_anything_is_read(reader: Browser) -> None:
     async with reader.client.get("/", headers={"Host": "evil.example.com"}) as answer:
         assert answer.status == 421
+        assert "Read-only." not in await answer.text()  # it says nothing about the dashboard
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,9 @@ def test_actions_without_a_token_are_refused() -> None:
 async def test_with_a_token_everything_needs_it(open_dashboard: Open) -> None:
     browser = await open_dashboard(DashboardAccess(token=TOKEN))
     for path in ("/", "/deliveries", "/keys", "/live"):
-        assert "<h1>Log in</h1>" in await browser.get(path)
+        page = await browser.get(path)
+        assert "<h1>Log in</h1>" in page
+        assert "Read-only." not in page
     async with browser.client.get("/api/v1/overview") as answer:
         assert answer.status == 401
         assert answer.content_type == "application/problem+json"
