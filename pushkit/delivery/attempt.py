@@ -134,10 +134,10 @@ class Attempt:
             self.faults.log(
                 (code, type(exc)),
                 logging.ERROR,
-                "delivery %s: not sent, because of a fault of this side (%s); it is retried\n%s",
+                "delivery %s: not sent, because of a fault of this side (%s); it is retried%s",
                 delivery.id,
                 code,
-                _traceback(exc),
+                _explained(exc),
                 extra={"code": code, "delivery_id": delivery.id},
             )
             again_at = self.clock() + after_fruitless_claims(delivery.fruitless_claims)
@@ -308,6 +308,14 @@ async def _before(ends: float, doing: Coroutine[None, None, T], late: PushkitErr
 def _until(ends: float) -> timedelta:
     """Return the time left: one deadline holds for all requests of an attempt."""
     return timedelta(0, max(ends - time.perf_counter(), 0))
+
+
+def _explained(exc: Exception) -> str:
+    """Return the end of the log line of a fault: the message, or the traceback if it says more."""
+    # The cause of a `SigningError` is an error of the application's code, or of a key service.
+    if isinstance(exc, PushkitError) and not isinstance(exc, SigningError):
+        return f": {exc}"
+    return f"\n{_traceback(exc)}"
 
 
 def _traceback(exc: BaseException) -> str:

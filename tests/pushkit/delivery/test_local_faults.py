@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from aiohttp import web
 
-from pushkit import PushSender, StatusUpdate
+from pushkit import PushSender, SecretKeys, StatusUpdate
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import IdempotencyConflictError
@@ -282,6 +282,34 @@ async def test_local_faults_of_one_cause_are_logged_once_with_a_traceback(
     assert "in ring" in told[0].getMessage()
     assert "OSError" in told[0].getMessage()
     assert "canary" not in caplog.text  # the words of a foreign exception may hold anything
+
+
+async def test_an_error_of_pushkit_is_one_line_in_the_log(
+    senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
+) -> None:
+    registering = await senders.open(secrets=SecretKeys.generate())
+    config = {"url": webhook.url(), "token": "canary-token"}
+    subscription = await registering.subscribe("task-1", config, version="1.0")
+    sender = await senders.open()
+    [delivery_id] = (await sender.notify(status())).ids
+    assert await sender.worker.run_once() == 1
+    [logged] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert logged == (
+        f"delivery {delivery_id}: not sent, because of a fault of this side (secret_key_missing);"
+        f" it is retried: the token of subscription {subscription.id}: it is sealed, and there are"
+        " no secret keys: set PUSHKIT_SECRET_KEYS"
+    )
+
+
+async def test_the_log_has_the_traceback_of_what_failed_to_sign(
+    senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = await senders.open(signing=a_foreign_error)
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    assert await sender.worker.run_once() == 1
+    assert "in a_foreign_error" in caplog.text
+    assert "canary" not in caplog.text
 
 
 async def test_the_stats_count_deliveries_by_local_fault(
