@@ -182,7 +182,14 @@ def purge(
 def erase(*, task: str, outbox: Outbox[OutboxAdmin], tenant: str) -> None:
     """Delete the deliveries, attempts and subscriptions of TASK."""
     erased = outbox.change(lambda admin: admin.erase(task, tenant=tenant))
-    click.echo(f"erased the subscriptions to {task} and {numbered(erased, 'delivery')}")
+    if not any(erased):
+        raise ConfigError(
+            f"found no subscription or delivery of the task {task!r} of tenant {tenant!r}:"
+            " --tenant names another one, and `pushkit outbox list` the tasks"
+        )
+    subscriptions = numbered(erased.subscriptions, "subscription")
+    deliveries = numbered(erased.deliveries, "delivery")
+    click.echo(f"erased {subscriptions} and {deliveries} of {task}")
 
 
 @outbox.command(epilog=example("pushkit outbox stats --json"))

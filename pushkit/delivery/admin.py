@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pushkit.arguments import check_age, check_list, check_number
 from pushkit.clock import utc_now
@@ -56,6 +56,13 @@ _BATCH = 200
 _BREAKER = BreakerPolicy()
 # Between two batches, so that other transactions get their turn.
 _PAUSE = timedelta(milliseconds=20)
+
+
+class Erased(NamedTuple):
+    """How much of a task was erased."""
+
+    subscriptions: int
+    deliveries: int
 
 
 class OutboxAdmin:
@@ -283,17 +290,18 @@ class OutboxAdmin:
             await asyncio.sleep(_PAUSE.total_seconds())
         return purged
 
-    async def erase(self, task_id: str, *, tenant: str = "") -> int:
-        """Erase all data of a task; return how many deliveries it had.
+    async def erase(self, task_id: str, *, tenant: str = "") -> Erased:
+        """Erase all data of a task; return how much there was.
 
         First its subscriptions are removed and its unfinished deliveries cancelled, then deliveries
         and attempts are deleted. A running attempt ends, and stores nothing.
         """
-        await self._database.write(self._remove_script(tenant, task_id))
+        subscriptions = await self._database.write(self._remove_script(tenant, task_id))
         with self._counting(OutboxChange.ERASED) as count:
-            return await self._delete_all(
+            deliveries = await self._delete_all(
                 lambda: self._purge.finished_of_task(tenant, task_id, keep=0, limit=_BATCH), count
             )
+        return Erased(subscriptions, deliveries)
 
     # --- in batches ----------------------------------------------------------------------------
 
@@ -393,11 +401,13 @@ class OutboxAdmin:
         yield from self._database.wake()
         return cancelled
 
-    def _remove_script(self, tenant: str, task_id: str) -> Script[None]:
+    def _remove_script(self, tenant: str, task_id: str) -> Script[int]:
+        """Remove a task's subscriptions, and cancel their deliveries; return their number."""
         now = yield from self._database.now()
         ids = yield from self._subscriptions.erase_task(tenant=tenant, task_id=task_id)
         for subscription_id in ids:
             yield from self._outbox.cancel_subscription(subscription_id, now, CancelledBy.REMOVED)
+        return len(ids)
 
 
 async def _batches(ids: Sequence[str]) -> AsyncIterator[list[str]]:

@@ -199,8 +199,21 @@ def test_a_purge_keeps_the_newest(pushkit_command: Run, dead: list[str]) -> None
 def test_an_erasure_is_asked_about(pushkit_command: Run, dead: list[str]) -> None:
     assert pushkit_command("outbox", "erase", "task-1", stdin=b"n\n").status == 1
     ran = pushkit_command("outbox", "erase", "task-1", "--yes")
-    assert ran.out == "erased the subscriptions to task-1 and 1 delivery\n"
+    assert ran.out == "erased 1 subscription and 1 delivery of task-1\n"
     assert len(json.loads(pushkit_command("outbox", "list", "--json").out)) == len(dead) - 1
+
+
+@pytest.mark.parametrize("tenant", [(), ("--tenant", "acme")], ids=["erased", "other tenant"])
+def test_an_erasure_of_nothing_is_an_error(
+    pushkit_command: Run, dead: list[str], tenant: tuple[str, ...]
+) -> None:
+    if not tenant:
+        pushkit_command("outbox", "erase", "task-1", "--yes")
+    ran = pushkit_command("outbox", "erase", "task-1", "--yes", *tenant)
+    assert (ran.status, ran.out) == (1, "")
+    assert "found no subscription or delivery of the task 'task-1' of tenant" in ran.error
+    remaining = json.loads(pushkit_command("outbox", "list", "--json").out)
+    assert len(remaining) == (len(dead) if tenant else len(dead) - 1)
 
 
 def test_numbers_are_shown(pushkit_command: Run, dead: list[str], webhook: Webhook) -> None:
