@@ -1,4 +1,4 @@
-"""A scripted webhook on loopback, a clock that stands still, senders that are pumped by hand."""
+"""A scripted webhook on loopback, a clock that the test moves, senders whose worker it runs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Received:
 
 @dataclass
 class Webhook:
-    """Answers 200 unless it was told otherwise, per path and in order."""
+    """A webhook that gives the scripted replies of each path in order, then 200."""
 
     base: str = ""
     received: list[Received] = field(default_factory=list)
@@ -112,18 +112,22 @@ class Webhook:
 
 @cache
 def key_ring() -> KeyRing:
-    """Return a ring whose keys sign from long before `START`; made once, RSA takes its time."""
+    """Return a ring whose keys sign since before `START`; made once, as RSA keys are slow."""
     begun = START - timedelta(days=1)
     return KeyRing.create(begun).add(begun, Algorithm.RS256)
 
 
 @dataclass
 class Senders:
-    """Makes senders over one outbox file, and closes them."""
+    """Opens senders over one outbox, and closes them."""
 
     database: Path | str
     clock: Clock
     made: list[PushSender] = field(default_factory=list)
+
+    async def close(self) -> None:
+        for sender in self.made:
+            await sender.close()
 
     async def open(
         self,
@@ -150,6 +154,14 @@ class Senders:
 
     def public_keys(self) -> dict[str, VerificationKey]:
         return dict(parse_jwks(self.made[0].jwks().body).keys)
+
+
+async def deliver_due(sender: PushSender) -> int:
+    """Attempt deliveries until none is due; return how many attempts that took."""
+    attempts = 0
+    while made := await sender.worker.run_once():
+        attempts += made
+    return attempts
 
 
 def status(state: str = "working", task_id: str = "task-1") -> StatusUpdate:
@@ -189,7 +201,7 @@ async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
 
 @pytest.fixture
 def outbox(tmp_path: Path) -> str:
-    """Return where the outbox is: a SQLite file, unless a module says otherwise."""
+    """Return the location of the outbox: a SQLite file, unless a module overrides this."""
     return str(tmp_path / "outbox.db")
 
 
@@ -197,8 +209,15 @@ def outbox(tmp_path: Path) -> str:
 async def senders(outbox: str, clock: Clock) -> AsyncIterator[Senders]:
     senders = Senders(outbox, clock)
     yield senders
-    for sender in senders.made:
-        await sender.close()
+    await senders.close()
+
+
+@pytest.fixture
+async def on_postgres(postgres_dsn: str, clock: Clock) -> AsyncIterator[Senders]:
+    """Return senders on PostgreSQL, for tests that need its locks or its clock."""
+    senders = Senders(postgres_dsn, clock)
+    yield senders
+    await senders.close()
 
 
 @pytest.fixture
@@ -208,14 +227,14 @@ async def sender(senders: Senders) -> PushSender:
 
 @pytest.fixture
 def public(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> Internet:
-    """Return an internet whose DNS the senders ask; their guard is the real one."""
-    asking = partial(ConnectionOptions, resolver=internet.network.names)
-    monkeypatch.setattr("pushkit.delivery.sender.ConnectionOptions", asking)
+    """Return an internet whose DNS answers the senders; their guard is the real one."""
+    options = partial(ConnectionOptions, resolver=internet.network.names)
+    monkeypatch.setattr("pushkit.delivery.sender.ConnectionOptions", options)
     return internet
 
 
 @pytest.fixture
 def postgres_dsn(made_outboxes: MadeSchemas) -> Iterator[str]:
-    """Return the DSN of a schema with an outbox that is empty."""
+    """Return the DSN of a schema with an empty outbox."""
     with made_outboxes.one() as dsn:
         yield dsn

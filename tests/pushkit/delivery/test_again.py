@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
@@ -16,10 +15,7 @@ from pushkit.errors import OutboundError, OwnershipError, PushkitError, Transpor
 from pushkit.outbox.states import CancelledBy
 from pushkit.storage.script import Script, Statement
 from pushkit.webhook import Headers
-from tests.pushkit.delivery.conftest import START
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Senders, Webhook
+from tests.pushkit.delivery.conftest import START, Senders, Webhook, deliver_due
 
 MakeStatus = Callable[..., StatusUpdate]
 EVERYTHING = DeliveryFilter()
@@ -27,17 +23,12 @@ EVERYTHING = DeliveryFilter()
 
 @pytest.fixture
 def outbox(location: str) -> str:
-    """Let every test here run on both databases."""
+    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
     return location
 
 
 def busy() -> web.Response:
     return web.Response(status=429, headers={"Retry-After": "3600"})
-
-
-async def pump(sender: PushSender) -> None:
-    while await sender.worker.run_once():
-        pass
 
 
 async def subscribe(sender: PushSender, webhook: Webhook, tasks: int) -> list[str]:
@@ -60,18 +51,18 @@ async def test_retry_now_sends_one_delivery_to_a_destination_that_asked_to_wait(
     webhook.replies_with(busy, busy, 200)
     first, *others = await subscribe(sender, webhook, 4)
     await sender.notify(status(task_id=first))
-    await pump(sender)
+    await deliver_due(sender)
     for task_id in others:
         await sender.notify(status(task_id=task_id))
-    await pump(sender)
+    await deliver_due(sender)
     assert len(webhook.received) == 1  # the whole destination waits
 
     assert len((await sender.outbox.retry_now(EVERYTHING)).ids) == 4
-    await pump(sender)
+    await deliver_due(sender)
     assert len(webhook.received) == 2  # it was asked once, and said again that it waits
 
     await sender.outbox.retry_now(EVERYTHING)
-    await pump(sender)
+    await deliver_due(sender)
     assert len(webhook.received) == 6
     assert await states(sender) == [DeliveryState.DELIVERED] * 4
 
@@ -86,14 +77,14 @@ async def test_retry_now_sends_one_delivery_through_an_open_breaker(
     tasks = await subscribe(sender, webhook, 4)
     for task_id in tasks[:2]:
         await sender.notify(status(task_id=task_id))
-    await pump(sender)
+    await deliver_due(sender)
     for task_id in tasks[2:]:
         await sender.notify(status(task_id=task_id))
     await sender.outbox.retry_now(EVERYTHING)
-    await pump(sender)
+    await deliver_due(sender)
     assert len(webhook.received) == 3  # one probe, which failed
     await sender.outbox.retry_now(EVERYTHING)
-    await pump(sender)
+    await deliver_due(sender)
     assert await states(sender) == [DeliveryState.DELIVERED] * 4
 
 
@@ -105,10 +96,10 @@ async def test_retry_now_leaves_other_destinations_waiting(
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="bob")
     await sender.notify(status())
     webhook.replies_with(busy)
-    await pump(sender)
+    await deliver_due(sender)
     retried = await sender.outbox.retry_now(DeliveryFilter(owner="bob"))
     assert len(retried.ids) == 1
-    await pump(sender)
+    await deliver_due(sender)
     delivered = DeliveryFilter(state=DeliveryState.DELIVERED)
     assert [found.owner for found in await sender.outbox.find(delivered)] == ["bob"]
 
@@ -124,10 +115,10 @@ async def test_retry_now_finds_one_of_many_waiting_destinations(
         for owner in owners:
             await sender.subscribe(task_id, {"url": webhook.url()}, version="1.0", owner=owner)
         await sender.notify(status(task_id=task_id))
-        await pump(sender)
+        await deliver_due(sender)
     assert len(webhook.received) == len(owners)  # each was asked once, and waits with the rest
     await sender.outbox.retry_now(DeliveryFilter(owner="owner-7"))
-    await pump(sender)
+    await deliver_due(sender)
     delivered = await sender.outbox.find(DeliveryFilter(state=DeliveryState.DELIVERED))
     assert [found.owner for found in delivered] == ["owner-7"] * 2
 
@@ -144,11 +135,11 @@ async def test_retry_now_keeps_pauses_and_order(
     await sender.worker.run_once()
     retried = await sender.outbox.retry_now(ids[1:])
     assert (set(retried.ids), retried.behind, retried.paused) == (set(ids[1:]), 1, 1)
-    await pump(sender)
+    await deliver_due(sender)
     assert [request.id for request in webhook.received] == ids[:1]
     retried = await sender.outbox.retry_now(EVERYTHING)
     assert retried.ids == (ids[0],)
-    await pump(sender)
+    await deliver_due(sender)
     assert [request.id for request in webhook.received] == [ids[0], *ids[:2]]
 
 
@@ -157,10 +148,10 @@ async def test_retry_now_reports_deliveries_that_are_not_pending(
 ) -> None:
     await subscribe(sender, webhook, 1)
     [delivered] = (await sender.notify(status())).ids
-    await pump(sender)
+    await deliver_due(sender)
     retried = await sender.outbox.retry_now([delivered, "dlv_unknown"])
     assert (retried.ids, dict(retried.reasons)) == ((), {"delivered": 1, "unknown": 1})
-    await pump(sender)
+    await deliver_due(sender)
     assert len(webhook.received) == 1
 
 
@@ -175,10 +166,10 @@ async def test_retry_now_covers_more_than_one_batch(
             await sender.worker.run_once()
     dry = await sender.outbox.retry_now(EVERYTHING, dry_run=True)
     assert len(dry.ids) == 250
-    await pump(sender)
+    await deliver_due(sender)
     assert len(webhook.received) == 1
     await sender.outbox.retry_now(EVERYTHING)
-    await pump(sender)
+    await deliver_due(sender)
     assert len(webhook.received) == 251
 
 
@@ -195,7 +186,7 @@ async def test_resent_deliveries_keep_their_order_id_and_seq(
     await sender.outbox.cancel(ids[:2])
     resent = await sender.outbox.resend(DeliveryFilter(state=DeliveryState.CANCELLED))
     assert sorted(resent.ids) == sorted(ids[:2])
-    await pump(sender)
+    await deliver_due(sender)
     assert [request.id for request in webhook.received] == ids
     assert [found.seq for found in await sender.deliveries("task-1")] == [1, 2, 3]
 
@@ -249,7 +240,7 @@ async def test_a_dry_run_reports_what_the_redrive_changes(
     webhook.replies_with(400, 400)
     for task_id in await subscribe(sender, webhook, 2):
         await sender.notify(status(task_id=task_id))
-    await pump(sender)
+    await deliver_due(sender)
     await sender.disable("task-2", owner="alice")
     dry = await sender.outbox.redrive(EVERYTHING, dry_run=True)
     assert await states(sender) == [DeliveryState.DEAD] * 2

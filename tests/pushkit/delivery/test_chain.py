@@ -322,7 +322,7 @@ async def test_a_chain_takes_one_slot_at_its_destination(
     ],
 )
 async def test_one_settlement_of_a_queue_ends_before_another_begins(
-    senders: Senders,
+    on_postgres: Senders,
     gate: Gate,
     status: MakeStatus,
     *,
@@ -333,8 +333,7 @@ async def test_one_settlement_of_a_queue_ends_before_another_begins(
     answered: int,
 ) -> None:
     monkeypatch.setattr("pushkit.delivery.chain._KNOWN_FOR", 3600)
-    senders.database = postgres_dsn
-    sender = await start(senders, gate)
+    sender = await start(on_postgres, gate)
     ids = await tell(sender, status, gate, told)
     [chain] = sender.worker.slots.chains.values()
 

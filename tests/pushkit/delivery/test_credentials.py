@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trustme
@@ -25,9 +25,7 @@ from pushkit.outbox.states import DeliveryState
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
 from tests.eventually import DEADLINE
 from tests.internet import HOOKS, Internet
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders
+from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due
 
 MakeStatus = Callable[..., StatusUpdate]
 ORIGIN = f"https://{HOOKS}"
@@ -77,8 +75,7 @@ def delivered(public: Internet, senders: Senders, status: MakeStatus) -> Callabl
             task_id = f"task-{number}"
             await sender.subscribe(task_id, hook, version="1.0", owner=owner, tenant=tenant)
             await sender.notify(status(task_id=task_id), tenant=tenant)
-        while await sender.worker.run_once():
-            pass
+        await deliver_due(sender)
         return [
             delivery
             for number in range(times)
@@ -253,8 +250,7 @@ async def test_without_a_token_nothing_is_sent_and_the_breaker_stays_closed(
     # Nothing was held: the first one may go as soon as there are tokens again.
     is_up.set()
     clock.advance(10)
-    while await sender.worker.run_once():
-        pass
+    await deliver_due(sender)
     assert len(hook.requests) == 10
 
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
@@ -21,9 +20,7 @@ from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.url import Url
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders
+from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due
 
 MakeStatus = Callable[..., StatusUpdate]
 
@@ -105,8 +102,7 @@ async def test_no_stored_hostile_url_is_delivered_to(
         await store(sender, f"config-{number}", url)
     ids = (await sender.notify(status())).ids
     assert len(ids) == len(stored) > 100
-    while await sender.worker.run_once():
-        pass
+    await deliver_due(sender)
     assert (public.network.dialled, canary[1:]) == ([], [])
     found = await sender.deliveries("task-1")
     assert {(each.state, each.attempts) for each in found} == {(DeliveryState.PENDING, 1)}

@@ -71,7 +71,7 @@ async def webhooks() -> AsyncIterator[Webhooks]:
 
 @pytest.fixture
 def outbox(location: str) -> str:
-    """Return where the outbox is: every test here runs on both databases."""
+    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
     return location
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
@@ -28,9 +27,7 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.subscriptions.model import Filter
 from tests.eventually import eventually
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due
 
 MakeStatus = Callable[..., StatusUpdate]
 MakeTask = Callable[..., Task]
@@ -43,7 +40,7 @@ ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 
 @pytest.fixture
 def outbox(location: str) -> str:
-    """Return where the outbox is: every test here runs on both databases."""
+    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
     return location
 
 
@@ -52,13 +49,6 @@ def chunk(*, last: bool = False) -> ArtifactUpdate:
     return ArtifactUpdate(
         task_id="task-1", context_id="c", artifact=artifact, append=True, last_chunk=last
     )
-
-
-async def pump(sender: PushSender) -> int:
-    total = 0
-    while found := await sender.worker.run_once():
-        total += found
-    return total
 
 
 async def states(sender: PushSender) -> list[str]:
@@ -115,9 +105,9 @@ async def test_a_resumed_subscription_gets_every_update_in_order(
     await sender.notify(status("submitted"))
     assert await sender.pause("task-1", owner="alice") == 1
     await sender.notify(status("working"))
-    assert await pump(sender) == 0
+    assert await deliver_due(sender) == 0
     assert await sender.resume("task-1", owner="alice") == 1
-    assert await pump(sender) == 2
+    assert await deliver_due(sender) == 2
     keys = dict.fromkeys([1, 2])
     assert [delivery.seq for delivery in await sender.deliveries("task-1")] == list(keys)
     received = [decode_update(request.body).state for request in webhook.received]
@@ -135,9 +125,9 @@ async def test_deliveries_of_a_task_that_ended_during_a_pause_can_be_resent(
         return web.Response(status=200)
 
     webhook.replies_with(pausing)
-    await pump(sender)
+    await deliver_due(sender)
     await sender.outbox.resend([told.deliveries[0].id])
-    await pump(sender)
+    await deliver_due(sender)
     assert len(webhook.received) == 2
 
 
@@ -148,7 +138,7 @@ async def test_registering_again_does_not_resume_a_paused_subscription(
     await sender.pause("task-1")
     assert (await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")).paused
     await sender.notify(status())
-    assert await pump(sender) == 0
+    assert await deliver_due(sender) == 0
 
 
 @pytest.mark.parametrize("answer", [200, 500, 400])
@@ -165,9 +155,9 @@ async def test_a_pause_lets_the_delivery_in_flight_finish_and_sends_no_other(
     webhook.replies_with(pausing)
     await sender.notify(status())
     await sender.notify(status())
-    assert await pump(sender) == 1
+    assert await deliver_due(sender) == 1
     await sender.resume("task-1")
-    assert await pump(sender) == (2 if answer == 500 else 1)
+    assert await deliver_due(sender) == (2 if answer == 500 else 1)
     assert set(await states(sender)) <= {DeliveryState.DELIVERED, DeliveryState.DEAD}
 
 
@@ -181,9 +171,9 @@ async def test_a_pause_covers_deliveries_of_a_dead_worker(
     await sender.worker._claim()
     await sender.pause("task-1")
     clock.advance(60)
-    assert await pump(sender) == 0
+    assert await deliver_due(sender) == 0
     await sender.resume("task-1")
-    assert await pump(sender) == 1
+    assert await deliver_due(sender) == 1
 
 
 async def test_another_owner_cannot_pause_a_subscription(
@@ -193,7 +183,7 @@ async def test_another_owner_cannot_pause_a_subscription(
     assert await sender.pause("task-1", owner="bob") == 0
     assert await sender.pause("task-1", "another config", owner="alice") == 0
     await sender.notify(status())
-    assert await pump(sender) == 1
+    assert await deliver_due(sender) == 1
 
 
 # --- a test notification -----------------------------------------------------------------------
@@ -206,7 +196,7 @@ async def test_a_test_notification_ignores_the_filter(
         "task-1", {"url": webhook.url()}, version="1.0", filter=Filter(kinds=frozenset())
     )
     [delivery_id] = await sender.send_test("task-1")
-    assert await pump(sender) == 1
+    assert await deliver_due(sender) == 1
     [request] = webhook.received
     assert request.id == delivery_id
     assert request.claims(senders.public_keys()).seq == 1
@@ -219,7 +209,7 @@ async def test_a_test_notification_to_a_0_3_client_is_a_task(
     await sender.subscribe("task-1", {"url": webhook.url()}, version="0.3")
     await sender.send_test("task-1")
     await sender.send_test("task-1", snapshot=task())
-    await pump(sender)
+    await deliver_due(sender)
     found = [json.loads(request.body)["status"]["state"] for request in webhook.received]
     assert found == ["unknown", "working"]
 
@@ -247,7 +237,7 @@ async def test_a_subscription_stays_until_its_task_ends(
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status(state))
-    await pump(sender)
+    await deliver_due(sender)
     assert len(await sender.subscriptions("task-1")) == 1
 
 
@@ -280,7 +270,7 @@ async def test_registering_after_the_end_creates_a_new_subscription(
 ) -> None:
     first = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status("completed"))
-    await pump(sender)
+    await deliver_due(sender)
     second = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     assert (second.id != first.id, second.last_seq, second.ended) == (True, 1, False)
     await sender.notify(status("working"))
@@ -296,14 +286,14 @@ async def test_a_dead_letter_of_an_ended_subscription_can_be_redriven(
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     webhook.replies_with(400)
     [delivery_id] = (await sender.notify(status("completed"))).ids
-    await pump(sender)
+    await deliver_due(sender)
     assert await sender.subscriptions("task-1") == []
     database = open_outbox(senders.database, clock=clock)
     await database.open()
     redriven = await OutboxAdmin(database).redrive([delivery_id])
     await database.close()
     assert redriven.ids == (delivery_id,)
-    assert await pump(sender) == 1
+    assert await deliver_due(sender) == 1
     assert await states(sender) == ["delivered"]
     assert await sender.subscriptions("task-1") == []
 
@@ -328,10 +318,10 @@ async def test_an_ended_paused_subscription_stays_until_its_deliveries_are_sent(
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.pause("task-1")
     await sender.notify(status("completed"))
-    assert await pump(sender) == 0
+    assert await deliver_due(sender) == 0
     assert len(await sender.subscriptions("task-1")) == 1
     await sender.resume("task-1")
-    await pump(sender)
+    await deliver_due(sender)
     assert await sender.subscriptions("task-1") == []
 
 
@@ -363,10 +353,10 @@ async def test_a_subscription_is_disabled_after_disable_after_without_a_success(
     await sender.notify(status())
     webhook.replies_with(500, 404, 500)
     for _ in range(2):
-        await pump(sender)
+        await deliver_due(sender)
         clock.advance(3600)
     assert kinds == []
-    await pump(sender)
+    await deliver_due(sender)
     assert kinds == [EventKind.SUBSCRIPTION_DISABLED]
     assert await states(sender) == ["cancelled", "cancelled"]
     [found] = await sender.subscriptions("task-1")
@@ -382,12 +372,12 @@ async def test_a_success_restarts_disable_after(
     webhook.replies_with(500, 200, 500, 500)
     await sender.notify(status())
     for _ in range(2):
-        await pump(sender)
+        await deliver_due(sender)
         clock.advance(3600)
     [found] = await sender.subscriptions("task-1")
     assert found.failing_since is None
     await sender.notify(status())
-    await pump(sender)
+    await deliver_due(sender)
     [found] = await sender.subscriptions("task-1")
     assert (found.failing_since, kinds) == (clock.now, [])
 
@@ -399,13 +389,13 @@ async def test_registering_again_enables_a_disabled_subscription_and_restarts_di
     sender, kinds = await failing_sender(senders, webhook)
     webhook.replies_with(*[500] * 3)
     await sender.notify(status())
-    await pump(sender)
+    await deliver_due(sender)
     clock.advance(7200)
-    await pump(sender)
+    await deliver_due(sender)
     assert kinds == [EventKind.SUBSCRIPTION_DISABLED]
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
-    await pump(sender)
+    await deliver_due(sender)
     [found] = await sender.subscriptions("task-1")
     assert (found.active, found.failing_since) == (True, clock.now)
 
@@ -416,7 +406,7 @@ async def test_a_410_emits_subscription_disabled(
     sender, kinds = await failing_sender(senders, webhook)
     webhook.replies_with(410)
     await sender.notify(status())
-    await pump(sender)
+    await deliver_due(sender)
     assert kinds == [EventKind.DELIVERY_DEAD, EventKind.SUBSCRIPTION_DISABLED]
 
 
@@ -450,5 +440,5 @@ async def test_a_new_delivery_does_not_wait_after_the_clock_was_set_back(
     await sender.notify(status())
     clock.advance(-3 * 3600)
 
-    await pump(await senders.open() if is_restarted else sender)
+    await deliver_due(await senders.open() if is_restarted else sender)
     assert await states(sender) == ["delivered", "delivered"]

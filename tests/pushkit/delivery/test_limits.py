@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
@@ -18,10 +17,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.states import DeliveryState
 from tests.eventually import eventually
 from tests.internet import HOOKS, Internet
-from tests.pushkit.delivery.conftest import Senders as MakeSenders
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders
+from tests.pushkit.delivery.conftest import Clock, Senders
 
 MakeStatus = Callable[..., StatusUpdate]
 HOOK = {"url": "https://client.example.com/hook"}
@@ -31,10 +27,9 @@ ORIGIN = "https://client.example.com:443"
 @pytest.fixture
 async def either(location: str, clock: Clock) -> AsyncIterator[Senders]:
     """Return senders on SQLite, and on PostgreSQL."""
-    senders = MakeSenders(location, clock)
+    senders = Senders(location, clock)
     yield senders
-    for sender in senders.made:
-        await sender.close()
+    await senders.close()
 
 
 # --- subscriptions -------------------------------------------------------------------------------

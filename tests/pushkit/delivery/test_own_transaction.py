@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -20,32 +18,14 @@ from pushkit import PushSender, StatusUpdate
 from pushkit.errors import ConfigError, StorageError
 from tests.databases import PostgresServer, execute, fresh
 from tests.eventually import DEADLINE, eventually
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
 
 MakeStatus = Callable[..., StatusUpdate]
 HOOK = {"url": "https://client.example.com/hook"}
 
 
 @pytest.fixture
-async def on_postgres(postgres_dsn: str, clock: Clock) -> AsyncIterator[Senders]:
-    async with _senders(postgres_dsn, clock) as senders:
-        yield senders
-
-
-@contextlib.asynccontextmanager
-async def _senders(dsn: str, clock: Clock) -> AsyncIterator[Senders]:
-    from tests.pushkit.delivery.conftest import Senders
-
-    senders = Senders(dsn, clock)
-    yield senders
-    for sender in senders.made:
-        await sender.close()
-
-
-@pytest.fixture
-def another_place(request: pytest.FixtureRequest, postgres_server: str) -> Iterator[str]:
+def other_dsn(request: pytest.FixtureRequest, postgres_server: str) -> Iterator[str]:
     """Return the DSN of another schema, or of another `database` or `server`."""
     kind = getattr(request, "param", "schema")
     if kind == "server":
@@ -62,9 +42,10 @@ def another_place(request: pytest.FixtureRequest, postgres_server: str) -> Itera
 
 
 @pytest.fixture
-async def elsewhere(another_place: str, clock: Clock) -> AsyncIterator[Senders]:
-    async with _senders(another_place, clock) as senders:
-        yield senders
+async def elsewhere(other_dsn: str, clock: Clock) -> AsyncIterator[Senders]:
+    senders = Senders(other_dsn, clock)
+    yield senders
+    await senders.close()
 
 
 @pytest.fixture
@@ -183,8 +164,6 @@ async def test_on_sqlite_a_connection_outside_a_transaction_is_refused(
 async def test_on_sqlite_another_file_is_refused_though_it_has_an_outbox(
     senders: Senders, sender: PushSender, clock: Clock, status: MakeStatus, tmp_path: Path
 ) -> None:
-    from tests.pushkit.delivery.conftest import Senders
-
     others = Senders(tmp_path / "another.db", clock)
     other = await others.open()
     await other.subscribe("task-1", HOOK, version="1.0")
@@ -369,12 +348,12 @@ async def test_on_postgresql_another_outbox_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("another_place", "found"),
+    ("other_dsn", "found"),
     [
         ("database", "found database another_"),
         ("server", "of another server, expected database "),
     ],
-    indirect=["another_place"],
+    indirect=["other_dsn"],
 )
 async def test_on_postgresql_the_outbox_of_another_database_is_refused(
     on_postgres: Senders, elsewhere: Senders, status: MakeStatus, found: str
@@ -402,13 +381,10 @@ async def test_on_postgresql_a_stricter_isolation_level_is_refused(
 
 
 async def test_on_postgresql_a_stricter_default_isolation_leaves_no_delivery_unsent(
-    postgres_dsn: str, connection: asyncpg.Connection, webhook: Webhook, clock: Clock
+    on_postgres: Senders, connection: asyncpg.Connection, webhook: Webhook, status: MakeStatus
 ) -> None:
-    from tests.pushkit.delivery.conftest import Senders, status
-
-    strict = f"{postgres_dsn}&default_transaction_isolation=serializable"
-    senders = Senders(strict, clock)
-    sender = await senders.open()
+    on_postgres.database = f"{on_postgres.database}&default_transaction_isolation=serializable"
+    sender = await on_postgres.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
     await connection.execute("BEGIN")
@@ -426,7 +402,6 @@ async def test_on_postgresql_a_stricter_default_isolation_leaves_no_delivery_uns
     await waiting
     assert await sender.worker.run_once() == 1
     assert [each.state.value for each in await sender.deliveries("task-1")] == ["delivered"] * 2
-    await sender.close()
 
 
 async def test_on_postgresql_cancelled_callers_do_not_delay_close(

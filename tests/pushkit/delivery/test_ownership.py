@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -20,9 +20,7 @@ from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.renewing import Renewing
 from tests.eventually import DEADLINE, PATIENT
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders
+from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due
 
 MakeStatus = Callable[..., StatusUpdate]
 DAY = 86_400
@@ -78,8 +76,7 @@ async def deliver(
     hook = {"url": url} | config
     await sender.subscribe(task_id, hook, version="1.0", owner=owner)
     await sender.notify(status(task_id=task_id))
-    while await sender.worker.run_once():
-        pass
+    await deliver_due(sender)
     return (await sender.deliveries(task_id))[-1]
 
 
@@ -154,8 +151,7 @@ async def test_a_destination_without_a_proof_gets_no_notification(
     # It is asked again on schedule; once it proves itself, nothing has been lost.
     echo.answer = _proof
     clock.advance(30)
-    while await sender.worker.run_once():
-        pass
+    await deliver_due(sender)
     assert len(echo.asked) == 2
     assert echo.asked[0].query["validationToken"] != echo.asked[1].query["validationToken"]
     assert echo.got == ["/hook"]
@@ -200,8 +196,7 @@ async def test_many_subscriptions_to_one_url_share_one_ownership_request(
         hook = {"url": echo.base + "/hook"}
         await sender.subscribe(f"task-{number}", hook, version="1.0", owner="alice")
         await sender.notify(status(task_id=f"task-{number}"))
-    while await sender.worker.run_once():
-        pass
+    await deliver_due(sender)
     assert (len(echo.asked), len(echo.got)) == (1, 12)
 
 
@@ -213,8 +208,7 @@ async def test_a_failed_proof_is_shared_by_all_deliveries_that_wait_for_it(
         hook = {"url": echo.base + "/hook"}
         await sender.subscribe(f"task-{number}", hook, version="1.0", owner="alice")
         await sender.notify(status(task_id=f"task-{number}"))
-    while await sender.worker.run_once():
-        pass
+    await deliver_due(sender)
     found = [each for number in range(12) for each in await sender.deliveries(f"task-{number}")]
     assert {each.last_error for each in found} == {"ownership_unproven"}
     assert (len(echo.asked), echo.got) == (1, [])

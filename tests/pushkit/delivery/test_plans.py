@@ -6,6 +6,7 @@ import re
 import sqlite3
 from typing import TYPE_CHECKING
 
+from tests.pushkit.delivery.conftest import deliver_due
 from tests.pushkit.delivery.sides import notice_of
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ async def test_no_statement_scans_a_whole_table(
     for key, state in ((None, "working"), ("key 1", "working"), ("key 2", "completed")):
         notices = [notice_of(sender, status(state, task_id=f"task-{n}"), key) for n in range(20)]
         await sender._database.write(sender._enqueuer.enqueue(notices))
-    while await sender.worker.run_once():
-        pass
+    await deliver_due(sender)
 
     ran = {each for each in traced if each.startswith(("SELECT", "UPDATE", "INSERT", "DELETE"))}
     assert sum("pushkit_subscriptions" in each for each in ran) > 5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
@@ -16,10 +15,7 @@ from pushkit.net.transport import Transport
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import DEFAULT_SCHEDULE
-from tests.pushkit.delivery.conftest import Clock
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Senders, Webhook
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due
 
 MakeStatus = Callable[..., StatusUpdate]
 
@@ -51,20 +47,16 @@ async def test_unfinished_work_is_never_purged(
     found = await sender.deliveries("task-1")
     assert {each.state for each in found} == {DeliveryState.PENDING}
     clock.advance(24 * 3600)
-    while await sender.worker.run_once():
-        pass
+    await deliver_due(sender)
     assert len(webhook.received) == 3
     clock.advance(1)
     assert await sender.outbox.retain(everything) == 2
 
 
 async def test_the_attempt_log_uses_the_clock_of_the_database(
-    postgres_dsn: str, webhook: Webhook, status: MakeStatus, clock: Clock
+    on_postgres: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
-    from tests.pushkit.delivery.conftest import Senders
-
-    senders = Senders(postgres_dsn, clock)  # a worker whose clock is far off
-    sender = await senders.open()
+    sender = await on_postgres.open()  # the clock of its worker is far from the server's
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     await sender.worker.run_once()
@@ -74,7 +66,6 @@ async def test_the_attempt_log_uses_the_clock_of_the_database(
     ahead = attempt.started_at - report.delivery.notified_at
     assert abs(ahead) < timedelta(hours=1)
     assert abs(attempt.started_at - clock.now) > timedelta(days=1)
-    await sender.close()
 
 
 async def test_a_worker_suspended_in_its_claim_sends_nothing_before_the_lease_expires(

@@ -39,7 +39,7 @@ ARTIFACT = ArtifactUpdate(
 
 @pytest.fixture
 def outbox(location: str) -> str:
-    """Return where the outbox is: every test here runs on both databases."""
+    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
     return location
 
 

@@ -38,7 +38,7 @@ KEYS = SecretKeys([NEW, OLD])
 
 @pytest.fixture
 def outbox(location: str) -> str:
-    """Return where the outbox is: every test here runs on both databases."""
+    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
     return location
 
 
@@ -378,10 +378,9 @@ async def test_rotation_skips_rows_that_changed_meanwhile(
 
 
 async def test_rotation_never_waits_for_a_locked_row(
-    postgres_dsn: str, clock: Clock, webhook: Webhook
+    on_postgres: Senders, postgres_dsn: str, webhook: Webhook
 ) -> None:
-    senders = Senders(postgres_dsn, clock)
-    sender = await senders.open(secrets=SecretKeys([OLD]))
+    sender = await on_postgres.open(secrets=SecretKeys([OLD]))
     for number in range(3):
         await subscribed(sender, webhook, f"task-{number}")
     connection = await asyncpg.connect(postgres_dsn)
@@ -396,8 +395,7 @@ async def test_rotation_never_waits_for_a_locked_row(
             await database.close()
         assert (found.secrets, found.held) == (4, 2)
     await connection.close()
-    assert await rotated(senders, KEYS) == (2, 0)
-    await sender.close()
+    assert await rotated(on_postgres, KEYS) == (2, 0)
 
 
 async def test_after_a_rotation_the_file_contains_no_plain_text(

@@ -603,15 +603,14 @@ async def test_close_stores_or_refuses_updates_that_arrive_meanwhile(
 
 
 async def test_close_delivers_an_update_that_is_being_stored_in_a_slot(
-    senders: Senders,
+    on_postgres: Senders,
     webhook: Webhook,
     status: MakeStatus,
     postgres_dsn: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pushkit.delivery.worker._LAST_WRITES", DEADLINE)
-    senders.database = postgres_dsn  # nobody could tell that its worker is gone
-    sender = await senders.open()
+    sender = await on_postgres.open()
     await sender.start()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
@@ -636,7 +635,7 @@ async def test_close_delivers_an_update_that_is_being_stored_in_a_slot(
     await asyncio.gather(notifying, closing)
     await own.close()
 
-    second = await senders.open()
+    second = await on_postgres.open()
     found = [d.state for d in await second.deliveries("task-1")]
     assert found == [DeliveryState.DELIVERED] * 2
 

@@ -34,7 +34,7 @@ HOOK = {"url": "https://client.example.com/hook"}
 
 @pytest.fixture
 def outbox(location: str) -> str:
-    """Return where the outbox is: every test here runs on both databases."""
+    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
     return location
 
 
@@ -216,12 +216,9 @@ def slowly(script: Script[T]) -> Script[T]:
 
 
 async def test_one_of_two_concurrent_successes_emits_breaker_closed(
-    postgres_dsn: str, clock: Clock, status: Callable[..., StatusUpdate]
+    on_postgres: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
-    from tests.pushkit.delivery.conftest import Senders
-
-    senders = Senders(postgres_dsn, clock)
-    sender = await senders.open()
+    sender = await on_postgres.open()
     for n in range(2):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
         await sender.notify(status(task_id=f"task-{n}"))
@@ -240,16 +237,12 @@ async def test_one_of_two_concurrent_successes_emits_breaker_closed(
         )
     )
     assert [event.kind for each in found for event in each.events] == [EventKind.BREAKER_CLOSED]
-    await sender.close()
 
 
 async def test_concurrent_late_attempts_are_both_logged(
-    postgres_dsn: str, clock: Clock, status: Callable[..., StatusUpdate]
+    on_postgres: Senders, clock: Clock, status: Callable[..., StatusUpdate]
 ) -> None:
-    from tests.pushkit.delivery.conftest import Senders
-
-    senders = Senders(postgres_dsn, clock)
-    sender = await senders.open()
+    sender = await on_postgres.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     [delivery] = await sender.deliveries("task-1")
@@ -261,7 +254,6 @@ async def test_concurrent_late_attempts_are_both_logged(
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert [each.number for each in report.attempts] == [1, 2]
-    await sender.close()
 
 
 async def test_a_late_attempt_recorded_twice_is_logged_once(

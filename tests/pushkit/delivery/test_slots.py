@@ -257,10 +257,9 @@ async def test_refused_updates_free_their_slots(
 
 
 async def test_a_failed_commit_frees_the_slots_of_its_updates(
-    postgres_dsn: str, webhook: Webhook, senders: Senders, status: MakeStatus
+    on_postgres: Senders, postgres_dsn: str, webhook: Webhook, status: MakeStatus
 ) -> None:
-    senders.database = postgres_dsn
-    sender = await senders.open(concurrency=8)
+    sender = await on_postgres.open(concurrency=8)
     await sender.start()
     tasks = ["good-1", "bad", "good-2", "good-3"]
     for task in tasks:

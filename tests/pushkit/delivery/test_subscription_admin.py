@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
@@ -14,22 +13,15 @@ from pushkit import DeliveryFilter, DeliveryState, PushSender, StatusUpdate
 from pushkit.outbox.states import CancelledBy
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due
 
 MakeStatus = Callable[..., StatusUpdate]
 
 
 @pytest.fixture
 def outbox(location: str) -> str:
-    """Let every test here run on both databases."""
+    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
     return location
-
-
-async def pump(sender: PushSender) -> None:
-    while await sender.worker.run_once():
-        pass
 
 
 async def bodies_of(sender: PushSender, state: DeliveryState) -> list[int]:
@@ -45,7 +37,7 @@ async def test_enabling_after_a_410_resends_cancelled_deliveries_in_order(
     for _ in range(3):
         ids += (await sender.notify(status())).ids
     webhook.replies_with(410)
-    await pump(sender)
+    await deliver_due(sender)
     assert await bodies_of(sender, DeliveryState.CANCELLED) == [2, 3]
     report = await sender.subscription_admin.show(subscription.id)
     assert report is not None
@@ -55,7 +47,7 @@ async def test_enabling_after_a_410_resends_cancelled_deliveries_in_order(
     assert changed.ids == (subscription.id,)
     assert sorted(changed.deliveries) == sorted(ids[1:])
     ids += (await sender.notify(status())).ids
-    await pump(sender)
+    await deliver_due(sender)
     assert [request.id for request in webhook.received] == ids
 
 
@@ -69,10 +61,10 @@ async def test_enabling_after_disable_after_resends_cancelled_deliveries(
         await sender.notify(status())
     await sender.worker.run_once()
     clock.advance(1)
-    await pump(sender)
+    await deliver_due(sender)
     assert await bodies_of(sender, DeliveryState.CANCELLED) == [3]
     assert await sender.enable("task-1", resend=True) == 1
-    await pump(sender)
+    await deliver_due(sender)
     assert await bodies_of(sender, DeliveryState.DELIVERED) == [3]
     [found] = await sender.subscriptions("task-1")
     assert (found.id, found.active, found.disabled_by) == (subscription.id, True, None)
@@ -104,7 +96,7 @@ async def test_enabling_without_resend_resends_nothing(
     assert (await sender.notify(status())).ids == []
     assert await sender.enable("task-1") == 1
     await sender.notify(status())
-    await pump(sender)
+    await deliver_due(sender)
     assert await bodies_of(sender, DeliveryState.DELIVERED) == [2]
 
 
@@ -115,13 +107,13 @@ async def test_a_withdrawn_subscription_can_be_enabled_to_resend_its_deliveries(
     await sender.notify(status())
     await sender.notify(status("completed"))
     webhook.replies_with(410)
-    await pump(sender)
+    await deliver_due(sender)
     assert await sender.subscriptions("task-1") == []
     admin = sender.subscription_admin
     [withdrawn] = await admin.find(SubscriptionFilter(state=SubscriptionState.WITHDRAWN))
     assert withdrawn.id == subscription.id
     await admin.enable([subscription.id], resend=True)
-    await pump(sender)
+    await deliver_due(sender)
     assert await bodies_of(sender, DeliveryState.DELIVERED) == [2]
 
 
@@ -160,10 +152,10 @@ async def test_a_paused_subscription_stays_paused_when_disabled_and_enabled(
     await sender.notify(status())
     await sender.disable("task-1")
     await sender.enable("task-1", resend=True)
-    await pump(sender)
+    await deliver_due(sender)
     assert webhook.received == []
     await sender.resume("task-1")
-    await pump(sender)
+    await deliver_due(sender)
     assert len(webhook.received) == 1
 
 
@@ -186,7 +178,7 @@ async def test_an_answer_that_arrives_after_disable_and_enable_settles_nothing(
     answer.set()
     await attempt
     assert await bodies_of(sender, DeliveryState.PENDING) == [1]
-    await pump(sender)
+    await deliver_due(sender)
     assert await bodies_of(sender, DeliveryState.DELIVERED) == [1]
 
 
@@ -198,7 +190,7 @@ async def test_deliveries_cancelled_by_a_410_can_be_resent_once_the_client_regis
     for _ in range(3):
         await sender.notify(status())
     webhook.replies_with(410)
-    await pump(sender)
+    await deliver_due(sender)
     cancelled = DeliveryFilter(
         state=DeliveryState.CANCELLED, cancelled_by=CancelledBy.DISABLED, task_id="task-1"
     )
@@ -206,7 +198,7 @@ async def test_deliveries_cancelled_by_a_410_can_be_resent_once_the_client_regis
     assert (refused.ids, dict(refused.reasons)) == ((), {"subscription_disabled": 2})
     await sender.subscribe("task-1", config, version="1.0")
     assert len((await sender.outbox.resend(cancelled)).ids) == 2
-    await pump(sender)
+    await deliver_due(sender)
     assert await bodies_of(sender, DeliveryState.DELIVERED) == [2, 3]
 
 
@@ -215,7 +207,7 @@ async def test_a_subscription_of_an_ended_task_gets_no_test_notification(
 ) -> None:
     subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status("completed"))
-    await pump(sender)
+    await deliver_due(sender)
     changed = await sender.subscription_admin.test([subscription.id])
     assert (changed.ids, changed.unchanged, changed.deliveries) == ((), (subscription.id,), ())
     assert len(webhook.received) == 1

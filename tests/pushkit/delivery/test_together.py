@@ -43,7 +43,7 @@ HOOK = {"url": "https://client.example.com/hook"}
 
 @pytest.fixture
 def outbox(location: str) -> str:
-    """Return where the outbox is: every test here runs on both databases."""
+    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
     return location
 
 

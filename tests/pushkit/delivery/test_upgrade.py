@@ -22,7 +22,7 @@ from pushkit.storage.migrations import Access, Migration, statements
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.databases import fresh
 from tests.long_runs import LONG
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 # Dumps of files that code of that time wrote: one delivered, one dead, one that failed once with
@@ -211,11 +211,6 @@ async def move_to(webhook: Webhook, sender: PushSender) -> None:
         await sender.subscribe(task, config, version="1.0", owner="alice")
 
 
-async def deliver(sender: PushSender) -> None:
-    while await sender.worker.run_once():
-        pass
-
-
 def contexts(webhook: Webhook, task: str) -> list[str]:
     """Return which updates of a task arrived, in order."""
     return [
@@ -230,7 +225,7 @@ async def test_unfinished_deliveries_keep_order_and_ids(senders: Senders, webhoo
     sender = await senders.open()
     stored = {task: await sender.deliveries(task) for task in ("task-failing", "task-held")}
     await move_to(webhook, sender)
-    await deliver(sender)
+    await deliver_due(sender)
     for task, deliveries in stored.items():
         assert [each.seq for each in deliveries] == [1, 2]
         assert contexts(webhook, task) == ["1", "2"]
@@ -249,7 +244,7 @@ async def test_dead_letters_are_kept_with_their_attempts_and_can_be_redriven(
     assert [(each.outcome, each.status) for each in report.attempts] == [("dead", 400)]
     await move_to(webhook, sender)
     assert (await sender.outbox.redrive([dead.id])).ids == (dead.id,)
-    await deliver(sender)
+    await deliver_due(sender)
     assert [request.id for request in webhook.at("/task-dead")] == [dead.id]
 
 
@@ -271,7 +266,7 @@ async def test_a_task_continues_with_its_next_seq(
     sender = await senders.open()
     await move_to(webhook, sender)
     await sender.notify(status(task_id="task-good"))
-    await deliver(sender)
+    await deliver_due(sender)
     assert [each.seq for each in await sender.deliveries("task-good")] == [1, 2]
     [request] = webhook.at("/task-good")
     assert request.claims(senders.public_keys()).seq == 2

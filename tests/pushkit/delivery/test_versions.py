@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,9 +23,7 @@ from pushkit import (
     WireVersion,
     decode_update,
 )
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Senders, Webhook
+from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due
 
 MakeStatus = Callable[..., StatusUpdate]
 MakeTask = Callable[..., Task]
@@ -44,11 +42,6 @@ async def subscribe_all(sender: PushSender, webhook: Webhook) -> None:
         await sender.subscribe("task-1", config(url), version=version, owner=version)
 
 
-async def pump(sender: PushSender) -> None:
-    while await sender.worker.run_once():
-        pass
-
-
 def bodies(webhook: Webhook) -> dict[str, Any]:
     return {each.path.removeprefix("/"): json.loads(each.body) for each in webhook.received}
 
@@ -58,7 +51,7 @@ async def test_each_version_gets_its_own_body_of_a_status(
 ) -> None:
     await subscribe_all(sender, webhook)
     await sender.notify(status(), snapshot=task())
-    await pump(sender)
+    await deliver_due(sender)
 
     found = bodies(webhook)
     assert found["0.1"].keys() == {"id", "taskId", "status", "final"}
@@ -79,7 +72,7 @@ async def test_each_version_gets_its_own_body_of_an_artifact(
     artifact = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
     update = ArtifactUpdate(task_id="task-1", context_id="c", artifact=artifact)
     await sender.notify(update, snapshot=replace(task(), artifacts=(artifact,)))
-    await pump(sender)
+    await deliver_due(sender)
 
     found = bodies(webhook)
     assert found["0.1"]["artifacts"] == [{"parts": [{"type": "text", "text": "hi"}], "index": 0}]
@@ -227,7 +220,7 @@ async def test_every_version_gets_a_test_notification_of_its_own(
     await subscribe_all(sender, webhook)
     for version in CONFIGS:
         assert len(await sender.send_test("task-1", owner=version)) == 1
-    await pump(sender)
+    await deliver_due(sender)
     assert {each.path for each in webhook.received} == {f"/{version}" for version in CONFIGS}
     for each in webhook.received:
         assert decode_update(each.body).origin == each.path.removeprefix("/")
