@@ -162,6 +162,11 @@ class VerifiedHead:
     # unsigned sender the id that its headers state, if any.
     delivery_id: str | None
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether a signature of the head is valid."""
+        return self.claims is not None or self.signature is not None
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class VerifiedNotification:
@@ -261,13 +266,16 @@ def verify(
     selected = select(endpoint, keys, held)
     sender = selected.sender
     proven = verify_head(selected, head, own_url=endpoint.url, now=now)  # 3, 4
-    facts["sender"] = sender.name
+    if proven.is_signed:
+        facts["sender"] = sender.name
     stated = presented(headers, sender, selected.jwt)  # 5
     handed_out: Sequence[HandedOut] = ()
     if stated.credentials or (stated.token is not None and not stated.static_token):
         known = None if service is None else service.handed_out(sender, stated)
         handed_out = (yield HandedOutTo(sender, stated)) if known is None else known
     secret = check_presented(sender, stated, handed_out)
+    if proven.webhook is None:  # unsigned: its secret is the proof
+        facts["sender"] = sender.name
     limit = 0 if service is None else service.max_body_bytes(sender)
     body = head.body  # 1, the body's part
     if body is None:
@@ -276,6 +284,7 @@ def verify(
         raise body_too_large(f"{len(body)} bytes", limit, sender)
     sha256 = body_sha256(body)
     verify_body(proven, body, sha256)  # 3, the body's part
+    facts["sender"] = sender.name
     if service is not None:
         service.count_sender(sender)  # 6
         if proven.delivery_id is not None:

@@ -19,10 +19,9 @@ _RECENTLY: Final = timedelta(hours=1)
 _OURS: Final = frozenset(
     {"backlog_full", "inbox_full", "internal", "keys_unavailable", "not_started", "storage"}
 )
+# Refusals of step 4 do not name the sender, though its signature is verified.
 _SIGNED: Final = frozenset(
-    code
-    for code, row in REFUSALS.items()
-    if row.step is not None and row.step > 3 and code != "malformed_request"
+    code for code, row in REFUSALS.items() if row.step == 4 and code != "malformed_request"
 )
 
 
@@ -100,5 +99,5 @@ def _requests(number: int) -> str:
 
 
 def is_of_a_sender(refused: NotificationRefused) -> bool:
-    """Return whether a trusted sender was refused: after step 3, its signature is verified."""
+    """Return whether a trusted sender was refused, not a stranger."""
     return refused.sender is not None or refused.code in _SIGNED

@@ -33,7 +33,7 @@ _CHECKS: Final = (
     _Check(10, "callbacks"),
 )
 # Codes of several steps: without a proven sender, it is unknown which earlier steps were done.
-_ANYWHERE: Final = frozenset({"invalid_signature", "malformed_request", "storage"})
+_ANYWHERE: Final = frozenset({"invalid_signature", "invalid_token", "malformed_request", "storage"})
 
 
 def steps_of_refused(refused: NotificationRefused) -> list[JsonObject]:

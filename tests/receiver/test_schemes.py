@@ -26,6 +26,7 @@ from pushkit.webhook import Headers, WebhookRequest
 from receiver import (
     Scheme,
     SenderProfile,
+    TaskPolicy,
     TaskState,
     TrustedSender,
     load_trust,
@@ -402,6 +403,34 @@ async def test_refuses(  # noqa: PLR0917
     assert code in (None, found[1])
     assert not any(world.rows().values())
     assert not [value for value in secrets_of(draft) if value in caplog.text]
+
+
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [
+        ({"webhook-signature": f"v1,{'A' * 43}="}, "invalid_signature"),
+        ({"X-A2A-Token": None, "X-A2A-Notification-Token": None}, "invalid_token"),
+    ],
+)
+async def test_a_stranger_is_not_logged_as_the_sender_of_the_path(
+    make_world: WorldFactory,
+    caplog: pytest.LogCaptureFixture,
+    after: dict[str, str | None],
+    code: str,
+) -> None:
+    world = make_world(**trusted(WEBHOOKS))
+    draft = drafted(world, WEBHOOKS)
+    draft.after = after
+    assert (await receive(world, draft))[1] == code
+    assert " sender=" not in caplog.records[-1].getMessage()
+
+
+async def test_a_sender_is_logged_once_its_webhook_signature_holds(
+    make_world: WorldFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(**trusted(WEBHOOKS), tasks=TaskPolicy.REGISTERED)
+    assert (await receive(world, drafted(world, WEBHOOKS)))[1] == "task_not_expected"
+    assert " sender=agent " in caplog.records[-1].getMessage()
 
 
 @pytest.mark.parametrize(("schemes", "change", "status", "code"), REFUSED)

@@ -115,6 +115,7 @@ async def test_without_its_secret_it_is_refused(
     assert (verdict.status, verdict.code) == (401, "invalid_token")
     assert not any(unsigned.rows().values())
     assert TOKEN[:-1] not in caplog.text
+    assert " sender=" not in caplog.records[-1].getMessage()  # a stranger
 
 
 @pytest.mark.parametrize("token_required", [True, False])
