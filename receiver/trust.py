@@ -11,9 +11,15 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError, DestinationRefusedError, JwksError, KeysUnavailableError
+from pushkit.errors import (
+    ConfigError,
+    DestinationRefusedError,
+    JwksError,
+    KeyFileError,
+    KeysUnavailableError,
+)
 from pushkit.keys.jwk import VerificationKey
-from pushkit.keys.jwks import parse_jwks
+from pushkit.keys.jwks import parse_jwks_file
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
 from pushkit.net.transport import Transport, closing
@@ -290,13 +296,11 @@ def _local_keys(sender: TrustedSender) -> Mapping[str, VerificationKey]:
 
 def _keys_in_file(name: str, path: Path) -> Mapping[str, VerificationKey]:
     try:
-        found = parse_jwks(path.read_bytes())
+        found = parse_jwks_file(path.read_bytes(), path)
     except OSError as exc:
         raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc.strerror}") from exc
-    except JwksError as exc:
+    except (JwksError, KeyFileError) as exc:
         raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc}") from exc
-    for label, reason in found.refused:
-        _log.warning("sender %s: jwks_file: key %s is left out: %s", name, label, reason)
-    if not found.keys:
-        raise ConfigError(f"sender {name!r}: jwks_file: {path}: no usable key")
+    if found.refused:
+        _log.warning("sender %s: jwks_file: %s: left out: %s", name, path, found.left_out())
     return found.keys

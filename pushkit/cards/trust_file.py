@@ -26,7 +26,7 @@ from typing import Any, Final
 from pushkit.cards.trust import OriginTrust, TrustedKey
 from pushkit.errors import ConfigError, JwksError, KeyFileError, PushkitError
 from pushkit.keys.jwk import Algorithm, VerificationKey, verification_key_from_pem
-from pushkit.keys.jwks import parse_jwks
+from pushkit.keys.jwks import parse_jwks_file
 from pushkit.url import Url
 
 _logger: Final = logging.getLogger(__name__)
@@ -86,21 +86,11 @@ def load_public_keys(
     try:
         if is_pem:
             return _keys_in_pem(content, kid, algorithm)
-        found = parse_jwks(content)
+        found = parse_jwks_file(content, path)
     except (KeyFileError, JwksError) as exc:
         raise type(exc)(f"{path}: {exc}") from exc
-    if not found.keys and b"PRIVATE KEY-----" in content:
-        raise KeyFileError(
-            f"{path}: a key file with private keys, expected public keys:"
-            f" `pushkit keys export --keys {path} --out jwks.json` writes them"
-        )
-    for name, reason in found.refused:
-        _logger.warning("%s: key %s is left out: %s", path, name, reason)
-    if not found.keys:
-        raise KeyFileError(
-            f"{path}: no usable key in the JWK Set; `pushkit keys export` writes the set of a key"
-            " file"
-        )
+    if found.refused:
+        _logger.warning("%s: left out: %s", path, found.left_out())
     return list(found.keys.values())
 
 

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pushkit.bounded_json import JsonValue, read_json_object
-from pushkit.errors import JwksError, MalformedJsonError
+from pushkit.errors import JwksError, KeyFileError, MalformedJsonError
 from pushkit.keys.jwk import VerificationKey, public_jwk, verification_key
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ class KeySet(NamedTuple):
     keys: Mapping[str, VerificationKey]
     # The keys that were left out: the kid or the position, and the reason.
     refused: tuple[tuple[str, str], ...] = ()
+
+    def left_out(self) -> str:
+        """Return the keys that were left out with the reasons, for one line of the log."""
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in self.refused:
+            by_reason.setdefault(reason, []).append(name)
+        return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
 
 
 def jwks_document(ring: KeyRing, now: datetime) -> bytes:
@@ -88,6 +96,27 @@ def parse_jwks(body: bytes) -> KeySet:
     keys = {kid: same[0] for kid, same in found.items() if all(key == same[0] for key in same)}
     ambiguous = [(_shown(kid), "several different keys") for kid in found if kid not in keys]
     return KeySet(keys=keys, refused=(*refused, *ambiguous))
+
+
+def parse_jwks_file(content: bytes, path: str | Path) -> KeySet:
+    """Read a JWK Set that an operator keeps in a file: at least one key has to be usable.
+
+    Raises:
+        JwksError: As for `parse_jwks`.
+        KeyFileError: No key is usable, or it is a key file of pushkit.
+    """
+    found = parse_jwks(content)
+    if found.keys:
+        return found
+    if b"PRIVATE KEY-----" in content:
+        raise KeyFileError(
+            "a key file with private keys, expected public keys:"
+            f" `pushkit keys export --keys {path} --out jwks.json` writes them"
+        )
+    reasons = f": {found.left_out()}" if found.refused else ""
+    raise KeyFileError(
+        f"no usable key in the JWK Set{reasons}; `pushkit keys export` writes the set of a key file"
+    )
 
 
 def _shown(kid: str) -> str:

@@ -23,7 +23,7 @@ from typing import Final, Protocol, TypeAlias
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, JwksError, KeysUnavailableError, PushkitError
 from pushkit.keys.jwk import VerificationKey
-from pushkit.keys.jwks import MAX_JWKS_BYTES, parse_jwks
+from pushkit.keys.jwks import MAX_JWKS_BYTES, KeySet, parse_jwks, parse_jwks_file
 from pushkit.logs import RepeatedLog
 from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
@@ -264,27 +264,27 @@ async def load_jwks(
     own host is allowed by name.
 
     Raises:
-        ConfigError: The set cannot be fetched or read.
+        ConfigError: The set cannot be fetched or read, or a file has no usable key.
     """
     try:
         if not where.startswith(("https://", "http://")):
-            return _usable(where, await asyncio.to_thread(Path(where).read_bytes))
+            content = await asyncio.to_thread(Path(where).read_bytes)
+            return _usable(where, parse_jwks_file(content, where))
         policy = DestinationPolicy.naming(where) if allow is None else DestinationPolicy(allow)
         async with closing(Transport(policy)) as transport:
             answer = await fetch_jwks(transport, where)
         if answer.status != 200:
             raise ConfigError(f"found status {answer.status}, expected 200")
-        return _usable(where, answer.body)
+        return _usable(where, parse_jwks(answer.body))
     except OSError as exc:
         raise ConfigError(f"--jwks: {where}: {exc.strerror}") from exc
     except PushkitError as exc:
         raise ConfigError(f"--jwks: {where}: {exc}") from exc
 
 
-def _usable(where: str, body: bytes) -> Mapping[str, VerificationKey]:
-    found = parse_jwks(body)
-    for name, reason in found.refused:
-        _logger.warning(_LEFT_OUT, name, masked_url(where), reason)
+def _usable(where: str, found: KeySet) -> Mapping[str, VerificationKey]:
+    if found.refused:
+        _logger.warning("%s: left out: %s", masked_url(where), found.left_out())
     return found.keys
 
 

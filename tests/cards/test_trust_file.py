@@ -160,7 +160,7 @@ def test_a_key_of_a_set_that_cannot_be_used_is_told(
     [key] = load_public_keys(path)
 
     assert key.kid == document["keys"][0]["kid"]
-    assert f"{path}: key symmetric is left out: " in caplog.text
+    assert f"{path}: left out: symmetric (" in caplog.text
 
 
 @pytest.mark.parametrize("passphrase", [None, b"secret"], ids=["plain", "encrypted"])

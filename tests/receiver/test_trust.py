@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pushkit.errors import ConfigError, KeysUnavailableError
+from pushkit.keys.files import save_key_ring
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, public_jwk
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
@@ -186,19 +187,34 @@ async def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
     assert list(keys) == [ring.signing_key(now()).kid]
 
 
-def test_of_a_file_the_log_says_which_keys_are_left_out(
+def test_one_log_line_names_the_keys_of_a_file_that_are_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "jwks.json"
     usable = public_jwk(generate_key(Algorithm.ES256))
-    secret = {"kty": "oct", "kid": "shared", "k": "c2VjcmV0"}
-    path.write_text(json.dumps({"keys": [usable, secret]}))
+    secrets = [{"kty": "oct", "kid": kid, "k": "c2VjcmV0"} for kid in ("first", "second")]
+    path.write_text(json.dumps({"keys": [usable, *secrets, {"kid": "third"}]}))
     sender = TrustedSender(name="agent", issuer=ISSUER, jwks_file=path)
 
     load_trust("https://client.example.com", [sender])
 
-    assert "sender agent: jwks_file: key shared is left out: " in caplog.text
-    assert "c2VjcmV0" not in caplog.text
+    [logged] = caplog.messages
+    assert logged == (
+        f"sender agent: jwks_file: {path}: left out: first, second (the key is symmetric, expected"
+        " a public key); third (kty and crv: expected strings)"
+    )
+
+
+def test_a_key_file_instead_of_a_jwk_set_is_refused_with_the_command_that_exports_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.json"
+    save_key_ring(path, KeyRing.create(now()))
+    sender = TrustedSender(name="agent", issuer=ISSUER, jwks_file=path)
+
+    with pytest.raises(ConfigError, match=f"private keys.*`pushkit keys export --keys {path} "):
+        load_trust("https://client.example.com", [sender])
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(

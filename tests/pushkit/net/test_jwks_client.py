@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from pushkit.errors import (
+    ConfigError,
     DestinationRefusedError,
     JwksError,
     KeysUnavailableError,
@@ -565,7 +566,17 @@ async def test_keys_left_out_of_an_operators_set_are_logged(
     path.write_bytes(jwks(public_jwk(KEY), {"kty": "oct", "kid": "shared", "k": "c2VjcmV0"}))
 
     assert list(await load_jwks(str(path))) == [KEY.kid]
-    assert "key shared from " in caplog.text
+    assert f"{path}: left out: shared (" in caplog.text
+
+
+async def test_an_operators_file_without_a_usable_key_is_refused_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_bytes(jwks({"kty": "oct", "kid": "shared", "k": "c2VjcmV0"}))
+    with pytest.raises(ConfigError, match=r"no usable key.*: shared \(the key is symmetric"):
+        await load_jwks(str(path))
+    assert caplog.messages == []
 
 
 async def test_static_keys_have_the_same_face() -> None:
