@@ -1,6 +1,6 @@
-"""Two sides of one outbox: the same history on both, and all that is stored of each.
+"""Compare two ways of writing one outbox, each with tasks and owners of its own.
 
-Tasks and owners of a side begin with its name.
+The names of a side's tasks and owners begin with the name of the side.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.storage.database import Database
 from pushkit.storage.script import Deferred, Group, Refused, Row, Script, Statement, alone
 
-__all__ = ["SIDES", "everything_of", "notice_of", "read", "together", "write"]
+__all__ = ["SIDES", "everything_of", "notice_of", "read", "run_group", "write"]
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -45,7 +45,7 @@ _ATTEMPTS = (
 
 
 def notice_of(sender: PushSender, update: TaskUpdate, key: str | None = None) -> Notice:
-    """Return an update as it is stored."""
+    """Return an update as `notify` enqueues it."""
     bodies = sender._bodies.prepare(update, None, now=sender._clock())
     known = None if key is None else IdempotencyKey.of(key, update)
     return Notice(
@@ -67,10 +67,10 @@ async def write(sender: PushSender, sql: str, *parameters: Any) -> None:
     await sender._database.write(_statement(sql, parameters))
 
 
-async def together(
+async def run_group(
     database: Database, group: Group[Item, T], items: Sequence[Item]
 ) -> list[T | PushkitError]:
-    """Run one script over some items, as the databases do; return what each comes to."""
+    """Run one script over several items, then each deferred one alone; return their results."""
     found: list[T | PushkitError] = []
     results = await database.write(group(items, wait=False))
     for item, result in zip(items, results, strict=True):
@@ -84,7 +84,7 @@ async def together(
 
 
 async def everything_of(sender: PushSender, side: str) -> list[list[list[Any]]]:
-    """Return all that is stored of one side, but ids and times, its name taken out."""
+    """Return all rows of one side without ids, times and the name of the side."""
 
     def nameless(value: Any) -> Any:
         if isinstance(value, bytes):

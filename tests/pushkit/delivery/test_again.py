@@ -1,4 +1,4 @@
-"""Trying now what waits, and sending again what was cancelled, on both databases."""
+"""retry_now, resend and redrive, on both databases."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def states(sender: PushSender) -> list[DeliveryState]:
     return [found.state for found in await sender.outbox.find()]
 
 
-# --- now ----------------------------------------------------------------------------------------
+# --- retry_now ----------------------------------------------------------------------------------
 
 
 async def test_retry_now_sends_one_delivery_to_a_destination_that_asked_to_wait(
@@ -59,7 +59,7 @@ async def test_retry_now_sends_one_delivery_to_a_destination_that_asked_to_wait(
 
     assert len((await sender.outbox.retry_now(EVERYTHING)).ids) == 4
     await deliver_due(sender)
-    assert len(webhook.received) == 2  # it was asked once, and said again that it waits
+    assert len(webhook.received) == 2  # one request, answered with Retry-After again
 
     await sender.outbox.retry_now(EVERYTHING)
     await deliver_due(sender)
@@ -116,7 +116,7 @@ async def test_retry_now_finds_one_of_many_waiting_destinations(
             await sender.subscribe(task_id, {"url": webhook.url()}, version="1.0", owner=owner)
         await sender.notify(status(task_id=task_id))
         await deliver_due(sender)
-    assert len(webhook.received) == len(owners)  # each was asked once, and waits with the rest
+    assert len(webhook.received) == len(owners)  # one request each: they all wait
     await sender.outbox.retry_now(DeliveryFilter(owner="owner-7"))
     await deliver_due(sender)
     delivered = await sender.outbox.find(DeliveryFilter(state=DeliveryState.DELIVERED))
@@ -173,7 +173,7 @@ async def test_retry_now_covers_more_than_one_batch(
     assert len(webhook.received) == 251
 
 
-# --- again --------------------------------------------------------------------------------------
+# --- resend and redrive -------------------------------------------------------------------------
 
 
 async def test_resent_deliveries_keep_their_order_id_and_seq(
@@ -214,12 +214,12 @@ async def test_resend_skips_deliveries_superseded_by_an_older_version(
     await subscribe(sender, webhook, 1)
     await sender.notify(status())
     await sender.notify(status())
-    await sender._database.write(_forget_who_cancelled())
+    await sender._database.write(_clear_cancelled_by())
     cancelled = DeliveryFilter(state=DeliveryState.CANCELLED)
     assert (await sender.outbox.resend(cancelled, dry_run=True)).ids == ()
 
 
-def _forget_who_cancelled() -> Script[None]:
+def _clear_cancelled_by() -> Script[None]:
     yield Statement("UPDATE pushkit_deliveries SET cancelled_by = NULL")
 
 
@@ -248,19 +248,21 @@ async def test_a_dry_run_reports_what_the_redrive_changes(
     assert (len(dry.ids), dict(dry.reasons)) == (1, {"subscription_disabled": 1})
 
 
-# --- codes --------------------------------------------------------------------------------------
+# --- error codes --------------------------------------------------------------------------------
 
 
-def below(error: type[PushkitError]) -> Iterator[type[PushkitError]]:
+def subclasses_of(error: type[PushkitError]) -> Iterator[type[PushkitError]]:
     yield error
     for each in error.__subclasses__():
-        yield from below(each)
+        yield from subclasses_of(each)
 
 
 def test_every_error_code_of_an_attempt_is_listed() -> None:
     answers = {judge(status, Headers(), START).error for status in range(300, 600)}
-    failures = {error.code for kind in (TransportError, OwnershipError) for error in below(kind)}
+    failures = {
+        error.code for kind in (TransportError, OwnershipError) for error in subclasses_of(kind)
+    }
     assert all(map(is_error_code, {code for code in answers if code} | failures))
     assert failures | {TOO_OLD, SUBSCRIPTION_MISSING} <= set(ERROR_CODES)
-    assert all(is_error_code(error.code) for error in below(OutboundError))
+    assert all(is_error_code(error.code) for error in subclasses_of(OutboundError))
     assert not any(map(is_error_code, ("", "time_out", "status_", "status_1000", "error 500")))

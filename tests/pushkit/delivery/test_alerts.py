@@ -1,4 +1,4 @@
-"""Alerts of a sender: by its own outbox, by a command, into the log."""
+"""Alerts of a sender: through its own outbox, to a command, into the log."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
     webhook.replies_with(422, path="/alerts")
     await sender.notify(status())
 
-    async def given_up() -> bool:
+    async def both_are_dead() -> bool:
         return len(told(events, DeliveryDead)) == 2
 
-    await eventually(given_up)
+    await eventually(both_are_dead)
     await sender.notify(status("completed"))
 
-    async def went_on() -> list[Delivered]:
+    async def is_delivered() -> list[Delivered]:
         return told(events, Delivered)
 
-    await eventually(went_on)
+    await eventually(is_delivered)
     assert [each.owner for each in told(events, DeliveryDead)] == ["alice", ALERTS_OWNER]
     assert len(webhook.at("/alerts")) == 1
 
@@ -86,10 +86,10 @@ async def test_alerts_for_a_disabled_alert_subscription_are_logged(
     async def disabled() -> bool:
         return "subscription_disabled owner=pushkit:alerts" in caplog.text
 
-    async def told() -> bool:
+    async def logged() -> bool:
         return "alert not sent by webhook: its subscription is disabled" in caplog.text
 
-    for seen in (disabled, told):
+    for seen in (disabled, logged):
         await sender.notify(status())
         await eventually(seen)
     assert "pushkit subscriptions enable --task pushkit-alerts" in caplog.text
@@ -138,10 +138,10 @@ async def test_a_command_receives_the_alert_on_stdin_without_our_variables(
     webhook.replies_with(422)
     await sender.notify(status())
 
-    async def told_of() -> bool:
+    async def is_written() -> bool:
         return alert.exists()
 
-    await eventually(told_of)
+    await eventually(is_written)
     assert json.loads(alert.read_text())["code"] == "dead_letter"
     assert "CANARY" not in variables.read_text()
 

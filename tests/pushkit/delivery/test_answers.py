@@ -19,7 +19,7 @@ def asking(*values: str) -> Headers:
     return Headers([("retry-after", value) for value in values])
 
 
-# Wire profile §5, line by line.
+# The table of wire profile §5.
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 205, 206, 226, 299])
 def test_any_2xx_is_delivered(status: int) -> None:
     judgement = judge(status, asking("60"), NOW)

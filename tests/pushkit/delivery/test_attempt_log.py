@@ -1,4 +1,4 @@
-"""Every attempt is written down, with what its request was like."""
+"""The log of attempts: when, where, how long, with which outcome; and its retention."""
 
 from __future__ import annotations
 

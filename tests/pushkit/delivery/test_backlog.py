@@ -1,4 +1,4 @@
-"""Back-pressure: how much may wait, and what may be dropped first; on both databases."""
+"""Back-pressure: limits of the backlog, and what coalescing drops first; on both databases."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_only_a_full_subscription_is_refused(senders: Senders, status: Mak
     sender = await senders.open(max_backlog_per_subscription=2)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.notify(status())
-    # bob came later and has room.
+    # bob subscribed later: his backlog is not full.
     await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
     await sender.notify(status())
     result = await sender.notify(status())
@@ -160,7 +160,7 @@ async def test_updates_that_must_not_be_missed_are_never_dropped(
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(kept())
     await sender.notify(status("working"))
-    await sender.notify(status("working"))  # takes the place of the one before
+    await sender.notify(status("working"))  # replaces the one before
     assert await pending(sender) == [1, 3]
     await sender.notify(status("input-required"))
     assert await pending(sender) == [1, 4]

@@ -1,4 +1,4 @@
-"""The breaker: the pure rule, and what it does to deliveries."""
+"""The breaker: its rule, and its effect on deliveries."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_impossible_policy_is_refused(policy: dict[str, int]) -> None:
         pytest.param(None, "connection_refused", False, id="nobody listens"),
         pytest.param(None, "dns_failure", False, id="no such name"),
         pytest.param(None, "tls_failure", False, id="no TLS"),
-        pytest.param(None, "destination_refused", None, id="refused by our own policy"),
+        pytest.param(None, "destination_refused", None, id="refused by the policy"),
         pytest.param(None, "address_refused", None, id="its address refused"),
         pytest.param(503, "too_old", None, id="given up without an attempt"),
         pytest.param(None, "subscription_missing", None, id="no subscription"),
@@ -106,16 +106,16 @@ async def test_an_open_breaker_allows_no_attempts_and_then_one_probe_at_a_time(
         await sender.notify(status(task_id=f"task-{number}"))
     webhook.replies_with(*[500] * 6)
 
-    assert await sender.worker.run_once() == 5  # all at once: nothing was known
+    assert await sender.worker.run_once() == 5  # all at once: the breaker is still closed
     assert await sender.worker.run_once() == 0
     assert len(told(events, BreakerOpened)) == 1
     assert told(events, BreakerClosed) == []
     clock.advance(30)
-    assert await sender.worker.run_once() == 1  # the probe, which fails
+    assert await sender.worker.run_once() == 1  # a probe, which fails
     clock.advance(59)
     assert await sender.worker.run_once() == 0
     clock.advance(1)
-    assert await sender.worker.run_once() == 1  # the next one succeeds
+    assert await sender.worker.run_once() == 1  # the next probe succeeds
     assert [len(told(events, each)) for each in (BreakerOpened, BreakerClosed)] == [2, 1]
     assert await sender.worker.run_once() == 4
 

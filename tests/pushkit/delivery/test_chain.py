@@ -1,4 +1,4 @@
-"""Updates of one task, told faster than they are delivered: they follow one another in one slot."""
+"""Updates of one task that arrive faster than they are delivered share one slot, in order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOON = RetryPolicy(wait=wait_schedule((0.05,)))
 
 @dataclass
 class Gate:
-    """A webhook that answers when it is told to, with the statuses that it is told."""
+    """A webhook that answers when the test lets it, with the statuses the test gives it."""
 
     url: str = ""
     ids: list[str] = field(default_factory=list)
@@ -49,17 +49,17 @@ class Gate:
         return web.Response(status=self.statuses.pop(0) if self.statuses else 200)
 
     def open(self) -> None:
-        """Answer what is there, and all that comes."""
+        """Answer all requests, those that wait and those to come."""
         self.is_open = True
         for each in self.held:
             each.set()
 
     def close(self) -> None:
-        """Hold what comes from here on."""
+        """Let requests wait from now on."""
         self.is_open = False
 
     async def answer_next(self) -> None:
-        """Answer the newest request, once that is there."""
+        """Wait for a new request, and answer it."""
 
         async def is_there() -> bool:
             return bool(self.held) and not self.held[-1].is_set()
@@ -89,13 +89,13 @@ async def sender(senders: Senders, gate: Gate) -> PushSender:
 
 
 async def start(senders: Senders, gate: Gate) -> PushSender:
-    """Deliver `task-1` to the gate, which holds the first update of it."""
+    """Return a started sender with a subscription of `task-1` to the gate."""
     senders.clock = lambda: datetime.now(UTC)  # type: ignore[assignment]
     sender = await senders.open(retry=SOON, poll_interval=timedelta(milliseconds=50))
     await sender.start()
     await sender.subscribe("task-1", {"id": "1", "url": gate.url}, version="1.0")
 
-    async def is_ready() -> bool:  # a claim found that nobody waits for a slot
+    async def is_ready() -> bool:  # a claim found that no delivery waits for a slot
         return sender.worker.slots.may_follow(("", "", ""))
 
     await eventually(is_ready)
@@ -104,7 +104,7 @@ async def start(senders: Senders, gate: Gate) -> PushSender:
 
 @asynccontextmanager
 async def subscription_locked(dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """Lock the subscription's row: nothing of its queue is stored or settled meanwhile."""
+    """Lock the subscription's row, so that nothing of its queue is stored or settled."""
     connection = await asyncpg.connect(dsn)
     try:
         async with connection.transaction():
@@ -114,17 +114,17 @@ async def subscription_locked(dsn: str) -> AsyncIterator[asyncpg.Connection]:
         await connection.close()
 
 
-async def tell(sender: PushSender, status: MakeStatus, gate: Gate, number: int) -> list[str]:
-    """Tell of some updates; the first one is at the gate before the second one is told."""
-    told = [*(await sender.notify(status())).ids]
+async def notify(sender: PushSender, status: MakeStatus, gate: Gate, number: int) -> list[str]:
+    """Notify of several updates, of all but one while the first is at the gate; return ids."""
+    ids = [*(await sender.notify(status())).ids]
 
     async def is_there() -> bool:
         return bool(gate.ids)
 
     await eventually(is_there)
     for _ in range(number - 1):
-        told += (await sender.notify(status())).ids
-    return told
+        ids += (await sender.notify(status())).ids
+    return ids
 
 
 async def states(sender: PushSender) -> list[DeliveryState]:
@@ -141,35 +141,35 @@ async def until_all_are_delivered(sender: PushSender) -> None:
 async def test_an_update_behind_a_running_attempt_is_stored_in_flight_and_waits_for_that_attempt(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
-    told = await tell(sender, status, gate, 4)
+    ids = await notify(sender, status, gate, 4)
     assert await states(sender) == [DeliveryState.IN_FLIGHT] * 4
-    assert gate.ids == told[:1]
+    assert gate.ids == ids[:1]
     gate.open()
     await until_all_are_delivered(sender)
-    assert gate.ids == told
-    report = [await sender.outbox.show(each) for each in told]
+    assert gate.ids == ids
+    report = [await sender.outbox.show(each) for each in ids]
     assert [len(each.attempts) for each in report if each is not None] == [1] * 4
 
 
 async def test_deliveries_beyond_the_length_of_a_chain_follow_in_order(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
-    told = await tell(sender, status, gate, 40)
+    ids = await notify(sender, status, gate, 40)
     found = await states(sender)
     assert DeliveryState.PENDING in found
     gate.open()
     await until_all_are_delivered(sender)
-    assert gate.ids == told
+    assert gate.ids == ids
 
 
 async def test_a_failed_delivery_is_retried_before_those_behind_it(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     gate.statuses += [200, 503]
-    told = await tell(sender, status, gate, 5)
+    ids = await notify(sender, status, gate, 5)
     gate.open()
     await until_all_are_delivered(sender)
-    assert gate.ids == [*told[:2], *told[1:]]
+    assert gate.ids == [*ids[:2], *ids[1:]]
     assert [each.attempts for each in await sender.deliveries("task-1")] == [1, 2, 1, 1, 1]
 
 
@@ -177,34 +177,34 @@ async def test_deliveries_behind_a_dead_letter_are_sent(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     gate.statuses += [400]
-    told = await tell(sender, status, gate, 4)
+    ids = await notify(sender, status, gate, 4)
     gate.open()
 
     async def all_over() -> bool:
         return await states(sender) == [DeliveryState.DEAD, *[DeliveryState.DELIVERED] * 3]
 
     await eventually(all_over)
-    assert gate.ids == told
+    assert gate.ids == ids
 
 
 async def test_a_410_cancels_the_deliveries_behind_it(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     gate.statuses += [410]
-    told = await tell(sender, status, gate, 4)
+    ids = await notify(sender, status, gate, 4)
     gate.open()
 
     async def all_over() -> bool:
         return await states(sender) == [DeliveryState.DEAD, *[DeliveryState.CANCELLED] * 3]
 
     await eventually(all_over)
-    assert gate.ids == told[:1]
+    assert gate.ids == ids[:1]
 
 
 async def test_a_pause_sends_only_deliveries_already_in_flight(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
-    told = await tell(sender, status, gate, 30)
+    ids = await notify(sender, status, gate, 30)
     in_flight = (await states(sender)).count(DeliveryState.IN_FLIGHT)
     assert await sender.pause("task-1") == 1
     gate.open()
@@ -213,25 +213,25 @@ async def test_a_pause_sends_only_deliveries_already_in_flight(
         return DeliveryState.IN_FLIGHT not in await states(sender)
 
     await eventually(all_at_rest)
-    assert gate.ids == told[: len(gate.ids)]
+    assert gate.ids == ids[: len(gate.ids)]
     assert len(gate.ids) <= in_flight < 30
     await sender.resume("task-1")
     await until_all_are_delivered(sender)
-    assert gate.ids == told
+    assert gate.ids == ids
 
 
 @pytest.fixture
-def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a chain rely on what it read of its subscription for no time at all."""
+def always_reread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a chain read its subscription again before every delivery."""
     monkeypatch.setattr("pushkit.delivery.chain._KNOWN_FOR", 0)
 
 
-@pytest.mark.usefixtures("long_ago")
+@pytest.mark.usefixtures("always_reread")
 @pytest.mark.parametrize("end", ["unsubscribe", "disable"])
 async def test_following_deliveries_are_cancelled_if_the_subscription_ends_during_an_attempt(
     sender: PushSender, gate: Gate, status: MakeStatus, end: str
 ) -> None:
-    told = await tell(sender, status, gate, 6)
+    ids = await notify(sender, status, gate, 6)
     await getattr(sender, end)("task-1")
     gate.open()
 
@@ -239,23 +239,23 @@ async def test_following_deliveries_are_cancelled_if_the_subscription_ends_durin
         return not sender.worker.slots.chains
 
     await eventually(all_at_rest)
-    assert gate.ids == told[:1]
+    assert gate.ids == ids[:1]
     assert set(await states(sender)) == {DeliveryState.CANCELLED}
 
 
-@pytest.mark.usefixtures("long_ago")
+@pytest.mark.usefixtures("always_reread")
 async def test_following_deliveries_use_a_url_that_changed_during_an_attempt(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
-    told = await tell(sender, status, gate, 6)
+    ids = await notify(sender, status, gate, 6)
     await sender.subscribe("task-1", {"id": "1", "url": f"{gate.url}?new"}, version="1.0")
     gate.open()
     await until_all_are_delivered(sender)
-    assert gate.ids == told
+    assert gate.ids == ids
     assert gate.queries == ["", *["new"] * 5]
 
 
-@pytest.mark.usefixtures("long_ago")
+@pytest.mark.usefixtures("always_reread")
 async def test_a_redriven_delivery_is_sent_before_newer_ones_of_the_chain(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
@@ -269,17 +269,17 @@ async def test_a_redriven_delivery_is_sent_before_newer_ones_of_the_chain(
     await eventually(is_dead)
     gate.close()
     gate.ids.clear()
-    told = await tell(sender, status, gate, 6)
+    ids = await notify(sender, status, gate, 6)
     await sender.outbox.redrive([dead])
     gate.open()
     await until_all_are_delivered(sender)
-    assert gate.ids == [told[0], dead, *told[1:]]
+    assert gate.ids == [ids[0], dead, *ids[1:]]
 
 
 async def test_closing_a_sender_gives_back_deliveries_it_has_not_begun(
     senders: Senders, sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
-    told = await tell(sender, status, gate, 4)
+    ids = await notify(sender, status, gate, 4)
     slots = sender.worker.slots
     closing = asyncio.create_task(sender.close())
 
@@ -294,13 +294,13 @@ async def test_closing_a_sender_gives_back_deliveries_it_has_not_begun(
     for _ in range(3):
         await later.worker.run_once()
     await until_all_are_delivered(later)
-    assert gate.ids == told
+    assert gate.ids == ids
 
 
 async def test_a_chain_takes_one_slot_at_its_destination(
     senders: Senders, sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
-    await tell(sender, status, gate, 8)
+    await notify(sender, status, gate, 8)
     other = await senders.open(concurrency_per_host=2)
     await other.subscribe("task-2", {"id": "1", "url": gate.url}, version="1.0")
     await other.notify(status(task_id="task-2"))
@@ -315,7 +315,7 @@ async def test_a_chain_takes_one_slot_at_its_destination(
 
 
 @pytest.mark.parametrize(
-    ("told", "answered"),
+    ("number", "answered"),
     [
         pytest.param(6, 6, id="nothing follows"),
         pytest.param(9, 8, id="no more may be unsettled"),
@@ -329,15 +329,15 @@ async def test_one_settlement_of_a_queue_ends_before_another_begins(
     postgres_dsn: str,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    told: int,
+    number: int,
     answered: int,
 ) -> None:
     monkeypatch.setattr("pushkit.delivery.chain._KNOWN_FOR", 3600)
     sender = await start(on_postgres, gate)
-    ids = await tell(sender, status, gate, told)
+    ids = await notify(sender, status, gate, number)
     [chain] = sender.worker.slots.chains.values()
 
-    async def somebody_waits() -> bool:
+    async def settlement_waits() -> bool:
         count = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted"
         return bool(await connection.fetchval(count))
 
@@ -346,7 +346,7 @@ async def test_one_settlement_of_a_queue_ends_before_another_begins(
 
     async with subscription_locked(postgres_dsn) as connection:
         await gate.answer_next()
-        await eventually(somebody_waits)  # to settle the first
+        await eventually(settlement_waits)
         for _ in range(1, answered):
             await gate.answer_next()
         await eventually(all_are_answered)
@@ -355,7 +355,7 @@ async def test_one_settlement_of_a_queue_ends_before_another_begins(
     await until_all_are_delivered(sender)
     assert gate.ids == ids
     reports = [await sender.outbox.show(each) for each in ids]
-    assert [len(each.attempts) for each in reports if each is not None] == [1] * told
+    assert [len(each.attempts) for each in reports if each is not None] == [1] * number
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
@@ -376,8 +376,8 @@ async def test_a_following_delivery_is_sent_after_its_caller_continues() -> None
 
     assert chain.promise(2)
     sending = asyncio.create_task(send())
-    await asyncio.sleep(0)  # it waits for what was promised a place
+    await asyncio.sleep(0)  # it waits for the promised delivery
     chain.join(second)
-    asyncio.get_running_loop().call_soon(happened.append, "its caller is told")
+    asyncio.get_running_loop().call_soon(happened.append, "its caller continues")
     await sending
-    assert happened == ["its caller is told", "sent"]
+    assert happened == ["its caller continues", "sent"]

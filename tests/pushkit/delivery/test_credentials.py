@@ -1,4 +1,4 @@
-"""Whose credentials go where: static ones, tokens of a real authorization server, certificates."""
+"""Credentials for destinations: static ones, tokens of a real authorization server, TLS."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIENT = OAuthClient(token_url=TOKEN_URL, client_id="agent:1 %", client_secret="
 
 
 class Hook:
-    """Writes down what comes, and answers what a test has it answer."""
+    """A webhook that records the headers of requests, and refuses those the test refuses."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, str]] = []
@@ -90,7 +90,7 @@ def static(scheme: str, credentials: str, **others: Any) -> DestinationCredentia
     return DestinationCredentials(origin=ORIGIN, authentication=authentication, **others)
 
 
-# --- static ones ---------------------------------------------------------------------------------
+# --- static credentials --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ async def test_the_clients_credentials_replace_the_operators(
     own = {"authentication": {"scheme": "Bearer", "credentials": "clients"}}
     await delivered(DestinationCredentials(origin=ORIGIN, oauth=CLIENT), config=own)
     assert hook.requests[0]["Authorization"] == "Bearer clients"
-    assert server.issued == []  # nobody asks for a token that is not sent
+    assert server.issued == []  # no token is fetched that is not sent
 
 
 async def test_an_api_key_and_an_oauth_token_are_sent_together(
@@ -247,7 +247,7 @@ async def test_without_a_token_nothing_is_sent_and_the_breaker_stays_closed(
         [delivery] = await sender.deliveries(f"task-{number}")
         assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "oauth")
     assert hook.requests == []
-    # Nothing was held: the first one may go as soon as there are tokens again.
+    # The destination does not wait: deliveries are sent as soon as there are tokens again.
     is_up.set()
     clock.advance(10)
     await deliver_due(sender)
@@ -285,12 +285,12 @@ async def test_a_client_certificate_is_sent_only_to_its_destination(
 ) -> None:
     shown = []
 
-    async def who(request: web.Request) -> web.Response:
+    async def record_certificate(request: web.Request) -> web.Response:
         shown.append(request.get_extra_info("peercert")["subjectAltName"][0][1])
         return web.Response()
 
     clients = trustme.CA()
-    await public.serve(who, clients_of=clients)
+    await public.serve(record_certificate, clients_of=clients)
     issued = clients.issue_cert("agent.example.com")
     path = public.directory / "both.pem"
     issued.private_key_and_cert_chain_pem.write_to_path(path)

@@ -1,4 +1,4 @@
-"""From the outbox over the wire: what a webhook gets, and what its answers bring about."""
+"""Deliveries over HTTP: the requests that a webhook receives, and the effects of its answers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def answering(status: int, **headers: str) -> Callable[[], web.Response]:
 async def test_a_request_has_the_headers_of_the_wire_profile(
     sender: PushSender, senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
 ) -> None:
-    await subscribe(sender, webhook, config={"token": "the token"[4:]})
+    await subscribe(sender, webhook, config={"token": "token"})
     clock.advance(0.9)
     [delivery_id] = (await sender.notify(status())).ids
     await sender.worker.run_once()
@@ -443,7 +443,7 @@ async def test_nothing_is_posted_to_a_destination_that_is_no_longer_allowed(
     assert webhook.received == []
 
 
-# --- giving up ---------------------------------------------------------------------------------
+# --- dead letters ------------------------------------------------------------------------------
 
 
 async def test_a_delivery_is_dead_after_the_last_attempt(
@@ -526,7 +526,7 @@ async def test_updates_of_a_task_arrive_in_order(
 async def test_a_webhook_that_hangs_does_not_delay_others(
     senders: Senders, webhook: Webhook, aiohttp_server: AiohttpServer, status: MakeStatus
 ) -> None:
-    # More tasks wait for the dead one than there are slots.
+    # More tasks wait for the webhook that hangs than there are slots.
     gate = asyncio.Event()
     hanging = web.Application()
     asked: list[str] = []
@@ -624,7 +624,7 @@ async def test_a_delivery_of_a_dead_worker_is_sent_again_under_its_id(
 
 
 async def drip(request: web.Request, *, status: int = 200) -> web.StreamResponse:
-    """Answer with a head at once, and a byte at a time for as long as anybody reads."""
+    """Answer with a head at once, then send a body byte by byte while the client reads."""
     response = web.StreamResponse(status=status)
     await response.prepare(request)
     with contextlib.suppress(ConnectionError, asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Hostile URLs on both ways in: when they are registered, and when they are delivered to."""
+"""Hostile URLs are refused at registration and at delivery."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.url import Url
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due
+from tests.pushkit.delivery.conftest import Senders, deliver_due
 
 MakeStatus = Callable[..., StatusUpdate]
 
 
 class Relaxed(DestinationPolicy):
-    """Any scheme of HTTP, any port: all other rules are the real ones."""
+    """A policy that allows http and any port, and keeps all other rules."""
 
     def judge_url(self, url: Url) -> Decision:
         return super().judge_url(replace(url, scheme="https", port=443))
@@ -34,19 +34,19 @@ class Relaxed(DestinationPolicy):
 
 @pytest.fixture
 async def canary(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
-    """Return a list: first a port on loopback, then an entry for each connection to it."""
-    met: list[int] = []
+    """Return a list of a port on loopback, then one entry per connection to that port."""
+    found: list[int] = []
 
-    def meet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        met.append(1)
+    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        found.append(1)
         writer.close()
 
-    server = await asyncio.start_server(meet, "127.0.0.1", 0)
-    met.append(server.sockets[0].getsockname()[1])
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    found.append(server.sockets[0].getsockname()[1])
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         for variable in (name, name.lower()):
-            monkeypatch.setenv(variable, f"http://127.0.0.1:{met[0]}")
-    yield met
+            monkeypatch.setenv(variable, f"http://127.0.0.1:{found[0]}")
+    yield found
     server.close()
 
 
@@ -59,13 +59,13 @@ async def canary(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
 def urls(
     request: pytest.FixtureRequest, canary: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """Return the hostile URLs, for senders with the real rules or with relaxed ones."""
+    """Return the hostile URLs for senders with the real or with the relaxed policy."""
     policy = request.param
     monkeypatch.setattr("pushkit.delivery.sender.DestinationPolicy", policy)
     lines = hostile_urls(8443 if policy is DestinationPolicy else canary[0])
     if policy is Relaxed:
         lines = [line for line in lines if not line.only_its_port_is_wrong]
-    # With a name that is refused, with one that has to be looked up, and as https.
+    # Each URL as it is, with a name that has to be looked up, and both as https.
     spellings = [url for line in lines for url in (line.url, line.looked_up())]
     return list(dict.fromkeys(url for each in spellings for url in (each, _secure(each))))
 
@@ -84,9 +84,9 @@ async def test_no_hostile_url_can_be_registered_and_delivered_to(
         with suppress(InvalidPushConfigError):
             await sender.subscribe(f"task-{number}", {"url": url}, version="1.0")
             accepted.append(url)
-            if "rebind" not in url:  # its second answer is public, and dialled
+            if "rebind" not in url:  # its second DNS answer is public, so it would be dialled
                 await sender.notify(status(task_id=f"task-{number}"))
-    # Only names that have to be looked up: that is done when they are delivered to.
+    # Registration accepts only names that DNS resolves at delivery.
     assert {"attacker.example.com" in url for url in accepted} == {True}
     assert await sender.worker.run_once() > 5
     assert (public.network.dialled, canary[1:]) == ([], [])
@@ -116,7 +116,7 @@ async def test_without_the_guard_a_hostile_url_reaches_the_canary(
     status: MakeStatus,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # What the two above would miss if it did not.
+    # Proves that the two tests above would see a connection.
     monkeypatch.setattr("pushkit.delivery.sender.DestinationPolicy", Relaxed)
     monkeypatch.setattr("pushkit.net.guard.Guard.check", lambda *_: None)
     attackers_dns(public.network.names)
@@ -130,7 +130,7 @@ async def test_without_the_guard_a_hostile_url_reaches_the_canary(
 
 
 async def store(sender: PushSender, config_id: str, url: str) -> None:
-    """Put a subscription where registration would not have put it."""
+    """Store a subscription that registration would refuse."""
     await sender._database.write(
         SubscriptionStore().put(
             SubscriptionKey(tenant="", task_id="task-1", owner="", config_id=config_id),
@@ -159,7 +159,7 @@ async def test_a_redirect_to_loopback_is_not_followed(
         )
 
     await public.serve(redirect)
-    sender = await senders.open(ca_file=public.ca_file)  # even where loopback is allowed
+    sender = await senders.open(ca_file=public.ca_file)  # even if loopback is allowed
     await sender.subscribe("task-1", {"url": f"https://{HOOKS}/hook"}, version="1.0")
     await sender.notify(status())
     await sender.worker.run_once()
@@ -225,9 +225,8 @@ async def test_only_the_operators_networks_are_dialled(
 
 
 async def test_no_rule_of_the_operator_allows_private_addresses(
-    public: Internet, senders: Senders, status: MakeStatus, clock: Clock
+    public: Internet, senders: Senders, status: MakeStatus
 ) -> None:
-    del clock
     public.network.names.says(HOOKS, ["10.0.0.1"])
     rules = DestinationRules(networks=["10.0.0.0/8"], domains=[HOOKS])
     sender = await senders.open(allow=(), destinations=rules)

@@ -1,4 +1,4 @@
-"""What a sender tells of a delivery's life, and of its subscriptions and keys."""
+"""The events that a sender emits about deliveries, subscriptions and keys."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_a_change_of_many_deliveries_emits_one_event(
     everything = DeliveryFilter()
     await sender.outbox.redrive(everything, dry_run=True)
     await sender.outbox.redrive(everything)
-    await sender.outbox.redrive(everything)  # there is none any more
+    await sender.outbox.redrive(everything)  # no dead letter is left
     await sender.outbox.retry_now(everything)
     for _ in range(3):
         await sender.worker.run_once()

@@ -1,4 +1,4 @@
-"""One owner with most of the backlog, all of it slow, keeps nobody else waiting."""
+"""One owner with most of the backlog, all of it slow, does not delay other owners."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ OTHERS = 99
 
 @dataclass
 class Webhooks:
-    """Webhooks that hang until they are released, at ports of their own; and one that is quick."""
+    """Webhooks that hang until they are released, each at its own port, and one quick webhook."""
 
     slow: list[str] = field(default_factory=list)
     quick: str = ""
     hanging: int = 0
-    begun: list[str] = field(default_factory=list)  # the paths of those that end one by one
+    begun: list[str] = field(default_factory=list)  # paths of requests that end one by one
     one_ends: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     answered: list[Received] = field(default_factory=list)
     released: asyncio.Event = field(default_factory=asyncio.Event)
@@ -79,7 +79,7 @@ def outbox(location: str) -> str:
 async def test_ninety_nine_owners_are_served_while_the_hundredth_fills_its_slots(
     senders: Senders, webhooks: Webhooks, status: MakeStatus
 ) -> None:
-    # What hangs goes on hanging, however busy the machine is; what was stored in flight is begun.
+    # Long enough that no attempt times out and no lease expires on a busy machine.
     sender = await senders.open(
         concurrency=16,
         concurrency_per_host=4,
@@ -91,15 +91,15 @@ async def test_ninety_nine_owners_are_served_while_the_hundredth_fills_its_slots
         await sender.subscribe(task_id, {"url": f"{url}/slow"}, version="1.0", owner="mallory")
         await sender.notify(status(task_id=task_id))
 
-    for number in range(TASKS_OF_EACH):  # all of it is due before the others'
+    for number in range(TASKS_OF_EACH):  # all of them are due before the others'
         tasks = [f"slow-{number}-{at}" for at in range(SLOW_WEBHOOKS)]
         await asyncio.gather(*map(queue, tasks, webhooks.slow))
     running = asyncio.create_task(sender.worker.run())
 
-    async def holds_what_it_can() -> bool:
+    async def share_is_used() -> bool:
         return webhooks.hanging == 12  # three quarters of the slots
 
-    await eventually(holds_what_it_can)
+    await eventually(share_is_used)
     for number in range(OTHERS):
         hook = {"url": f"{webhooks.quick}/{number}"}
         await sender.subscribe(f"quick-{number}", hook, version="1.0", owner=f"owner-{number}")
@@ -125,7 +125,7 @@ async def test_every_owner_gets_a_first_slot_before_any_gets_a_second(
 ) -> None:
     sender = await senders.open(concurrency=4, concurrency_per_host=4, timeout=timedelta(minutes=2))
     owners = [*(f"mallory{number}" for number in range(6)), "innocent"]
-    for owner in owners:  # all of what is one owner's is older than the next one's
+    for owner in owners:  # all updates of one owner are older than those of the next
         hook = {"url": f"{webhooks.quick}/one-by-one/{owner}"}
         await sender.subscribe(owner, hook, version="1.0", owner=owner)
         for _ in range(3):

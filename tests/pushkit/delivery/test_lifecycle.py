@@ -1,4 +1,4 @@
-"""A subscription's life: what it wants, its pauses, its end."""
+"""The life of a subscription: filters, pauses, its end, disabling."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MakeTask = Callable[..., Task]
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
 
 
-# The test's clock counts on SQLite; on PostgreSQL it is the server's.
+# The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
 ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 
 
@@ -92,7 +92,7 @@ async def test_registering_again_without_a_filter_removes_the_filter(
 async def test_an_unwanted_update_is_not_encoded(sender: PushSender, webhook: Webhook) -> None:
     nothing = Filter(kinds=frozenset())
     await sender.subscribe("task-1", {"url": webhook.url()}, version="0.3", filter=nothing)
-    assert (await sender.notify(chunk())).for_nobody  # without the snapshot that 0.3 needs
+    assert (await sender.notify(chunk())).for_nobody  # 0.3 would need a snapshot
 
 
 # --- pause and resume --------------------------------------------------------------------------
@@ -108,8 +108,7 @@ async def test_a_resumed_subscription_gets_every_update_in_order(
     assert await deliver_due(sender) == 0
     assert await sender.resume("task-1", owner="alice") == 1
     assert await deliver_due(sender) == 2
-    keys = dict.fromkeys([1, 2])
-    assert [delivery.seq for delivery in await sender.deliveries("task-1")] == list(keys)
+    assert [delivery.seq for delivery in await sender.deliveries("task-1")] == [1, 2]
     received = [decode_update(request.body).state for request in webhook.received]
     assert received == [TaskState.SUBMITTED, TaskState.WORKING]
 
@@ -118,7 +117,7 @@ async def test_deliveries_of_a_task_that_ended_during_a_pause_can_be_resent(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    told = await sender.notify(status("completed"))
+    result = await sender.notify(status("completed"))
 
     async def pausing() -> web.Response:
         await sender.pause("task-1")
@@ -126,7 +125,7 @@ async def test_deliveries_of_a_task_that_ended_during_a_pause_can_be_resent(
 
     webhook.replies_with(pausing)
     await deliver_due(sender)
-    await sender.outbox.resend([told.deliveries[0].id])
+    await sender.outbox.resend([result.deliveries[0].id])
     await deliver_due(sender)
     assert len(webhook.received) == 2
 
@@ -325,7 +324,7 @@ async def test_an_ended_paused_subscription_stays_until_its_deliveries_are_sent(
     assert await sender.subscriptions("task-1") == []
 
 
-# --- nothing but failures ----------------------------------------------------------------------
+# --- disable_after -----------------------------------------------------------------------------
 
 
 async def failing_sender(senders: Senders, webhook: Webhook) -> tuple[PushSender, list[EventKind]]:
@@ -410,7 +409,7 @@ async def test_a_410_emits_subscription_disabled(
     assert kinds == [EventKind.DELIVERY_DEAD, EventKind.SUBSCRIPTION_DISABLED]
 
 
-# --- several processes on one file -------------------------------------------------------------
+# --- several processes -------------------------------------------------------------------------
 
 
 async def test_a_worker_delivers_what_another_process_stored(

@@ -1,4 +1,4 @@
-"""One owner cannot fill the outbox for the others, nor all of them flood a third party."""
+"""Limits per owner of subscriptions and backlog, and the rate of requests per origin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ORIGIN = "https://client.example.com:443"
 
 @pytest.fixture
 async def either(location: str, clock: Clock) -> AsyncIterator[Senders]:
-    """Return senders on SQLite, and on PostgreSQL."""
+    """Return senders on SQLite or PostgreSQL: the test runs on both."""
     senders = Senders(location, clock)
     yield senders
     await senders.close()
@@ -43,7 +43,7 @@ async def test_an_owner_has_at_most_max_subscriptions_per_owner(either: Senders)
         await sender.subscribe("task-2", HOOK, version="1.0", owner="alice")
     assert caught.value.code == "too_many_subscriptions"
     assert await sender.subscriptions("task-2", owner="alice") == []
-    # Others are not concerned, in no tenant; and alice has no more by naming another one.
+    # The limit does not affect other owners, in any tenant; alice has one limit for all tenants.
     assert await sender.subscribe("task-2", HOOK, version="1.0", owner="bob")
     with pytest.raises(TooManySubscriptionsError):
         await sender.subscribe("task-2", HOOK, version="1.0", owner="alice", tenant="acme")
@@ -60,7 +60,7 @@ async def test_an_owner_at_its_limit_may_change_and_replace_a_subscription(
     )
     assert (changed.id, changed.config.url) == (first.id, "https://other.example.com/")
     await sender.unsubscribe("task-1", owner="alice")
-    clock.advance(1)  # counted at most once a second; on PostgreSQL, by the server's clock
+    clock.advance(1)  # counts are up to a second old; PostgreSQL uses the server's clock
 
     async def registered() -> bool:
         with suppress(TooManySubscriptionsError):
@@ -152,7 +152,7 @@ async def test_superseded_updates_are_dropped_before_an_owner_is_refused(
     assert states.count(DeliveryState.PENDING) <= 2
 
 
-# --- pace ----------------------------------------------------------------------------------------
+# --- rate ----------------------------------------------------------------------------------------
 
 
 class Seconds:

@@ -1,4 +1,4 @@
-"""What fails on this side is not the webhook's: it waits by itself, is loud, ends nothing."""
+"""Faults of this side back off, are logged, and count against no webhook and no delivery."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MakeStatus = Callable[..., StatusUpdate]
 
 
 class Keys:
-    """A key source that is out of reach once the sender is open, unless it is mended."""
+    """A key source that fails once the sender is open, until `broken` is False."""
 
     def __init__(self) -> None:
         self.is_open = self.broken = False
@@ -45,25 +45,29 @@ class Keys:
         return key_ring()
 
 
-def no_signing(_: object) -> Any:
+def returns_no_signing(_: object) -> Any:
     return None
 
 
-def a_foreign_error_of_ours(_: object) -> Signing:
+def unexpected_pushkit_error(_: object) -> Signing:
     raise IdempotencyConflictError("nobody expects this one here")
 
 
-def a_foreign_error(_: object) -> Signing:
+def foreign_error(_: object) -> Signing:
     raise KeyError("canary")
 
 
 FAULTS = [
     pytest.param({"keys": Keys()}, "unexpected_error", id="a key source out of reach"),
-    pytest.param({"signing": no_signing}, "signing_failed", id="a function without a Signing"),
     pytest.param(
-        {"signing": a_foreign_error_of_ours}, "idempotency_conflict", id="an error of ours"
+        {"signing": returns_no_signing}, "signing_failed", id="a function without a Signing"
     ),
-    pytest.param({"signing": a_foreign_error}, "signing_failed", id="a foreign error"),
+    pytest.param(
+        {"signing": unexpected_pushkit_error},
+        "idempotency_conflict",
+        id="an unexpected error of pushkit",
+    ),
+    pytest.param({"signing": foreign_error}, "signing_failed", id="a foreign error"),
 ]
 
 
@@ -171,14 +175,14 @@ async def test_running_out_of_sockets_is_a_local_fault(  # noqa: PLR0917  # fixt
     with monkeypatch.context() as patched:
         patched.setattr("pushkit.net.dialling.dialling_socket", no_socket)
         assert await sender.worker.run_once() == 1
-    await local_fault_alone(sender, clock, "resources_exhausted")
+    await check_local_fault(sender, clock, "resources_exhausted")
     assert await sender.worker.run_once() == 1
     assert len(webhook.received) == 1
 
 
 @pytest.fixture(params=[b"220 mail.corp.internal\r\n\r\n", b""], ids=["mail", "nothing"])
 async def no_proxy(request: pytest.FixtureRequest) -> AsyncIterator[int]:
-    """Return the port of what speaks before it is asked, or only hangs up."""
+    """Return the port of a server that is no proxy: it sends a greeting or only hangs up."""
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
@@ -189,7 +193,7 @@ async def no_proxy(request: pytest.FixtureRequest) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(
-    "at_fault", ["nobody there", "no name", "no answer", "wrong password", "no proxy"]
+    "fault", ["nobody there", "no name", "no answer", "wrong password", "no proxy"]
 )
 async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixtures
     senders: Senders,
@@ -197,7 +201,7 @@ async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixt
     public: Internet,
     status: MakeStatus,
     no_proxy: int,
-    at_fault: str,
+    fault: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arrived: list[bytes] = []
@@ -210,13 +214,13 @@ async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixt
     proxy = await public.proxy()
     names, places = public.network.names, public.network.places
     place = places["10.0.0.5", 3128]
-    if at_fault == "nobody there":
+    if fault == "nobody there":
         places["10.0.0.5", 3128] = await no_port()
-    elif at_fault == "no name":
+    elif fault == "no name":
         names.says("proxy.corp.internal", [])
-    elif at_fault == "no proxy":
+    elif fault == "no proxy":
         places["10.0.0.5", 3128] = no_proxy
-    elif at_fault == "no answer":
+    elif fault == "no answer":
         monkeypatch.setattr("pushkit.net.dialling._PROXY_REACHED_WITHIN", timedelta(0))
     else:
         proxy.credentials = "agent:another"
@@ -229,7 +233,7 @@ async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixt
     await sender.subscribe("task-1", {"url": f"https://{HOOKS}/"}, version="1.0", owner="alice")
     await sender.notify(status())
     assert await sender.worker.run_once() == 1
-    await local_fault_alone(sender, clock, "egress_proxy")
+    await check_local_fault(sender, clock, "egress_proxy")
     names.says("proxy.corp.internal", ["10.0.0.5"])
     places["10.0.0.5", 3128], proxy.credentials = place, None
     monkeypatch.setattr("pushkit.net.dialling._PROXY_REACHED_WITHIN", timedelta(seconds=5))
@@ -251,8 +255,8 @@ async def test_a_destination_that_the_proxy_cannot_reach_is_a_failed_attempt(
     assert (delivery.attempts, delivery.last_error) == (1, "transport")
 
 
-async def local_fault_alone(sender: PushSender, clock: Clock, error: str) -> None:
-    """Check that the one delivery waits for a fault of ours, and step to when it is tried again."""
+async def check_local_fault(sender: PushSender, clock: Clock, error: str) -> None:
+    """Check that the only delivery waits for a local fault, and move the clock to its retry."""
     [delivery] = await sender.deliveries("task-1")
     assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, error)
     assert (delivery.attempts, delivery.fruitless_claims) == (0, 1)
@@ -260,7 +264,7 @@ async def local_fault_alone(sender: PushSender, clock: Clock, error: str) -> Non
 
 
 async def no_port() -> int:
-    """Return a port at which nobody listens."""
+    """Return a port at which no process listens."""
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port: int = server.sockets[0].getsockname()[1]
     server.close()
@@ -276,12 +280,11 @@ async def test_local_faults_of_one_cause_are_logged_once_with_a_traceback(
         await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
         await sender.notify(status(task_id=f"task-{number}"))
     assert await sender.worker.run_once() == 5
-    told = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert len(told) == 1
-    assert "Traceback" in told[0].getMessage()
-    assert "in ring" in told[0].getMessage()
-    assert "OSError" in told[0].getMessage()
-    assert "canary" not in caplog.text  # the words of a foreign exception may hold anything
+    [error] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "Traceback" in error.getMessage()
+    assert "in ring" in error.getMessage()
+    assert "OSError" in error.getMessage()
+    assert "canary" not in caplog.text  # the message of a foreign exception may contain secrets
 
 
 async def test_an_error_of_pushkit_is_one_line_in_the_log(
@@ -304,11 +307,11 @@ async def test_an_error_of_pushkit_is_one_line_in_the_log(
 async def test_the_log_has_the_traceback_of_what_failed_to_sign(
     senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sender = await senders.open(signing=a_foreign_error)
+    sender = await senders.open(signing=foreign_error)
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
     assert await sender.worker.run_once() == 1
-    assert "in a_foreign_error" in caplog.text
+    assert "in foreign_error" in caplog.text
     assert "canary" not in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""What a sender's metrics say, read as Prometheus reads them."""
+"""The metrics of a sender, parsed as Prometheus parses them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_delivery_behind_an_open_breaker_is_not_due(
     webhook.replies_with(500)
     await sender.notify(status())
     await sender.worker.run_once()
-    clock.advance(20)  # its own wait is over, its destination's is not
+    clock.advance(20)  # the retry is due, but the breaker is still open
     found = await read(sender)
     assert found.value("pushkit_oldest_due_seconds") == 0
     assert found.value("pushkit_breakers", state="open") == 1

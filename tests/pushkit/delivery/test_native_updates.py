@@ -1,4 +1,4 @@
-"""Updates as an SDK has them: written for who speaks its version, read only for who does not."""
+"""Updates of an SDK are encoded directly in their own version, and decoded only for others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ V1_0 = WireVersion.V1_0
 
 @dataclass
 class Counts:
-    """How often an update was written straight, and how often it was read."""
+    """How often an update was encoded directly, and how often it was decoded."""
 
     written: int = 0
     read: int = 0
@@ -54,7 +54,7 @@ class Counts:
 
 @record(frozen=False, slots=True, kw_only=True, eq=False)
 class Counted(NativeUpdate):
-    """An update that counts how it is asked for."""
+    """An update that counts its encodings and decodings."""
 
     counts: Counts
     update: TaskUpdate

@@ -1,4 +1,4 @@
-"""What a sender's options may be."""
+"""The bounds and defaults of a sender's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`notify(connection=...)`: the agent's transaction decides, on both databases."""
+"""`notify(connection=...)` stores in the agent's own transaction, on both databases."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ async def _refusal_of(sender: PushSender, own: asyncpg.Connection, update: Statu
     async with own.transaction():
         with pytest.raises(ConfigError) as refused:
             await sender.notify(update, connection=own)
-        await own.execute("SELECT 1")  # the caller's transaction goes on
+        await own.execute("SELECT 1")  # the caller's transaction is still usable
     return str(refused.value)
 
 
@@ -396,7 +396,7 @@ async def test_on_postgresql_a_stricter_default_isolation_leaves_no_delivery_uns
         return bool(await connection.fetchval(sql))
 
     await eventually(it_waits)
-    # What it will have to see, though it has begun already.
+    # The waiting call has to see this change, though its transaction has begun already.
     await connection.execute("UPDATE pushkit_deliveries SET state = 'delivered', head = 0")
     await connection.execute("COMMIT")
     await waiting
@@ -411,7 +411,7 @@ async def test_on_postgresql_cancelled_callers_do_not_delay_close(
     await sender.subscribe("task-1", HOOK, version="1.0")
     for turn in range(400):
         caller = asyncio.create_task(sender.notify(status()))
-        await asyncio.sleep(turn * 20e-6)  # later and later, past its end
+        await asyncio.sleep(turn * 20e-6)  # later each time, until after its end
         caller.cancel()
         await asyncio.gather(caller, return_exceptions=True)
     await sender.close()
@@ -428,7 +428,7 @@ async def test_on_postgresql_a_locked_row_does_not_delay_other_tasks(
     await transaction.start()
     await sender.notify(status(task_id="task-0"), connection=connection)
 
-    # More than there are connections.
+    # More calls than there are connections.
     held = [asyncio.create_task(sender.notify(status(task_id="task-0"))) for _ in range(20)]
     async with asyncio.timeout(DEADLINE):
         for _ in range(3):

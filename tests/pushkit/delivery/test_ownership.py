@@ -1,4 +1,4 @@
-"""Nothing goes to a destination that has not proved that it wants it (wire profile §5)."""
+"""Nothing is sent to a destination before it proved its ownership (wire profile §5)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _proof(token: str) -> web.Response:
 
 @dataclass
 class Echo:
-    """A webhook that proves itself, unless it was told otherwise."""
+    """A webhook that proves its ownership, unless the test sets another answer."""
 
     base: str = ""
     asked: list[web.BaseRequest] = field(default_factory=list)
@@ -148,7 +148,7 @@ async def test_a_destination_without_a_proof_gets_no_notification(
     assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "ownership_unproven")
     assert delivery.last_status == answer("t" * 40).status
     assert echo.got == []
-    # It is asked again on schedule; once it proves itself, nothing has been lost.
+    # The retry asks again; after a proof the delivery is sent.
     echo.answer = _proof
     clock.advance(30)
     await deliver_due(sender)
@@ -178,11 +178,11 @@ async def test_the_attempt_timeout_covers_the_ownership_request(
     app = web.Application()
     app.router.add_route("*", "/", keep_silent)
     server = await aiohttp_server(app)
-    # Shorter than the question's own timeout: the attempt's is the one that counts.
+    # The ownership request's own timeout is longer, so that the attempt's applies.
     monkeypatch.setattr(ownership, "_TIMEOUT", 2 * PATIENT)
     sender = await senders.open(verify_ownership=True, timeout=timedelta(seconds=0.2))
     url, tasks = f"http://127.0.0.1:{server.port}/", itertools.count()
-    while not asked.is_set():  # within its 0.2 s, which a busy machine may not let it be
+    while not asked.is_set():  # a busy machine may use up the 0.2 s before the request
         async with asyncio.timeout(DEADLINE):
             delivery = await deliver(sender, status, url, task_id=f"task-{next(tasks)}")
     released.set()

@@ -1,4 +1,4 @@
-"""What every update runs finds its rows by an index: SQLite says how it means to find them."""
+"""Statements that run for every update find their rows by an index, as SQLite plans them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pushkit import StatusUpdate
     from tests.pushkit.delivery.conftest import Senders, Webhook
 
-# Of what is due, leased or dead there is little: these indexes may be read from end to end.
+# Few deliveries are due, leased or heads: these partial indexes may be scanned.
 SMALL = re.compile(
     r"SCAN (pushkit_deliveries|d)( USING (COVERING )?INDEX pushkit_deliveries_(due|heads|leased))"
 )
-# Once a second, and no further than to the limit.
+# Runs once a second, and stops at its limit.
 COUNT = re.compile(r"SELECT COUNT\(\*\) .*\bLIMIT\b")
 OF_A_TABLE = re.compile(r"SCAN (pushkit_\w+|[dhs])\b")
 

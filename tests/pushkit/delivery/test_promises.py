@@ -1,4 +1,4 @@
-"""What the pages promise of deliveries, and no other test holds."""
+"""Promises of the documentation about deliveries that no other test covers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due
 MakeStatus = Callable[..., StatusUpdate]
 
 
-class _Sleeping(Clock):
-    """Who reads it next stands still, and goes on later."""
+class _Suspending(Clock):
+    """A clock whose next reader is suspended for `sleeps` seconds."""
 
     sleeps = slept = 0.0
 
@@ -71,7 +71,7 @@ async def test_the_attempt_log_uses_the_clock_of_the_database(
 async def test_a_worker_suspended_in_its_claim_sends_nothing_before_the_lease_expires(
     senders: Senders, webhook: Webhook, status: MakeStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = senders.clock = _Sleeping()
+    clock = senders.clock = _Suspending()
     awake = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: awake() + clock.slept)
     sender = await senders.open()

@@ -1,4 +1,4 @@
-"""Each recipient of an update stands alone, and who is refused is told of; on both databases."""
+"""Recipients of an update are independent; each refusal is reported; on both databases."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_problems_of_some_owners_do_not_keep_the_end_of_a_task_from_others
     await sender.subscribe("task-1", HOOK, version="1.0", owner="fine")
     await sender.notify(status("completed"))
     assert await owners(sender) == ["fine", "full", "full", "no snapshot"]
-    # Every subscription ends with what it still has to get.
+    # Every subscription ends once its remaining deliveries are sent.
     for owner in ("full", "no snapshot", "fine"):
         [subscription] = await sender.subscriptions("task-1", owner=owner)
         assert subscription.ended
@@ -111,11 +111,11 @@ async def test_a_repeated_update_is_offered_again_to_refused_recipients(
     assert sorted(each.owner for each in again.deliveries) == ["alice", "bob"]
     assert set(first.ids) < set(again.ids)
     subscriptions = [each.subscription_id for each in again.deliveries]
-    assert subscriptions == sorted(subscriptions)  # whoever's was stored first
+    assert subscriptions == sorted(subscriptions)  # whichever delivery was stored first
     assert await owners(sender) == ["alice", "bob"]
 
 
-# --- who hears of it ---------------------------------------------------------------------------
+# --- reporting ---------------------------------------------------------------------------------
 
 
 async def test_a_process_that_only_enqueues_reports_refused_recipients(
@@ -195,7 +195,7 @@ async def test_a_full_backlog_accepts_the_end_of_a_task(
     *_, last = await sender.deliveries("task-1")
     assert json.loads(last.body)["statusUpdate"]["status"] == {"state": "TASK_STATE_COMPLETED"}
     assert last.seq == 3
-    # One such place, and no more.
+    # There is only one reserved place.
     for state in ("completed", "failed", "working"):
         assert [each.code for each in (await sender.notify(status(state))).refused] == [
             "backlog_full"
@@ -203,11 +203,11 @@ async def test_a_full_backlog_accepts_the_end_of_a_task(
     assert len(await sender.deliveries("task-1")) == 3
 
 
-# --- snapshots that are asked for --------------------------------------------------------------
+# --- fetched snapshots -------------------------------------------------------------------------
 
 
 class Tasks:
-    """Tasks by owner; says who was asked for."""
+    """A provider of snapshots that records for which owners it was called."""
 
     def __init__(self, **tasks: Task) -> None:
         self.tasks = tasks
@@ -236,7 +236,7 @@ async def test_a_snapshot_is_fetched_once_per_owner_that_needs_one(
         for each in await sender.deliveries("task-1")
         if each.owner != "alice"
     }
-    # Each sees the task as its owner does.
+    # Each owner gets its own view of the task.
     assert found == {("bob", "working"), ("carol", "submitted")}
 
 

@@ -1,4 +1,4 @@
-"""A sender whose key stays in a service."""
+"""A sender whose signing key is in a key service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = generate_key(Algorithm.ES256)
 
 
 class Kms:
-    """Signs, until the test says otherwise."""
+    """A key service that hangs or fails on request."""
 
     def __init__(self, key: SigningKey = KEY) -> None:
         self.key = key
@@ -122,7 +122,7 @@ async def test_a_cancelled_call_to_the_key_service_is_a_local_fault(
     class Shared(Kms):
         async def sign(self, data: bytes) -> bytes:
             flight = asyncio.ensure_future(asyncio.Event().wait())
-            flight.cancel()  # as by a client that was closed, or another who waited
+            flight.cancel()  # as by a closed client, or by another caller of a shared request
             await flight
             return await super().sign(data)
 

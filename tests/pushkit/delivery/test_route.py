@@ -1,4 +1,4 @@
-"""What is remembered of a subscription holds until something of it changes, and no longer."""
+"""The route of a subscription is cached until the subscription changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def subscribe(sender: PushSender, webhook: Webhook, **changes: Any) -> Sub
 
 
 async def deliver(sender: PushSender, webhook: Webhook, update: StatusUpdate) -> Received:
-    """Deliver an update, and return the request that came of it."""
+    """Deliver an update, and return its request."""
     before = len(webhook.received)
     await sender.notify(update)
     assert await sender.worker.run_once() == 1
@@ -181,7 +181,7 @@ async def test_resealed_secrets_are_opened_again(
     await database.open()
     assert (await SecretsAdmin(database).rotate(SecretKeys([NEW, OLD]))).secrets == 2
     await database.close()
-    # Its key is no longer one that opens what is stored.
+    # The sender has only the old key.
     assert await fail(sender, status()) == "secret_key_missing"
 
 
@@ -237,7 +237,7 @@ async def test_each_sender_applies_its_own_rules(
     assert await fail(other, status()) == "destination_refused"
 
 
-# --- what is remembered -------------------------------------------------------------------------
+# --- the cache ----------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -42,13 +42,13 @@ def outbox(location: str) -> str:
     return location
 
 
-async def subscribed(sender: PushSender, webhook: Webhook, task_id: str = "task-1") -> str:
+async def subscribe(sender: PushSender, webhook: Webhook, task_id: str = "task-1") -> str:
     config = {"url": webhook.url(), **CONFIG}
     return (await sender.subscribe(task_id, config, version="1.0", owner="alice")).id
 
 
 async def run(senders: Senders, statement: Statement) -> Sequence[Row]:
-    """Run one statement on the database, as somebody would who got hold of it."""
+    """Run one statement on the database, as an attacker with access to it."""
 
     def script() -> Script[Sequence[Row]]:
         return (yield statement)
@@ -88,7 +88,7 @@ async def test_secrets_are_sealed_in_the_database_and_sent_as_they_are(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=KEYS)
-    await subscribed(sender, webhook)
+    await subscribe(sender, webhook)
     assert all(value.startswith(" sealed:") for value in await secrets_in(senders))
     await sender.notify(status())
     assert await sender.worker.run_once() == 1
@@ -99,13 +99,13 @@ async def test_secrets_are_sealed_in_the_database_and_sent_as_they_are(
 async def test_secrets_stored_plain_are_sent_and_sealed_at_the_next_registration(
     senders: Senders, webhook: Webhook
 ) -> None:
-    await subscribed(await senders.open(), webhook)
+    await subscribe(await senders.open(), webhook)
     sender = await senders.open(secrets=KEYS)
     await sender.notify(status())
     assert await sender.worker.run_once() == 1
     assert carries_the_secrets(webhook.received[0])
     assert "canary-token" in await secrets_in(senders)
-    await subscribed(sender, webhook)
+    await subscribe(sender, webhook)
     assert all(value.startswith(" sealed:") for value in await secrets_in(senders))
 
 
@@ -123,7 +123,7 @@ async def test_a_delivery_waits_while_its_secrets_cannot_be_opened(
     error: str,
 ) -> None:
     events: list[Event] = []
-    subscription_id = await subscribed(await senders.open(secrets=KEYS), webhook)
+    subscription_id = await subscribe(await senders.open(secrets=KEYS), webhook)
     other = await senders.open(secrets=secrets, on_event=events.append)
     [delivery_id] = (await other.notify(status())).ids
     assert await other.worker.run_once() == 1
@@ -142,7 +142,7 @@ async def test_a_delivery_waits_while_its_secrets_cannot_be_opened(
 async def test_secrets_that_cannot_be_opened_are_no_failure_of_the_destination(
     senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
-    await subscribed(await senders.open(secrets=KEYS), webhook)
+    await subscribe(await senders.open(secrets=KEYS), webhook)
     sender = await senders.open(disable_after=timedelta(days=1))
     await sender.notify(status())
     for _ in range(8):
@@ -156,7 +156,7 @@ async def test_another_url_written_into_the_database_does_not_get_the_secrets(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=KEYS)
-    await subscribed(sender, webhook)
+    await subscribe(sender, webhook)
     await run(
         senders, Statement("UPDATE pushkit_subscriptions SET url = $1", (webhook.url("/mallory"),))
     )
@@ -189,7 +189,7 @@ async def test_a_returned_subscription_contains_no_secret(
 
 async def test_configs_to_send_with_contain_the_secrets(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open(secrets=KEYS)
-    await subscribed(sender, webhook)
+    await subscribe(sender, webhook)
     [config] = await sender.configs_to_send_with("task-1")
     assert (config.token, config.task_id) == ("canary-token", "task-1")
     assert config.authentication is not None
@@ -197,7 +197,7 @@ async def test_configs_to_send_with_contain_the_secrets(senders: Senders, webhoo
 
 
 async def test_enqueueing_needs_no_secret_keys(senders: Senders, webhook: Webhook) -> None:
-    await subscribed(await senders.open(secrets=KEYS), webhook)
+    await subscribe(await senders.open(secrets=KEYS), webhook)
     without_keys = await senders.open()
     assert len((await without_keys.notify(status())).ids) == 1
 
@@ -210,7 +210,7 @@ async def test_bodies_are_sealed_in_the_database_and_sent_and_shown_as_they_are(
 ) -> None:
     plain = await senders.open()
     sender = await senders.open(secrets=KEYS, seal_bodies=True)
-    await subscribed(sender, webhook)
+    await subscribe(sender, webhook)
     await plain.notify(status("working"))
     await sender.notify(status("working"))
     in_the_clear, sealed = await bodies_in(senders)
@@ -234,7 +234,7 @@ async def test_a_sealed_body_is_not_shown_without_its_key(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=KEYS, seal_bodies=True)
-    await subscribed(sender, webhook)
+    await subscribe(sender, webhook)
     [delivery_id] = (await sender.notify(status())).ids
     without = await senders.open()
     report = await without.outbox.show(delivery_id)
@@ -248,7 +248,7 @@ async def test_a_sealed_body_moved_to_another_delivery_is_not_sent(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=KEYS, seal_bodies=True)
-    await subscribed(sender, webhook)
+    await subscribe(sender, webhook)
     [first] = (await sender.notify(status("working"))).ids
     await sender.notify(status("input-required"))
     move = (
@@ -262,7 +262,7 @@ async def test_a_sealed_body_moved_to_another_delivery_is_not_sent(
 
 async def test_the_body_limit_counts_the_bytes_sent(senders: Senders, webhook: Webhook) -> None:
     plain = await senders.open()
-    await subscribed(plain, webhook)
+    await subscribe(plain, webhook)
     await plain.notify(status())
     [body] = await bodies_in(senders)
     fitting = await senders.open(secrets=KEYS, seal_bodies=True, max_body_bytes=len(body))
@@ -277,7 +277,7 @@ async def test_an_idempotency_key_matches_a_sealed_update(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=KEYS, seal_bodies=True)
-    await subscribed(sender, webhook)
+    await subscribe(sender, webhook)
     ids = (await sender.notify(status(), idempotency_key="once")).ids
     assert (await sender.notify(status(), idempotency_key="once")).ids == ids
     with pytest.raises(IdempotencyConflictError):
@@ -293,7 +293,7 @@ async def test_a_sender_reads_its_secret_keys_from_the_environment(
     senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PUSHKIT_SECRET_KEYS", NEW.to_text())
-    await subscribed(await senders.open(), webhook)
+    await subscribe(await senders.open(), webhook)
     assert all(value.startswith(" sealed:") for value in await secrets_in(senders))
 
 
@@ -317,7 +317,7 @@ async def test_rotation_reseals_everything_under_the_new_key(
 ) -> None:
     before = await senders.open(secrets=SecretKeys([OLD]), seal_bodies=True)
     for number in range(120):
-        await subscribed(before, webhook, f"task-{number}")
+        await subscribe(before, webhook, f"task-{number}")
         await before.notify(status(task_id=f"task-{number}"))
     assert await rotated(senders, KEYS) == (240, 120)
     assert await rotated(senders, KEYS) == (0, 0)
@@ -330,7 +330,7 @@ async def test_rotation_seals_plain_secrets_and_on_request_plain_bodies(
     senders: Senders, webhook: Webhook
 ) -> None:
     plain = await senders.open()
-    await subscribed(plain, webhook)
+    await subscribe(plain, webhook)
     await plain.notify(status())
     assert await rotated(senders, KEYS) == (2, 0)
     assert b"TASK_STATE" in (await bodies_in(senders))[0]
@@ -343,7 +343,7 @@ async def test_rotation_reports_what_it_cannot_open_and_leaves_it_unchanged(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]), seal_bodies=True)
-    await subscribed(sender, webhook)
+    await subscribe(sender, webhook)
     await sender.notify(status())
     before = await secrets_in(senders), await bodies_in(senders)
     database = open_outbox(senders.database)
@@ -361,7 +361,7 @@ async def test_rotation_skips_rows_that_changed_meanwhile(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]))
-    await subscribed(sender, webhook)
+    await subscribe(sender, webhook)
     database = open_outbox(senders.database)
     await database.open()
     pages = [
@@ -382,7 +382,7 @@ async def test_rotation_never_waits_for_a_locked_row(
 ) -> None:
     sender = await on_postgres.open(secrets=SecretKeys([OLD]))
     for number in range(3):
-        await subscribed(sender, webhook, f"task-{number}")
+        await subscribe(sender, webhook, f"task-{number}")
     connection = await asyncpg.connect(postgres_dsn)
     async with connection.transaction():
         await connection.execute(
@@ -404,7 +404,7 @@ async def test_after_a_rotation_the_file_contains_no_plain_text(
     senders = Senders(tmp_path / "outbox.db", clock)
     plain = await senders.open()
     for number in range(50):
-        await subscribed(plain, webhook, f"task-{number}")
+        await subscribe(plain, webhook, f"task-{number}")
         await plain.notify(status(task_id=f"task-{number}"))
     assert b"canary-" in everything_in(tmp_path)
     assert b"TASK_STATE" in everything_in(tmp_path)
@@ -416,5 +416,5 @@ async def test_after_a_rotation_the_file_contains_no_plain_text(
 
 
 def everything_in(folder: Path) -> bytes:
-    """Return a database file with its log, and whatever else is beside it."""
+    """Return the content of all files of a folder: the database, its log, and others."""
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())

@@ -1,4 +1,4 @@
-"""Deliveries that are settled by one script: it comes to what it comes to one after another."""
+"""Settling several deliveries by one script has the result of settling one after another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
 from pushkit.storage.script import Script, Statement, alone
 from tests.long_runs import examples
-from tests.pushkit.delivery.sides import SIDES, everything_of, together, write
+from tests.pushkit.delivery.sides import SIDES, everything_of, run_group, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ def outbox(location: str) -> str:
 async def fill(
     sender: PushSender, chance: random.Random, status: Callable[..., StatusUpdate]
 ) -> None:
-    """Give both sides the same subscriptions, deliveries and ends."""
+    """Give both sides the same subscriptions and deliveries, and end the same tasks."""
     for task in range(4):
         for owner in range(chance.randrange(1, 4)):
             wanted = chance.choice((Filter(), Filter(states=frozenset({TaskState.WORKING}))))
@@ -56,8 +56,8 @@ async def fill(
                 await sender.notify(status(state, task_id=f"{side} {task}"))
 
 
-async def let_some_fail(sender: PushSender, chance: random.Random) -> None:
-    """Give the same destinations and subscriptions of both sides a past of failures."""
+async def add_failures(sender: PushSender, chance: random.Random) -> None:
+    """Give the same destinations and subscriptions of both sides earlier failures."""
     for owner in range(3):
         failures = chance.choice((0, 1, 5, 6))
         for side in SIDES:
@@ -75,18 +75,18 @@ async def let_some_fail(sender: PushSender, chance: random.Random) -> None:
         await write(sender, sql, f"{side} {task}")
 
 
-async def take_some_away(sender: PushSender, chance: random.Random) -> None:
-    """Cancel, erase, pause or hand on some of what was claimed, the same on both sides."""
-    task, fate = chance.randrange(4), chance.randrange(5)
+async def change_some(sender: PushSender, chance: random.Random) -> None:
+    """Cancel, erase, pause or reclaim some claimed deliveries, the same on both sides."""
+    task, change = chance.randrange(4), chance.randrange(5)
     for side in SIDES:
         task_id = f"{side} {task}"
-        if fate == 0:
+        if change == 0:
             await sender.unsubscribe(task_id, owner=f"{side} 0")
-        elif fate == 1:
+        elif change == 1:
             await sender.outbox.erase(task_id)
-        elif fate == 2:
+        elif change == 2:
             await sender.pause(task_id, owner=f"{side} 0")
-        elif fate == 3:
+        elif change == 3:
             sql = "UPDATE pushkit_deliveries SET claims = claims + 1"
             await write(sender, f"{sql} WHERE task_id = $1 AND state = 'in_flight'", task_id)
 
@@ -94,13 +94,13 @@ async def take_some_away(sender: PushSender, chance: random.Random) -> None:
 async def attempt(
     sender: PushSender, chance: random.Random, clock: Clock
 ) -> dict[str, list[Claimed]]:
-    """Return what was claimed on each side, as delivered, in the same order."""
+    """Claim deliveries and return those of each side with a result, in the same order."""
     found: dict[str, list[Claimed]] = {side: [] for side in SIDES}
-    # While the breaker is open, which delivery is tried depends on the ids.
+    # An open breaker would let through one delivery, chosen by its id: ids differ by side.
     await write(sender, "UPDATE pushkit_destinations SET failures = 0")
     claimed = await sender.worker._claim()
-    await let_some_fail(sender, chance)
-    await take_some_away(sender, chance)
+    await add_failures(sender, chance)
+    await change_some(sender, chance)
     for each in sorted(claimed, key=lambda c: (c.delivery.task_id, c.delivery.owner)):
         result = Result(
             outcome=Outcome.DELIVERED,
@@ -110,17 +110,16 @@ async def attempt(
             timing=Timing(wait=timedelta(milliseconds=1), address="192.0.2.1:443"),
         )
         [side] = [side for side in SIDES if each.delivery.task_id.startswith(side)]
-        found[side].append(came_to(each, result))
+        found[side].append(with_result(each, result))
     return found
 
 
-def came_to(claimed: Claimed, result: Result) -> Claimed:
-    """Return what was claimed as it was attempted."""
+def with_result(claimed: Claimed, result: Result) -> Claimed:
     claimed.result = result
     return claimed
 
 
-def told(events: Sequence[Any], side: str) -> list[tuple[EventKind, str]]:
+def kinds_and_owners(events: Sequence[Any], side: str) -> list[tuple[EventKind, str]]:
     return sorted((each.kind, each.owner.replace(side, "")) for each in events)
 
 
@@ -140,9 +139,9 @@ async def test_settling_in_one_group_has_the_result_of_settling_one_by_one(
             settled = await database.write(alone(settler.script, [each]))
             one_by_one += settled.events
         batches = [[each] for each in attempted["together"]]
-        found = await together(database, settler.script, batches)
+        found = await run_group(database, settler.script, batches)
         events = [event for each in found if isinstance(each, Settled) for event in each.events]
-        assert told(events, "together") == told(one_by_one, "one by one")
+        assert kinds_and_owners(events, "together") == kinds_and_owners(one_by_one, "one by one")
         assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
 
 
@@ -154,10 +153,12 @@ async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     [delivery_id] = (await sender.notify(status())).ids
     [older] = await sender.worker._claim()
-    await write(sender, "UPDATE pushkit_deliveries SET lease_until = 1")  # it has ended
+    await write(sender, "UPDATE pushkit_deliveries SET lease_until = 1")  # expired
     [newer] = await sender.worker._claim()
     settled = [
-        came_to(each, Result(outcome=Outcome.DELIVERED, status=status_code, started_at=clock.now))
+        with_result(
+            each, Result(outcome=Outcome.DELIVERED, status=status_code, started_at=clock.now)
+        )
         for each, status_code in ((newer, 204), (older, 200))
     ]
     if not newer_first:
@@ -179,8 +180,8 @@ async def test_an_attempt_settled_twice_is_logged_once(
     [delivery_id] = (await sender.notify(status())).ids
     [claimed] = await sender.worker._claim()
     result = Result(outcome=outcome, retry_at=clock.now, started_at=clock.now)
-    came_to(claimed, result)
-    for _ in range(2):  # as after a commit of which nobody heard
+    with_result(claimed, result)
+    for _ in range(2):  # as after a commit whose confirmation was lost
         await sender._database.write(alone(sender.worker._settler.script, [claimed]))
     report = await sender.outbox.show(delivery_id)
     assert report is not None
@@ -195,7 +196,7 @@ async def test_deliveries_of_a_removed_subscription_are_not_deferred(
         await sender.subscribe(f"task-{n}", HOOK, version="1.0")
         await sender.notify(status(task_id=f"task-{n}"))
     result = Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
-    batches = [[came_to(each, result)] for each in await sender.worker._claim()]
+    batches = [[with_result(each, result)] for each in await sender.worker._claim()]
     await sender.unsubscribe("task-0")
     found = await sender._database.write(sender.worker._settler.script(batches, wait=False))
     assert sorted(list(each.are_ours) for each in found if isinstance(each, Settled)) == [
@@ -204,8 +205,8 @@ async def test_deliveries_of_a_removed_subscription_are_not_deferred(
     ]
 
 
-def slowly(script: Script[T]) -> Script[T]:
-    """Hold what a script holds until somebody else waits for it."""
+def holding_locks(script: Script[T]) -> Script[T]:
+    """Keep the locks of a script until another transaction waits for one."""
     found = yield from script
     yield Statement(
         "DO $$ BEGIN FOR turn IN 1..400 LOOP"
@@ -232,7 +233,7 @@ async def test_one_of_two_concurrent_successes_emits_breaker_closed(
     settler, database = sender.worker._settler, sender._database
     found = await asyncio.gather(
         *(
-            database.write(slowly(alone(settler.script, [came_to(each, result)])))
+            database.write(holding_locks(alone(settler.script, [with_result(each, result)])))
             for each in claimed
         )
     )
@@ -249,7 +250,7 @@ async def test_concurrent_late_attempts_are_both_logged(
     log, late = AttemptLog(), Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
     made = [replace(late, duration=timedelta(seconds=n)) for n in (1, 2)]
     await asyncio.gather(
-        *(sender._database.write(slowly(log.record_late(delivery, each))) for each in made)
+        *(sender._database.write(holding_locks(log.record_late(delivery, each))) for each in made)
     )
     report = await sender.outbox.show(delivery_id)
     assert report is not None
@@ -263,7 +264,7 @@ async def test_a_late_attempt_recorded_twice_is_logged_once(
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     [delivery] = await sender.deliveries("task-1")
-    for ahead in (0, 3):  # the clock of the database is read each time
+    for ahead in (0, 3):  # the script reads the clock of the database each time
         result = Result(
             outcome=Outcome.RETRY,
             error="timeout",

@@ -1,4 +1,4 @@
-"""The schemes beside the JWT: what a webhook gets, held against the reference libraries."""
+"""Requests signed with each scheme, verified by the reference libraries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVERY_SCHEME = Signing(schemes=list(Scheme), webhook_secrets=[SECRET])
 
 @pytest.fixture
 def present(clock: Clock) -> None:
-    """Let the sender's clock be about right: the reference libraries have their own."""
+    """Set the sender's clock to about the current time: the libraries read the real clock."""
     clock.now = datetime.now(UTC) - timedelta(seconds=30)
 
 

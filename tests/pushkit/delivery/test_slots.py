@@ -1,4 +1,4 @@
-"""What is stored while a slot is free goes out at once, within every limit."""
+"""A delivery stored while a slot is free is attempted at once, within every limit."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class TestFollowing:
 
 @dataclass
 class Slow:
-    """Webhooks that note how many requests they have at once, and what came in which order."""
+    """A webhook that records its concurrent requests and the order of the updates."""
 
     url: str = ""
     at_once: int = 0
@@ -179,12 +179,12 @@ async def test_many_tasks_at_once_keep_the_limit_and_their_order(
     for task in tasks:
         await sender.subscribe(task, {"id": "1", "url": slow.url}, version="1.0", owner=task)
 
-    async def tell(task: str) -> None:
+    async def notify_all(task: str) -> None:
         for number in range(10):
             update = status(task_id=task)
             await sender.notify(_numbered(update, number))
 
-    await asyncio.gather(*map(tell, tasks))
+    await asyncio.gather(*map(notify_all, tasks))
 
     async def all_arrived() -> bool:
         return sum(map(len, slow.seqs.values())) >= 200
@@ -228,12 +228,12 @@ async def test_an_update_stored_by_a_cancelled_caller_is_delivered(
     await sender.notify(status())
     await webhook.until(lambda: len(webhook.received) == 1)
     for _ in range(20):
-        telling = asyncio.create_task(sender.notify(status()))
+        notifying = asyncio.create_task(sender.notify(status()))
         await asyncio.sleep(0)
-        telling.cancel()
-        await asyncio.wait([telling])
-    told = len(await sender.deliveries("task-1"))
-    await webhook.until(lambda: len(webhook.received) == told)
+        notifying.cancel()
+        await asyncio.wait([notifying])
+    stored = len(await sender.deliveries("task-1"))
+    await webhook.until(lambda: len(webhook.received) == stored)
 
     async def all_delivered() -> bool:
         found = await sender.deliveries("task-1")
@@ -267,15 +267,15 @@ async def test_a_failed_commit_frees_the_slots_of_its_updates(
     await _refuse_in_the_commit(postgres_dsn, task="bad")
 
     for _ in range(10):
-        told = [sender.notify(status(task_id=task)) for task in tasks]
-        await asyncio.gather(*told, return_exceptions=True)
+        calls = [sender.notify(status(task_id=task)) for task in tasks]
+        await asyncio.gather(*calls, return_exceptions=True)
 
     await webhook.until(lambda: len(webhook.received) == 30)
     await all_free(sender)
 
 
 async def _refuse_in_the_commit(dsn: str, *, task: str) -> None:
-    """Let every transaction that stores a delivery of a task fail when it commits."""
+    """Make every commit fail that stores a delivery of the task."""
     connection = await asyncpg.connect(dsn)
     await connection.execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"

@@ -1,4 +1,4 @@
-"""Subscriptions under an operator's hands, on both databases."""
+"""Operators change subscriptions, on both databases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def outbox(location: str) -> str:
     return location
 
 
-async def bodies_of(sender: PushSender, state: DeliveryState) -> list[int]:
+async def seqs_of(sender: PushSender, state: DeliveryState) -> list[int]:
     return [each.seq for each in await sender.deliveries("task-1") if each.state is state]
 
 
@@ -38,7 +38,7 @@ async def test_enabling_after_a_410_resends_cancelled_deliveries_in_order(
         ids += (await sender.notify(status())).ids
     webhook.replies_with(410)
     await deliver_due(sender)
-    assert await bodies_of(sender, DeliveryState.CANCELLED) == [2, 3]
+    assert await seqs_of(sender, DeliveryState.CANCELLED) == [2, 3]
     report = await sender.subscription_admin.show(subscription.id)
     assert report is not None
     assert report.subscription.state is SubscriptionState.DISABLED
@@ -62,10 +62,10 @@ async def test_enabling_after_disable_after_resends_cancelled_deliveries(
     await sender.worker.run_once()
     clock.advance(1)
     await deliver_due(sender)
-    assert await bodies_of(sender, DeliveryState.CANCELLED) == [3]
+    assert await seqs_of(sender, DeliveryState.CANCELLED) == [3]
     assert await sender.enable("task-1", resend=True) == 1
     await deliver_due(sender)
-    assert await bodies_of(sender, DeliveryState.DELIVERED) == [3]
+    assert await seqs_of(sender, DeliveryState.DELIVERED) == [3]
     [found] = await sender.subscriptions("task-1")
     assert (found.id, found.active, found.disabled_by) == (subscription.id, True, None)
 
@@ -78,13 +78,13 @@ async def test_enabling_resends_only_deliveries_cancelled_by_the_last_disable(
     await sender.notify(status())
     await sender.disable("task-1")
     clock.advance(1)
-    await sender.subscribe("task-1", config, version="1.0")  # the client came back by itself
+    await sender.subscribe("task-1", config, version="1.0")  # the client registers again
     [cancelled_by_hand] = (await sender.notify(status())).ids
     await sender.notify(status())
     await sender.outbox.cancel([cancelled_by_hand])
     await sender.disable("task-1")
     await sender.enable("task-1", resend=True)
-    assert await bodies_of(sender, DeliveryState.PENDING) == [3]
+    assert await seqs_of(sender, DeliveryState.PENDING) == [3]
 
 
 async def test_enabling_without_resend_resends_nothing(
@@ -97,7 +97,7 @@ async def test_enabling_without_resend_resends_nothing(
     assert await sender.enable("task-1") == 1
     await sender.notify(status())
     await deliver_due(sender)
-    assert await bodies_of(sender, DeliveryState.DELIVERED) == [2]
+    assert await seqs_of(sender, DeliveryState.DELIVERED) == [2]
 
 
 async def test_a_withdrawn_subscription_can_be_enabled_to_resend_its_deliveries(
@@ -114,7 +114,7 @@ async def test_a_withdrawn_subscription_can_be_enabled_to_resend_its_deliveries(
     assert withdrawn.id == subscription.id
     await admin.enable([subscription.id], resend=True)
     await deliver_due(sender)
-    assert await bodies_of(sender, DeliveryState.DELIVERED) == [2]
+    assert await seqs_of(sender, DeliveryState.DELIVERED) == [2]
 
 
 async def test_an_owner_disables_and_enables_its_own_alone(
@@ -177,9 +177,9 @@ async def test_an_answer_that_arrives_after_disable_and_enable_settles_nothing(
     await sender.enable("task-1", resend=True)
     answer.set()
     await attempt
-    assert await bodies_of(sender, DeliveryState.PENDING) == [1]
+    assert await seqs_of(sender, DeliveryState.PENDING) == [1]
     await deliver_due(sender)
-    assert await bodies_of(sender, DeliveryState.DELIVERED) == [1]
+    assert await seqs_of(sender, DeliveryState.DELIVERED) == [1]
 
 
 async def test_deliveries_cancelled_by_a_410_can_be_resent_once_the_client_registers_again(
@@ -199,7 +199,7 @@ async def test_deliveries_cancelled_by_a_410_can_be_resent_once_the_client_regis
     await sender.subscribe("task-1", config, version="1.0")
     assert len((await sender.outbox.resend(cancelled)).ids) == 2
     await deliver_due(sender)
-    assert await bodies_of(sender, DeliveryState.DELIVERED) == [2, 3]
+    assert await seqs_of(sender, DeliveryState.DELIVERED) == [2, 3]
 
 
 async def test_a_subscription_of_an_ended_task_gets_no_test_notification(

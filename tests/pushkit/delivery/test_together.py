@@ -1,4 +1,4 @@
-"""Updates that are stored by one script: what comes of them is what comes of one after another."""
+"""Storing several updates by one script has the result of storing one after another."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from pushkit.delivery.enqueue import Notice, SnapshotsMissing
 from pushkit.errors import IdempotencyConflictError, PushkitError
 from pushkit.storage.script import Group, Script
 from tests.long_runs import examples
-from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, together
+from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, run_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from tests.pushkit.delivery.conftest import Senders
 
-Told = tuple[int, tuple[str, ...]]  # how many were stored; why the others were not
-STORED: Told = (1, ())
+Summary = tuple[int, tuple[str, ...]]  # how many were stored; the codes of the refusals
+STORED: Summary = (1, ())
 HOOK = {"url": "https://client.example.com/hook"}
 
 
@@ -52,7 +52,7 @@ def outbox(location: str) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """An update to a task, the side left open."""
+    """An update of a task, for either side."""
 
     task: int
     update: Callable[[str], TaskUpdate]
@@ -96,16 +96,18 @@ FILTERS = (
 
 
 async def subscribe(sender: PushSender, chance: random.Random) -> None:
-    """Subscribe the same to the tasks of both sides."""
+    """Subscribe the same owners to the tasks of both sides."""
     for task in range(3):
         for owner in range(chance.randrange(4)):
             wanted, paused = chance.choice(FILTERS), chance.random() < 0.2
             version = "0.3" if chance.random() < 0.05 else "1.0"
             for side in SIDES:
-                of = {"owner": f"{side} {owner}"}
-                await sender.subscribe(f"{side} {task}", HOOK, version=version, filter=wanted, **of)
+                key = {"owner": f"{side} {owner}"}
+                await sender.subscribe(
+                    f"{side} {task}", HOOK, version=version, filter=wanted, **key
+                )
                 if paused:
-                    await sender.pause(f"{side} {task}", **of)
+                    await sender.pause(f"{side} {task}", **key)
 
 
 def steps(chance: random.Random) -> list[Step]:
@@ -121,25 +123,27 @@ def steps(chance: random.Random) -> list[Step]:
     return found
 
 
-def told(stored: NotifyResult | SnapshotsMissing) -> Told:
+def summary_of(stored: NotifyResult | SnapshotsMissing) -> Summary:
     assert isinstance(stored, NotifyResult)
     return len(stored.deliveries), tuple(sorted(each.code for each in stored.refused))
 
 
-async def store(sender: PushSender, notices: Sequence[Notice]) -> list[Told | type]:
-    """Store updates by one script, or each alone where that fails; return what each came to."""
+async def store(sender: PushSender, notices: Sequence[Notice]) -> list[Summary | type]:
+    """Store updates by one script, or each alone if that fails; return their summaries."""
     enqueue: Group[Notice, NotifyResult | SnapshotsMissing] = sender._enqueuer.enqueue
     try:
-        found = await together(sender._database, enqueue, notices)
-        return [type(each) if isinstance(each, PushkitError) else told(each) for each in found]
+        found = await run_group(sender._database, enqueue, notices)
+        return [
+            type(each) if isinstance(each, PushkitError) else summary_of(each) for each in found
+        ]
     except PushkitError as exc:
         if len(notices) == 1:
             return [type(exc)]
         return [each for notice in notices for each in await store(sender, [notice])]
 
 
-async def only_the_oldest_is_the_head(sender: PushSender) -> None:
-    """Hold that whatever waits will be claimed, in order: nothing is in flight here."""
+async def check_heads(sender: PushSender) -> None:
+    """Check that the oldest delivery of each queue is its head; none is in flight here."""
     rows = await read(
         sender,
         "SELECT d.subscription_id, d.seq, d.head, s.paused FROM pushkit_deliveries d"
@@ -158,7 +162,7 @@ async def only_the_oldest_is_the_head(sender: PushSender) -> None:
 async def test_storing_in_one_group_has_the_result_of_storing_one_by_one(
     senders: Senders, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Backlogs are counted anew once a second, which may fall between the two sides.
+    # Backlogs are counted once a second: a count between the two sides would make them differ.
     monkeypatch.setattr("pushkit.delivery.limits._COUNT_AGE", timedelta(days=1))
     chance = random.Random(seed)  # noqa: S311  # a history, no secret
     sender = await senders.open(
@@ -177,10 +181,10 @@ async def test_storing_in_one_group_has_the_result_of_storing_one_by_one(
         results["together"] += await store(sender, notices)
     assert results["together"] == results["one by one"]
     assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
-    await only_the_oldest_is_the_head(sender)
+    await check_heads(sender)
 
 
-# --- callers that wait for each other ----------------------------------------------------------
+# --- concurrent callers ------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -238,8 +242,10 @@ async def test_a_refused_update_does_not_make_the_others_run_again(
         notice_of(sender, status(task_id="task-1")),
     ]
     enqueue: Group[Notice, NotifyResult | SnapshotsMissing] = sender._enqueuer.enqueue
-    found = await together(sender._database, enqueue, notices)
-    assert [type(each) if isinstance(each, PushkitError) else told(each) for each in found] == [
+    found = await run_group(sender._database, enqueue, notices)
+    assert [
+        type(each) if isinstance(each, PushkitError) else summary_of(each) for each in found
+    ] == [
         STORED,
         IdempotencyConflictError,
         STORED,
@@ -249,7 +255,7 @@ async def test_a_refused_update_does_not_make_the_others_run_again(
         STORED,
     ]
     assert [len(await sender.deliveries(f"task-{n}")) for n in range(4)] == [1, 2, 2, 0]
-    await only_the_oldest_is_the_head(sender)
+    await check_heads(sender)
 
 
 async def test_two_ends_of_a_task_in_a_group_share_one_reserved_place(
@@ -258,7 +264,7 @@ async def test_two_ends_of_a_task_in_a_group_share_one_reserved_place(
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0")
     states = ["working", "working", "completed", "failed"]
-    full: Told = (0, ("backlog_full",))
+    full: Summary = (0, ("backlog_full",))
     assert await store(sender, [notice_of(sender, status(state)) for state in states]) == [
         STORED,
         full,
@@ -291,7 +297,7 @@ async def test_an_update_that_needs_a_snapshot_does_not_delay_the_others(senders
         task_of[n].set_result(Task(id=f"task-{n}", context_id="c", status=status))
         assert len((await (first if n == 1 else others[2])).ids) == 1
     assert sorted(asked) == [1, 3]
-    await only_the_oldest_is_the_head(sender)
+    await check_heads(sender)
 
 
 async def test_a_refused_update_does_not_roll_back_the_others(
@@ -308,7 +314,7 @@ async def test_a_refused_update_does_not_roll_back_the_others(
     assert sorted(each.owner for each in one.deliveries) == ["bob", "carol"]
     assert [each.owner for each in one.refused] == ["alice"]
     assert len(await sender.deliveries("task-1")) == 3
-    await only_the_oldest_is_the_head(sender)
+    await check_heads(sender)
 
 
 async def test_a_full_queue_does_not_refuse_updates_of_others(
@@ -345,7 +351,7 @@ async def test_dropped_deliveries_free_their_owners_capacity(
     updates = [status() for _ in range(4)] + [chunk(last=True)("task-1")] * 2
     results = await store(sender, [notice_of(sender, update) for update in updates])
     assert results == [STORED] * 6
-    await only_the_oldest_is_the_head(sender)
+    await check_heads(sender)
     found = [(each.seq, each.state.value) for each in await sender.deliveries("task-1")]
     assert found == [
         *((seq, "cancelled") for seq in (1, 2, 3)),
@@ -383,7 +389,7 @@ async def test_the_end_of_a_task_in_a_group_ends_only_that_task(
     found = {
         (row["task_id"], row["owner"]): (row["ended"], row["removed_at"] is None) for row in rows
     }
-    # alice still gets the end; bob wanted nothing, and has nothing to wait for.
+    # alice still has a delivery; the filter of bob leaves him none, so he is removed at once.
     assert found == {
         ("task-0", "alice"): (0, True),
         ("task-1", "alice"): (1, True),
@@ -416,4 +422,4 @@ async def test_large_bodies_are_inserted_in_bounded_statements(senders: Senders)
     assert max(inserted) < 2 * 2**20
     deliveries = await sender.deliveries("task-1")
     assert sorted(each.seq for each in deliveries) == sorted(list(range(1, 9)) * 5)
-    await only_the_oldest_is_the_head(sender)
+    await check_heads(sender)

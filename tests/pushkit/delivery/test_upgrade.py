@@ -1,4 +1,4 @@
-"""A sender's database that earlier code wrote goes on as it was."""
+"""Databases written by earlier versions are upgraded without loss."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.long_runs import LONG
 from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
-# Dumps of files that code of that time wrote: one delivered, one dead, one that failed once with
-# one behind it, one in flight at a worker that died with one behind it.
+# Dumps of databases that earlier versions wrote. Their deliveries: one delivered; one dead; one
+# that failed once, with one behind it; one in flight at a dead worker, with one behind it.
 DUMPS = sorted(int(path.stem.rpartition("_")[2]) for path in VECTORS.glob("outbox_schema_*.sql"))
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 MICROSECONDS_SINCE_2023 = 1_672_531_200_000_000
 
 HISTORIES = {"sender": SENDER_MIGRATIONS, "receiver": RECEIVER_MIGRATIONS}
-# From the first all steps are taken, from the last but one the newest alone.
+# An upgrade from the first version runs all migrations, from the last but one only the newest.
 EARLIER = [
     pytest.param(component, count, id=f"{component} {known[count - 1].version}")
     for component, known in HISTORIES.items()
@@ -42,12 +42,12 @@ EARLIER = [
 
 @pytest.fixture
 def postgres_dsn(postgres_server: str) -> str:
-    """Return the DSN of a schema without tables: they are made here as they once were."""
+    """Return the DSN of an empty schema: the tests create the tables of earlier versions."""
     return fresh(postgres_server)
 
 
 def open_with(location: str, component: str, migrations: tuple[Migration, ...]) -> None:
-    """Let code that knows these migrations start once."""
+    """Create or upgrade a database by these migrations."""
 
     async def start() -> None:
         database = open_location(
@@ -60,7 +60,7 @@ def open_with(location: str, component: str, migrations: tuple[Migration, ...]) 
 
 
 def shape(location: str) -> set[tuple[str, ...]]:
-    """Return all that a schema has, and which versions it says it is of."""
+    """Return the tables, columns, indexes, triggers and recorded versions of a schema."""
     if "://" in location:
         return asyncio.run(_shape_in_postgresql(location))
     with contextlib.closing(sqlite3.connect(location)) as connection:
@@ -78,7 +78,7 @@ async def _shape_in_postgresql(dsn: str) -> set[tuple[str, ...]]:
     return {tuple(str(value).replace(f"{schema}.", "") for value in row) for row in rows}
 
 
-# The text of a table shows how it came to be: what no pragma tells is looked for by its words.
+# The SQL of a table depends on its history: properties without a pragma are found by keyword.
 IN_SQLITE = statements("""
 SELECT * FROM pushkit_schema;
 SELECT * FROM pushkit_writers;
@@ -92,7 +92,7 @@ SELECT m.name, i.name, i."unique", i.origin, i.partial, x.*
     FROM sqlite_master m, pragma_index_list(m.name) i, pragma_index_xinfo(i.name) x
     WHERE m.type = 'table';
 """)
-# A column's number counts those that are gone, too.
+# Column numbers count dropped columns too, so columns are ranked.
 IN_POSTGRESQL = statements("""
 SELECT * FROM pushkit_schema;
 SELECT * FROM pushkit_writers;
@@ -146,12 +146,12 @@ def locations(request: pytest.FixtureRequest, folder: Path, kind: str) -> tuple[
     return fresh(server), fresh(server)
 
 
-# --- what was in it -----------------------------------------------------------------------------
+# --- stored data --------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=DUMPS, ids=lambda version: f"schema {version}")
 def outbox(request: pytest.FixtureRequest, location: str) -> str:
-    """Where a database is that code of that version left behind."""
+    """Return the location of a database that was written by that version."""
     load(location, (VECTORS / f"outbox_schema_{request.param}.sql").read_text("utf-8"))
     return location
 
@@ -164,7 +164,7 @@ def clock() -> Clock:
 
 
 def load(location: str, dump: str) -> None:
-    """Load a dump of a SQLite file: as it is, or row by row into PostgreSQL."""
+    """Load a dump of a SQLite file into SQLite, or row by row into PostgreSQL."""
     path = location if "://" not in location else ":memory:"
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript(dump)
@@ -178,7 +178,7 @@ def load(location: str, dump: str) -> None:
 
 
 def rows_of(connection: sqlite3.Connection) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every row with its table."""
+    """Yield every row with the name of its table."""
     connection.row_factory = sqlite3.Row
     found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     ours = {"pushkit_schema", "pushkit_writers"}  # written by the migrations
@@ -188,7 +188,7 @@ def rows_of(connection: sqlite3.Connection) -> Iterator[tuple[str, dict[str, Any
 
 
 async def insert(dsn: str, rows: list[tuple[str, dict[str, Any]]]) -> None:
-    """Insert rows as if they were written an hour ago: there the server's clock counts."""
+    """Insert rows with times of an hour ago, as PostgreSQL uses the clock of its server."""
     later = (utc_now() - timedelta(hours=1) - THEN) // timedelta(microseconds=1)
     connection = await asyncpg.connect(dsn)
     for table, row in rows:
@@ -205,7 +205,7 @@ async def insert(dsn: str, rows: list[tuple[str, dict[str, Any]]]) -> None:
 
 
 async def move_to(webhook: Webhook, sender: PushSender) -> None:
-    """Let every client register its webhook again, at a place that there is today."""
+    """Register every webhook again, with the URL of the test's own."""
     for task in ("task-good", "task-dead", "task-failing", "task-held"):
         config = {"url": webhook.url(f"/{task}"), "id": "config-1"}
         await sender.subscribe(task, config, version="1.0", owner="alice")

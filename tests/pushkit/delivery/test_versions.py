@@ -1,4 +1,4 @@
-"""Subscribers of every A2A version, side by side: each gets its own body."""
+"""Subscribers of all A2A versions get bodies of their own version."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_a_0_3_client_gets_the_end_of_a_task_without_a_message_that_cannot
 
     result = await sender.notify(replace(said, status=replace(said.status, message=message)))
 
-    assert [each.owner for each in result.refused] == ["bob"]  # who did not get it is told
+    assert [each.owner for each in result.refused] == ["bob"]
     [delivery] = await sender.deliveries("task-1")
     update = decode_update(delivery.body)
     assert isinstance(update, TaskSnapshot)
@@ -193,7 +193,7 @@ async def test_bodies_are_nested_no_deeper_than_receivers_accept(
 ) -> None:
     await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="1.0")
     refused = []
-    for levels in (61, 62):  # below: the response, its event, the metadata
+    for levels in (61, 62):  # three levels enclose them: response, event, metadata
         result = await sender.notify(replace(status(), metadata=nested(levels)))
         refused += [each.message for each in result.refused]
 

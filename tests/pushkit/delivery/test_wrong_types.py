@@ -1,4 +1,4 @@
-"""What nobody's type checker looked at: wrong types that would be misread without a word."""
+"""Arguments of wrong types that would be misread silently are refused."""
 
 from __future__ import annotations
 
