@@ -123,9 +123,11 @@ _MENDS = {
     "dns_failure": "Check that the name is still registered, and that this machine can look it up.",
     "connection_refused": "The webhook's server is down, or a firewall rejects the connection.",
     "tls_failure": "The certificate, its name or the TLS version is wrong: openssl s_client"
-    " -connect host:port shows which.",
+    " -connect host:port shows which. If the workers' log names an alert about a certificate or CA,"
+    " the server refuses the client certificate.",
     "transport": "The server or a proxy closed the connection before it answered, or did not answer"
-    " in HTTP. A server that refuses a client certificate closes it, too.",
+    " in HTTP. A server that refuses a client certificate closes it, too: the workers' log says if"
+    " that has expired.",
     "address_refused": "The name resolves to a private or forbidden address. allow_networks permits"
     " an intranet (docs/destinations.md).",
     "destination_refused": "The URL breaks a rule of the destination policy: docs/destinations.md"

@@ -35,6 +35,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
 from pushkit.logs import RepeatedLog
+from pushkit.net.authorization import Access
 from pushkit.net.connection import Answer
 from pushkit.net.transport import Transport
 from pushkit.outbox.model import Delivery, Result
@@ -172,6 +173,8 @@ class Attempt:
             route = to if isinstance(to, Route) else self.routes.of(to)
             destination = route.destination
             body = self.vault.open_body(delivery.id, delivery.body)
+            if route.access.certificate is not None:
+                self._check_certificate(route.access, started_at)
             if self.ownership and not self.ownership.has_proof(route.owner, destination):
                 # Within the attempt's deadline, because the lease lasts no longer.
                 proof = self.ownership.require(route.owner, destination, tls=route.access.tls)
@@ -237,6 +240,19 @@ class Attempt:
             tls=route.access.tls,
             body_within=_BODY_WITHIN,
         )
+
+    def _check_certificate(self, access: Access, now: datetime) -> None:
+        """Log that the client certificate has expired: its refusal can look like any failure."""
+        expired_at = access.certificate_expires_at
+        if expired_at is not None and expired_at <= now:
+            self.faults.log(
+                (access.certificate, expired_at),
+                logging.WARNING,
+                "the client certificate %s expired at %s, and webhooks may refuse it: replace the"
+                " file, and restart",
+                access.certificate,
+                expired_at.isoformat(),
+            )
 
     def _note_key(self, key: SigningKey | RemoteKey, now: datetime) -> None:
         before = self.signed_with.get(key.algorithm)

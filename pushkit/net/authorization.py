@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from pushkit.a2a import Authentication
 from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.oauth import OAuthClient, OAuthTokens
-from pushkit.net.tls import ClientCertificate, tls_context
+from pushkit.net.tls import ClientCertificate, expires_at, tls_context
 from pushkit.net.transport import Transport
 from pushkit.record import field, record
 
@@ -70,6 +70,8 @@ class Access:
     """The operator's credentials, ready for the requests of one subscription."""
 
     tls: ssl.SSLContext | None = None  # None for the transport's own context
+    certificate: Path | None = None  # the file of the client certificate in `tls`
+    certificate_expires_at: datetime | None = None
     static: tuple[str, str] | None = field(default=None, repr=False)  # a header field
     tokens: OAuthTokens | None = None  # fetches the tokens for `Authorization: Bearer`
 
@@ -100,8 +102,12 @@ class Credentials:
                 known = self._tokens.get(each.oauth)
                 tokens = known or OAuthTokens(each.oauth, transport, clock)
                 self._tokens[each.oauth] = tokens
+            tls = _tls(each, transport.options.ca_file)
+            client = each.client_certificate
             self._by_key[key] = Access(
-                tls=_tls(each, transport.options.ca_file),
+                tls=tls,
+                certificate=client.certificate if client else None,
+                certificate_expires_at=expires_at(client) if client else None,
                 static=credential_header(each.authentication),
                 tokens=tokens,
             )
@@ -123,8 +129,8 @@ class Credentials:
         if found is None:
             return Access()
         taken = clients[0] if clients else None
-        return Access(
-            tls=found.tls,
+        return replace(
+            found,
             static=None if found.static and found.static[0] == taken else found.static,
             tokens=None if taken == _AUTHORIZATION else found.tokens,
         )

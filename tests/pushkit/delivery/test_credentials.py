@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -299,6 +299,28 @@ async def test_a_client_certificate_is_sent_only_to_its_destination(
     assert (found.state, shown) == (DeliveryState.DELIVERED, ["agent.example.com"])
     refused = (await delivered(config={"id": "another"}))[-1]
     assert (refused.state, refused.last_error) == (DeliveryState.PENDING, "transport")
+
+
+async def test_the_log_says_once_that_a_client_certificate_has_expired(
+    public: Internet, delivered: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    clients, path = trustme.CA(), public.directory / "both.pem"
+    expired_at = datetime(2020, 1, 1, tzinfo=UTC)
+    issued = clients.issue_cert("agent.example.com", not_after=expired_at)
+    issued.private_key_and_cert_chain_pem.write_to_path(path)
+    await public.serve(Hook().answer, clients_of=clients)
+    found = await delivered(
+        DestinationCredentials(
+            origin=ORIGIN, client_certificate=ClientCertificate(certificate=path)
+        ),
+        times=2,
+    )
+    assert [each.last_error for each in found] == ["transport"] * 2
+    [logged] = [message for message in caplog.messages if "expired" in message]
+    assert logged == (
+        f"the client certificate {path} expired at {expired_at.isoformat()}, and webhooks may"
+        " refuse it: replace the file, and restart"
+    )
 
 
 async def test_the_ca_file_of_a_destination_is_trusted_only_there(
