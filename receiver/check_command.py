@@ -18,7 +18,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.storage.location import masked
 from pushkit.terminal.command import painted
 from pushkit.terminal.options import FILE
-from pushkit.terminal.output import example
+from pushkit.terminal.output import example, in_a_line
 from pushkit.url import Url, masked_url
 from receiver.admin import open_inbox
 from receiver.forwards import STREAM_SCHEMES
@@ -157,7 +157,7 @@ async def _try_keys(receiver: Receiver, failed: list[str]) -> None:
         elif held.sender.has_keys:
             click.echo(f"{held.sender.name}: {len(held.keys)} keys")
             for key in held.keys.values():
-                click.echo(f"  {key.algorithm.value:6} {key.kid}")
+                click.echo(f"  {key.algorithm.value:6} {in_a_line(key.kid)}")
 
 
 async def _try_replay(memory: ReplayMemory) -> None:

@@ -230,6 +230,16 @@ def test_check_fetches_every_senders_keys(
     assert "agent: 1 keys" in ran.out
 
 
+def test_check_shows_a_kid_that_a_sender_chose_without_control_characters(
+    receiver_command: Run, config: Path, tmp_path: Path
+) -> None:
+    keys = json.loads((tmp_path / "jwks.json").read_bytes())
+    keys["keys"][0]["kid"] = "\x1b[2J\u202e\nagent: ok"
+    (tmp_path / "jwks.json").write_text(json.dumps(keys))
+    ran = receiver_command("check", "--config", str(config))
+    assert r"  ES256  \x1b[2J\x202e\nagent: ok" in ran.out
+
+
 def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: Path) -> None:
     nowhere = f'jwks_url = "http://127.0.0.1:{free_port()}/jwks.json"'
     text = CONFIG.replace('jwks_file = "jwks.json"', nowhere)
