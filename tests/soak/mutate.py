@@ -1,7 +1,7 @@
 """Mutation testing: change the code in one place, and check that a test fails; a seeded sample.
 
 python tests/soak/mutate.py run --room signing --seed 7 --count 40 [--from 40]
-python tests/soak/mutate.py retry --room signing tests/pushkit/signing/test_audience.py
+python tests/soak/mutate.py retry --room signing tests/pushkit/test_audience.py
 python tests/soak/mutate.py report
 python tests/soak/mutate.py judge 1a2b3c4d "the second check refuses the same"
 
