@@ -177,7 +177,7 @@ class ResourcesExhaustedError(TransportError, code="resources_exhausted"):
 
 
 class EgressProxyError(TransportError, code="egress_proxy"):
-    """The egress proxy is down, wants credentials (407), or is not a proxy; nothing was sent."""
+    """The egress proxy is down, is not a proxy, or answers 407 or 429; nothing was sent."""
 
 
 class TlsError(TransportError, code="tls_failure"):

@@ -32,7 +32,8 @@ ERROR_CODES: Final = {
     "subscription_missing": "its subscription was removed before it could be attempted",
     "superseded": "cancelled: a newer status replaces it",
     # Faults of this side; the code of any other pushkit error may occur too.
-    "egress_proxy": "the egress proxy was not reached, wants credentials, or is not a proxy",
+    "egress_proxy": "the egress proxy was not reached, wants credentials or fewer requests, or is"
+    " not a proxy",
     "resources_exhausted": "this process or machine has no socket or memory left to dial with",
     "oauth": "the authorization server gave no token",
     "no_signing_key": "no key is active for the algorithm",

@@ -39,6 +39,9 @@ _PROXY_REACHED_WITHIN: Final = timedelta(seconds=5)
 _ADDRESS_REACHED_WITHIN: Final = timedelta(seconds=5)
 _MAX_PROXY_HEAD_BYTES: Final = 16 * 1024
 _PROXY_HEAD: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
+# The status if the proxy forbids the address or cannot reach it. Other failures (407, 429) are the
+# proxy's own; servers that are no proxies answer 400, 405 or 501.
+_REFUSES_ADDRESS: Final = re.compile(rb"403|5(?!01)")
 _PROXY_EXPECTED: Final = "expected http://[user:password@]host:port"
 
 
@@ -172,11 +175,9 @@ class _ProxyAnswer(asyncio.Protocol):
         match = _PROXY_HEAD.match(self._head)
         if match is None or end < 0:
             self.accepted.set_exception(ProxyFailedError("the proxy's answer is not HTTP"))
-        elif match[1] == b"407":
-            self.accepted.set_exception(ProxyFailedError("the proxy answered 407"))
         elif not match[1].startswith(b"2"):
-            refused = ProxyRefusedError(f"the proxy answered {int(match[1])}")
-            self.accepted.set_exception(refused)
+            error = ProxyRefusedError if _REFUSES_ADDRESS.match(match[1]) else ProxyFailedError
+            self.accepted.set_exception(error(f"the proxy answered {int(match[1])}"))
         elif end + 4 != len(self._head):
             self.accepted.set_exception(ProxyFailedError("the proxy sent bytes after its answer"))
         else:

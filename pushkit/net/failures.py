@@ -34,7 +34,7 @@ class LookupFailedError(OSError):
 
 
 class ProxyRefusedError(Exception):
-    """The proxy did not reach the address."""
+    """The proxy forbids the address, or did not reach it."""
 
 
 class ProxyFailedError(Exception):

@@ -12,7 +12,13 @@ import pytest
 import trustme
 from aiohttp import web
 
-from pushkit.errors import ConfigError, DestinationRefusedError, JwksError, TransportError
+from pushkit.errors import (
+    ConfigError,
+    DestinationRefusedError,
+    EgressProxyError,
+    JwksError,
+    TransportError,
+)
 from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.dialling import EgressProxy
@@ -160,6 +166,41 @@ async def test_a_refusal_of_the_proxy_is_a_transport_error(
     proxy.unreachable.add(HOOKS_ADDRESS)
     with pytest.raises(TransportError, match="the proxy answered 502"):
         await post(transport)
+
+
+@pytest.mark.parametrize("status", [302, 400, 404, 405, 407, 429, 501])
+async def test_what_the_proxy_answers_for_itself_is_its_own_failure(
+    internet: Internet, status: int
+) -> None:
+    async with refusing_proxy(internet, status), closing(internet, PROXY_URL) as transport:
+        with pytest.raises(EgressProxyError, match=f"the proxy answered {status}"):
+            await post(transport)
+
+
+@pytest.mark.parametrize("status", [403, 500, 502, 503, 504])
+async def test_an_address_that_the_proxy_refuses_is_a_failure_of_the_destination(
+    internet: Internet, status: int
+) -> None:
+    async with refusing_proxy(internet, status), closing(internet, PROXY_URL) as transport:
+        with pytest.raises(TransportError, match=f"the proxy answered {status}") as caught:
+            await post(transport)
+    assert caught.type is TransportError
+
+
+@asynccontextmanager
+async def refusing_proxy(internet: Internet, status: int) -> AsyncIterator[None]:
+    """Answer every CONNECT with one status, while the block runs."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d Refused\r\nContent-Length: 0\r\n\r\n" % status)
+        writer.close()
+
+    internet.network.names.says(HOOKS, [HOOKS_ADDRESS])
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        internet.network.names.says("proxy.corp.internal", [PROXY_PLACE[0]])
+        internet.network.places[PROXY_PLACE] = server.sockets[0].getsockname()[1]
+        yield
 
 
 async def test_the_proxy_gets_its_credentials_and_the_destination_does_not(
