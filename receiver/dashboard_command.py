@@ -41,7 +41,9 @@ def dashboard(*, where: InboxOptions, options: DashboardOptions) -> None:
         from pushkit.webui.serving import run_dashboard
         from receiver.dashboard.app import inbox_dashboard
     except ImportError as exc:
-        raise ConfigError("the dashboard needs Jinja2: pip install 'pushkit[dashboard]'") from exc
+        raise ConfigError(
+            "the dashboard needs Jinja2: pip install '.[dashboard]' in pushkit's source folder"
+        ) from exc
     location = where.existing()
 
     @contextlib.asynccontextmanager

@@ -126,7 +126,9 @@ class StreamForward:
         try:
             from redis.asyncio import Redis
         except ImportError as exc:
-            raise ConfigError("forward: redis is missing: pip install 'pushkit[redis]'") from exc
+            raise ConfigError(
+                "forward: redis is missing: pip install '.[redis]' in pushkit's source folder"
+            ) from exc
         parts = urlsplit(url)
         query = parse_qs(parts.query, keep_blank_values=True)
         streams, lengths = query.pop("stream", [""]), query.pop("maxlen", ["0"])

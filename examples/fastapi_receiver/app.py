@@ -1,6 +1,6 @@
 """A FastAPI application that starts tasks of an agent and awaits their notifications.
 
-    pip install 'pushkit[examples]'
+    pip install '.[examples]'
     python examples/fastapi_receiver/app.py
     curl -X POST 'http://127.0.0.1:9000/tasks?text=Please+count.'
 

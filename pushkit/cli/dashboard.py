@@ -51,7 +51,9 @@ def dashboard(
         from pushkit.dashboard.app import dashboard_app
         from pushkit.webui.serving import run_dashboard
     except ImportError as exc:
-        raise ConfigError("the dashboard needs Jinja2: pip install 'pushkit[dashboard]'") from exc
+        raise ConfigError(
+            "the dashboard needs Jinja2: pip install '.[dashboard]' in pushkit's source folder"
+        ) from exc
     location = checked_database(database)
     keys = FileKeySource(key_file.path, key_file.passphrase) if key_file else None
 

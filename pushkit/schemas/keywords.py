@@ -16,7 +16,9 @@ from pushkit.errors import ConfigError, InvalidSchemaError
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-MISSING_EXTRA = "structured data needs the extra: pip install 'pushkit[schemas]'"
+MISSING_EXTRA = (
+    "structured data needs the extra: pip install '.[schemas]' in pushkit's source folder"
+)
 MAX_SECONDS = 2.0
 _MAX_REGEX_CHARS = 1024
 # For an automaton and its cache; in the worst case, its time grows with its size.

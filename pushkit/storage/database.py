@@ -179,5 +179,7 @@ def open_location(
     try:
         from pushkit.storage.postgres import PostgresDatabase
     except ImportError as exc:
-        raise ConfigError("PostgreSQL needs asyncpg: pip install 'pushkit[postgres]'") from exc
+        raise ConfigError(
+            "PostgreSQL needs asyncpg: pip install '.[postgres]' in pushkit's source folder"
+        ) from exc
     return PostgresDatabase(dsn, component=component, migrations=migrations)

@@ -4,7 +4,7 @@ The context travels as `traceparent` (W3C Trace Context): it is stored with the 
 every attempt, and stored with the notification, so a retry in another process a day later still
 belongs to the trace. A span with a stored context is its child, and is linked to it as well, as the
 semantic conventions of messaging recommend: an attempt to `notify()`, a callback to its acceptance.
-Needs OpenTelemetry: `pip install 'pushkit[otel]'`.
+Needs OpenTelemetry: `pip install '.[otel]'`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ try:
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as exc:
-    raise ConfigError("tracing: OpenTelemetry is missing: pip install 'pushkit[otel]'") from exc
+    raise ConfigError(
+        "tracing: OpenTelemetry is missing: pip install '.[otel]' in pushkit's source folder"
+    ) from exc
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanKind, TracerProvider

@@ -26,5 +26,7 @@ def open_replay(
     try:
         from receiver.replay.redis import RedisReplay
     except ImportError as exc:
-        raise ConfigError("replay: Redis needs its driver: pip install 'pushkit[redis]'") from exc
+        raise ConfigError(
+            "replay: Redis needs its driver: pip install '.[redis]' in pushkit's source folder"
+        ) from exc
     return RedisReplay(location, namespace=namespace, remember_for=remember_for)

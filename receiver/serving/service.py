@@ -224,7 +224,9 @@ def dashboard_access(settings: ReceiverSettings) -> DashboardAccess | None:
     try:
         from pushkit.webui.serving import access_of
     except ImportError as exc:
-        raise ConfigError("[dashboard] needs Jinja2: pip install 'pushkit[dashboard]'") from exc
+        raise ConfigError(
+            "[dashboard] needs Jinja2: pip install '.[dashboard]' in pushkit's source folder"
+        ) from exc
     return access_of(settings.dashboard.build(settings.folder))
 
 

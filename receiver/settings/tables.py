@@ -50,7 +50,7 @@ class RetentionSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
 class DashboardSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     """The `[dashboard]` table. Without it, `receiver serve` has no dashboard.
 
-    It needs `pip install 'pushkit[dashboard]'`.
+    It needs `pip install '.[dashboard]'`.
     """
 
     # `host:port` of its own listener. Beyond loopback a token is required.

@@ -184,7 +184,7 @@ def test_without_the_extra_a_card_with_schemas_is_a_wrong_setting_at_once(
     monkeypatch.setitem(sys.modules, missing, None)
     CardSchemas({})
     for make in (CardSchemas, BoundedSchema):
-        with pytest.raises(ConfigError, match=r"pip install 'pushkit\[schemas\]'"):
+        with pytest.raises(ConfigError, match=r"pip install '\.\[schemas\]'"):
             make({"a": {}})
 
 

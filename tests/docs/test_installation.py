@@ -1,0 +1,20 @@
+"""pushkit is installed from its folder: on PyPI, another project has the name."""
+
+from __future__ import annotations
+
+import re
+
+from tests.docs.blocks import ROOT
+
+# The name, maybe after options: `pip install -U pushkit`, `pip install 'pushkit[redis]'`.
+BY_NAME = re.compile(r"pip install\s(?:-\S+\s)*['\"]?pushkit\b")
+
+
+def test_nothing_tells_users_to_install_the_package_of_another_project() -> None:
+    files = [ROOT / "README.md"]
+    for folder in ("docs", "examples", "pushkit", "receiver"):
+        for kind in ("*.md", "*.py", "*.toml", "*.yaml", "*.yml", "*Dockerfile*"):
+            files += (ROOT / folder).rglob(kind)
+    assert len(files) > 100
+    found = [str(path) for path in files if BY_NAME.search(path.read_text("utf-8"))]
+    assert found == []
