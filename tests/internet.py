@@ -50,7 +50,10 @@ class Proxy:
         if self.credentials is not None:
             expected = base64.b64encode(self.credentials.encode()).decode()
             if f"Proxy-Authorization: Basic {expected}\r\n" not in head:
-                writer.write(b"HTTP/1.1 407 Authenticate\r\nContent-Length: 0\r\n\r\n")
+                writer.write(
+                    b"HTTP/1.1 407 Authenticate\r\nProxy-Authenticate: Basic realm=proxy\r\n"
+                    b"Content-Length: 0\r\n\r\n"
+                )
                 return
         host, _, port = target.rpartition(":")
         if host in self.silent:

@@ -17,6 +17,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Final, Self
 from urllib.parse import unquote
 
@@ -39,9 +40,6 @@ _PROXY_REACHED_WITHIN: Final = timedelta(seconds=5)
 _ADDRESS_REACHED_WITHIN: Final = timedelta(seconds=5)
 _MAX_PROXY_HEAD_BYTES: Final = 16 * 1024
 _PROXY_HEAD: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
-# The status if the proxy forbids the address or cannot reach it. Other failures (407, 429) are the
-# proxy's own; servers that are no proxies answer 400, 405 or 501.
-_REFUSES_ADDRESS: Final = re.compile(rb"403|5(?!01)")
 _PROXY_EXPECTED: Final = "expected http://[user:password@]host:port"
 
 
@@ -176,8 +174,9 @@ class _ProxyAnswer(asyncio.Protocol):
         if match is None or end < 0:
             self.accepted.set_exception(ProxyFailedError("the proxy's answer is not HTTP"))
         elif not match[1].startswith(b"2"):
-            error = ProxyRefusedError if _REFUSES_ADDRESS.match(match[1]) else ProxyFailedError
-            self.accepted.set_exception(error(f"the proxy answered {int(match[1])}"))
+            status = int(match[1])
+            error = ProxyRefusedError if _is_of_address(status, self._head) else ProxyFailedError
+            self.accepted.set_exception(error(f"the proxy answered {status}"))
         elif end + 4 != len(self._head):
             self.accepted.set_exception(ProxyFailedError("the proxy sent bytes after its answer"))
         else:
@@ -188,6 +187,19 @@ class _ProxyAnswer(asyncio.Protocol):
         if not self.accepted.done():
             closed = ProxyFailedError("the proxy closed the connection without an answer")
             self.accepted.set_exception(closed)
+
+
+def _is_of_address(status: int, head: bytearray) -> bool:
+    """Return whether the proxy forbids the address, or cannot reach it.
+
+    Other failures are the proxy's own, or of a server that is no proxy (400, 405, 501). A 407 that
+    asks for no credentials forbids the address (RFC 9110 §15.5.8 requires it to ask).
+    """
+    if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+        return b"\r\nproxy-authenticate:" not in head.lower()
+    return status == HTTPStatus.FORBIDDEN or (
+        status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED
+    )
 
 
 async def _start_tls(

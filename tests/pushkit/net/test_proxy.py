@@ -172,12 +172,14 @@ async def test_a_refusal_of_the_proxy_is_a_transport_error(
 async def test_what_the_proxy_answers_for_itself_is_its_own_failure(
     internet: Internet, status: int
 ) -> None:
-    async with refusing_proxy(internet, status), closing(internet, PROXY_URL) as transport:
+    asks = b"PROXY-Authenticate: Basic realm=proxy\r\n" if status == 407 else b""
+    async with refusing_proxy(internet, status, asks), closing(internet, PROXY_URL) as transport:
         with pytest.raises(EgressProxyError, match=f"the proxy answered {status}"):
             await post(transport)
 
 
-@pytest.mark.parametrize("status", [403, 500, 502, 503, 504])
+# Smokescreen, for one, answers 407 for an address that its rules forbid.
+@pytest.mark.parametrize("status", [403, 407, 500, 502, 503, 504])
 async def test_an_address_that_the_proxy_refuses_is_a_failure_of_the_destination(
     internet: Internet, status: int
 ) -> None:
@@ -188,12 +190,14 @@ async def test_an_address_that_the_proxy_refuses_is_a_failure_of_the_destination
 
 
 @asynccontextmanager
-async def refusing_proxy(internet: Internet, status: int) -> AsyncIterator[None]:
+async def refusing_proxy(
+    internet: Internet, status: int, fields: bytes = b""
+) -> AsyncIterator[None]:
     """Answer every CONNECT with one status, while the block runs."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 %d Refused\r\nContent-Length: 0\r\n\r\n" % status)
+        writer.write(b"HTTP/1.1 %d Refused\r\n%bContent-Length: 0\r\n\r\n" % (status, fields))
         writer.close()
 
     internet.network.names.says(HOOKS, [HOOKS_ADDRESS])
