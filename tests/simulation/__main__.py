@@ -107,7 +107,7 @@ def _play_many(args: argparse.Namespace) -> int:
         for part in parts:
             for each in part.played:
                 moves.update(each.moves)
-        print(coverage.told(moves, TRANSITIONS))
+        print(coverage.table_of(moves, TRANSITIONS))
     return 1 if any(each.violations for part in parts for each in part.played) else 0
 
 

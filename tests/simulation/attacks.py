@@ -18,11 +18,11 @@ from typing import Any
 from pushkit.errors import NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from receiver.testing.agent import Draft
-from tests.simulation.cast import ISSUER, OTHER_ISSUER, other_key
 from tests.simulation.disk import Disk
 from tests.simulation.ledger import Instructions
 from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
+from tests.simulation.programs import ISSUER, OTHER_ISSUER, other_key
 from tests.simulation.secrecy import CANARY
 from tests.simulation.webhook import fields_of
 from tests.simulation.world import EPOCH, World

@@ -41,10 +41,10 @@ from pushkit.errors import (
     StorageError,
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
-from tests.simulation.cast import SCHEMES, SendingUnit
 from tests.simulation.disk import Disk
 from tests.simulation.ledger import Notice
 from tests.simulation.postgres import PostgresServer
+from tests.simulation.programs import SCHEMES, SendingUnit
 from tests.simulation.promises import Promises
 from tests.simulation.secrecy import CANARY
 from tests.simulation.world import EPOCH, World

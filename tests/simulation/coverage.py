@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
-__all__ = ["FAULTS", "RECENT", "Move", "key_of", "told"]
+__all__ = ["FAULTS", "RECENT", "Move", "key_of", "table_of"]
 
 Move: TypeAlias = "tuple[str, str | None, str | None]"  # table, state before, state after
 
 RECENT = 20.0  # seconds for which a fault counts
 # The kinds of steps that are faults.
 FAULTS = (
-    *("mood", "fate", "cut", "names", "crash", "stop", "flap", "power", "freeze", "statement"),
-    *("await", "doze", "strike", "disk", "clock", "callbacks", "reload"),
+    *("behaviour", "network", "cut", "names", "crash", "stop", "flap", "power", "freeze"),
+    *("statement", "await", "doze", "trigger", "disk", "clock", "callbacks", "reload"),
 )
 
 
@@ -23,7 +23,7 @@ def key_of(move: Move, error: str | None, fault: str) -> str:
     return "|".join((*(str(each) for each in move), error or "", fault))
 
 
-def told(
+def table_of(
     moves: Mapping[str, int], allowed: Mapping[str, Collection[tuple[str | None, ...]]]
 ) -> str:
     """Return a table of changes by faults, the errors of each, and the pairs never seen."""

@@ -27,8 +27,8 @@ class _Kind:
     Attributes:
         sqlite: Code and text of SQLite's error.
         postgres: The error of PostgreSQL's driver.
-        at: The first words of the statements that it strikes; empty for all.
-        chance: The probability that it strikes such a statement.
+        at: The first words of the statements that it affects; empty for all.
+        chance: The probability that it affects such a statement.
     """
 
     sqlite: tuple[int, str]
@@ -112,7 +112,7 @@ class Faults:
         self._kind = self._victim = None
 
     def before(self, process: Process | None, what: str) -> None:
-        """Let a statement fail, or its process end, if a fault strikes it.
+        """Let a statement fail, or its process end, if a fault affects it.
 
         Raises:
             Crash: The process ends at this statement.
@@ -135,10 +135,10 @@ class Faults:
             return
         if self._world.loop.time() > self._until:
             self._kind = None
-        elif self._strikes(kind, what):
+        elif self._affects(kind, what):
             self._fail_with(kind)
 
-    def _strikes(self, kind: _Kind, what: str) -> bool:
+    def _affects(self, kind: _Kind, what: str) -> bool:
         word = what.partition(" ")[0]
         # After "COMMITTED" the data is stored: only "uncertain" may fail there.
         is_there = word in kind.at if kind.at else word != "COMMITTED"

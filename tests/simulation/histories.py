@@ -34,7 +34,7 @@ from tests.databases import PostgresServer as RealServer
 from tests.databases import fresh
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.postgres import PostgresServer, _Transaction
-from tests.simulation.transactions import Memory, Stage, Work, prepare, some_work, tables
+from tests.simulation.transactions import Memory, StubDatabase, Work, prepare, some_work, tables
 
 __all__ = ["BrokenError", "DifferenceError", "RealSide", "play_history"]
 
@@ -369,10 +369,10 @@ class _Running:
 class _History:
     def __init__(self, seed: int, real: RealSide) -> None:
         self.chance = random.Random(f"history {seed}")
-        self.stage = Stage()
+        self.database = StubDatabase()
         self.model = ModelSide(seed)
         self.sides: tuple[_Side, _Side] = (self.model, real)
-        self.memories = (Memory(self.stage), Memory(self.stage))
+        self.memories = (Memory(self.database), Memory(self.database))
         self.slots: dict[int, _Running] = {}
         self.log: list[str] = []
         self.seen: Counter[str] = Counter()
@@ -404,7 +404,7 @@ class _History:
             [s for s in slots if s not in self.slots or not self.slots[s].waits]
         )
         running = self.slots.get(slot)
-        self.stage.moment += timedelta(milliseconds=1)  # no two rows have the same time
+        self.database.moment += timedelta(milliseconds=1)  # no two rows have the same time
         if self.model.leaves_open_who_is_first():
             self.is_open = True
         if running is None:
@@ -418,7 +418,7 @@ class _History:
 
     def _begin(self, slot: int) -> None:
         if self.chance.random() < 0.3:
-            self.stage.moment += timedelta(seconds=self.chance.choice((1, 7, 31)))
+            self.database.moment += timedelta(seconds=self.chance.choice((1, 7, 31)))
         work = some_work(self.chance, next(self._numbers))
         first, second = (work.make(memory) for memory in self.memories)
         self.log.append(f"{slot} begins: {work.name}")

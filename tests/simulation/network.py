@@ -25,7 +25,7 @@ from typing import Any
 
 from tests.simulation.loop import PROCESS, Process, SimulatedLoop
 
-__all__ = ["Fate", "Link", "Network", "SimulatedResolver", "SimulatedSocket"]
+__all__ = ["ConnectionFaults", "Link", "Network", "SimulatedResolver", "SimulatedSocket"]
 
 _HIGH_WATER = 65_536
 _MSS = 1_460
@@ -34,7 +34,7 @@ _FRESH = 12.0  # seconds from a lookup to dialling its last address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
+class ConnectionFaults:
     """The faults of a connection.
 
     Attributes:
@@ -71,11 +71,11 @@ class Link:
     """The network path to one host, which a scenario may disturb.
 
     Attributes:
-        fates: Returns the fate of the next connection.
+        faults: Returns the faults of the next connection.
         cut: Whether nothing passes, in either direction.
     """
 
-    fates: Callable[[], Fate]
+    faults: Callable[[], ConnectionFaults]
     cut: bool = False
     connections: set[_Pipe] = field(default_factory=set)
 
@@ -103,9 +103,11 @@ class Network:
     # --- called by steps of a scenario ----------------------------------------------------------
 
     def link(self, host: str) -> Link:
-        """Return the path to a host; without faults until its `fates` are replaced."""
+        """Return the path to a host; without faults until its `faults` are replaced."""
         if host not in self._links:
-            self._links[host] = Link(lambda: Fate(latency=0.0005 + self.random.random() * 0.004))
+            self._links[host] = Link(
+                lambda: ConnectionFaults(latency=0.0005 + self.random.random() * 0.004)
+            )
         return self._links[host]
 
     def drop(self, process: Process, *, reset: bool = True) -> None:
@@ -165,15 +167,15 @@ class Network:
         if self.loop.time() - looked_at > _FRESH:
             self.on_violation(f"dialled {host}, without looking its name up")
         link = self.link(host)
-        fate = link.fates()
+        faults = link.faults()
         listener = self._listeners.get((host, port))
-        if fate.silent or link.cut:
+        if faults.silent or link.cut:
             await self.loop.create_future()  # until the caller's deadline
-        await self.loop.pause(fate.latency * 2)
+        await self.loop.pause(faults.latency * 2)
         alive = listener is not None and (listener.process is None or listener.process.alive)
-        if listener is None or fate.refused or not alive:
+        if listener is None or faults.refused or not alive:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-        sock.connected = _Connected(listener, fate, link, (host, port))
+        sock.connected = _Connected(listener, faults, link, (host, port))
 
     async def open_connection(
         self,
@@ -216,15 +218,15 @@ class Network:
             server_side.connection_made(pipe.far)
             pipe.far.catch_up()
 
-        self.loop.call_later(connected.fate.latency, accept, context=context)
+        self.loop.call_later(connected.faults.latency, accept, context=context)
         return pipe.near, protocol
 
     async def _shake_hands(self, connected: _Connected, name: str | None) -> None:
-        await self.loop.pause(connected.fate.latency * 2)
+        await self.loop.pause(connected.faults.latency * 2)
         wanted = self.certificates.get(connected.address[0])
         if not connected.listener.tls:
             raise ssl_module.SSLError(1, "wrong version number")
-        if connected.fate.bad_certificate or (wanted is not None and name not in wanted):
+        if connected.faults.bad_certificate or (wanted is not None and name not in wanted):
             error = ssl_module.SSLCertVerificationError(1, "certificate verify failed")
             error.verify_message = "Hostname mismatch"
             raise error
@@ -238,7 +240,7 @@ class Network:
 @dataclass(slots=True)
 class _Connected:
     listener: _Listener
-    fate: Fate
+    faults: ConnectionFaults
     link: Link
     address: tuple[str, int]
 
@@ -320,23 +322,23 @@ class SimulatedResolver:
 
 
 class _Pipe:
-    """One connection: its two ends, and its fate."""
+    """One connection: its two ends, and its faults."""
 
     def __init__(
         self, network: Network, connected: _Connected, client: tuple[str, int], *, tls: bool
     ) -> None:
         self.network = network
         self.loop = network.loop
-        self.fate = connected.fate
+        self.faults = connected.faults
         self.link = connected.link
         self.ended = False
         self.near = _End(self, peer=connected.address, own=client, tls=tls)
         self.far = _End(self, peer=client, own=connected.address, tls=tls)
         self.near.other, self.far.other = self.far, self.near
-        self.near.reset_after = self.fate.reset_after
-        self.far.reset_after = self.fate.reset_answer_after
-        self.far.stall_after = self.fate.stall_after
-        self.far.drip = self.fate.drip
+        self.near.reset_after = self.faults.reset_after
+        self.far.reset_after = self.faults.reset_answer_after
+        self.far.stall_after = self.faults.stall_after
+        self.far.drip = self.faults.drip
 
     def end(self, *, reset: bool) -> None:
         """End the connection; without `reset`, a living peer notices only by its own deadline."""
@@ -479,7 +481,7 @@ class _End(asyncio.Transport):
 
     def _send(self, piece: bytes | None) -> None:
         self.other._waiting_bytes += len(piece or b"")
-        latency = self._pipe.fate.latency * (0.5 + self._loop.network.random.random())
+        latency = self._pipe.faults.latency * (0.5 + self._loop.network.random.random())
         moment = self._loop.time() + latency
         if self.drip is not None:
             moment = max(moment, self._arrives_at + self.drip)

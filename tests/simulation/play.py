@@ -42,21 +42,21 @@ from receiver import Notification
 from tests.simulation import cheap
 from tests.simulation.attacks import Attacker
 from tests.simulation.bounds import check_bounds
-from tests.simulation.cast import CALLBACK_TIMEOUT, ReceivingUnit, SendingUnit
 from tests.simulation.clients import Clients, Keys, signing_of
-from tests.simulation.conduct import Conduct
 from tests.simulation.coverage import FAULTS
 from tests.simulation.disk import Disk, DiskDatabase
 from tests.simulation.faults import Faults
 from tests.simulation.loop import PROCESS, Process
-from tests.simulation.network import Fate, SimulatedResolver
+from tests.simulation.network import ConnectionFaults, SimulatedResolver
+from tests.simulation.pacing import Pacing
 from tests.simulation.postgres import PostgresServer
+from tests.simulation.programs import CALLBACK_TIMEOUT, ReceivingUnit, SendingUnit
 from tests.simulation.promises import SELDOM, Promises
 from tests.simulation.scenario import Scenario
 from tests.simulation.secrecy import CANARY
-from tests.simulation.strikes import Strikes
 from tests.simulation.surroundings import Surroundings
-from tests.simulation.webhook import Arrival, Webhook, mood_of
+from tests.simulation.triggers import Triggers
+from tests.simulation.webhook import Arrival, Webhook, behaviour_of
 from tests.simulation.world import EPOCH, Machine, Trouble, Unit, World
 
 __all__ = ["Outcome", "play"]
@@ -172,7 +172,7 @@ class _Play:
         self.hosts: dict[str, Machine] = {}
         self.addresses: dict[str, list[str]] = {}
         self.faulty_hosts: set[str] = set()  # hosts that ever had a fault
-        self._manners: dict[str, str] = {}
+        self._callback_behaviours: dict[str, str] = {}
         self.world.network.on_violation = self.world.violated
         for number in range(scenario.webhooks):
             self._add_webhook(f"hook{number}", Machine(self.world, f"{_HOOKS}.{number + 1}"))
@@ -202,17 +202,17 @@ class _Play:
                 for address in self.addresses[name]:
                     tap = functools.partial(self.attacker.overhear, name)
                     self.world.network.taps[address].append(tap)
-        self._doing: dict[str, Callable[..., None]] = {
-            name.removeprefix("do_"): getattr(actor, name)
-            for actor in (self, self.clients, self.attacker)
-            for name in dir(actor)
+        self._actions: dict[str, Callable[..., None]] = {
+            name.removeprefix("do_"): getattr(each, name)
+            for each in (self, self.clients, self.attacker)
+            for name in dir(each)
             if name.startswith("do_")
         }
-        self.strikes = Strikes(self.world, self.units, self._ask_about)
+        self.triggers = Triggers(self.world, self.units, self._ask_about)
         for each in (*self.receivers.values(), *self.twins.values()):
             tap = functools.partial(self._comes_in, each)
             self.world.network.taps[each.machine.address].append(tap)
-        self.conduct = Conduct(
+        self.pacing = Pacing(
             self.world,
             self.outbox,
             {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
@@ -241,14 +241,16 @@ class _Play:
         self.addresses[name] = [machine.address]
 
     def _arrived(self, arrival: Arrival) -> None:
-        self.conduct.arrived(arrival)
+        self.pacing.arrived(arrival)
         self.promises.arrived(arrival)
-        if self.strikes.moment("request", arrival.process, arrival.delivery_id):
-            self.webhooks[_host_of(f"https://{arrival.host}")].odd.insert(0, mood_of("slow"))
+        if self.triggers.moment("request", arrival.process, arrival.delivery_id):
+            self.webhooks[_host_of(f"https://{arrival.host}")].next_behaviours.insert(
+                0, behaviour_of("slow")
+            )
 
     def _comes_in(self, unit: Unit, port: int, piece: bytes) -> None:
         if piece.startswith(b"POST"):
-            self.strikes.moment("intake", unit.process, f"{unit.name} {port}")
+            self.triggers.moment("intake", unit.process, f"{unit.name} {port}")
 
     def _add_receiver(self, number: int, machine: Machine) -> None:
         name, twin = f"recv{number}", f"twin{number}"
@@ -285,7 +287,7 @@ class _Play:
 
     def _moved(self, table: str, before: str | None, after: str | None, error: str | None) -> None:
         self.promises.moved(table, before, after, error)
-        self.conduct.moved(table, before, after)
+        self.pacing.moved(table, before, after)
         for disk, new in self._strict.items():
             writer = disk.running
             if disk.is_upgraded and writer is not None and writer not in new:
@@ -317,7 +319,7 @@ class _Play:
         loop = self.world.loop
         try:
             with self.world.secrets:
-                loop.run_until_complete(self._course())
+                loop.run_until_complete(self._run_steps())
         except Exception as exc:  # noqa: BLE001  # every error is reported
             self.world.violated(f"the simulation failed: {type(exc).__name__}: {exc}")
         for exception in loop.unretrieved_exceptions():
@@ -334,7 +336,7 @@ class _Play:
             moves=dict(self.promises.moves),
         )
 
-    async def _course(self) -> None:
+    async def _run_steps(self) -> None:
         agents = range(self.scenario.agents)
         self.world.network.names["agent.example.com"] = [f"{_KEYS}.{n + 1}" for n in agents]
         for webhook in self.webhooks.values():
@@ -348,10 +350,10 @@ class _Play:
         for step in self.scenario.steps:
             await self._until(step.at)
             self.world.note(f"step {step}")
-            self.conduct.step(step.kind)
+            self.pacing.step(step.kind)
             if step.kind in FAULTS:
-                self.world.strikes(step.kind)
-            self._doing[step.kind](*step.args)
+                self.world.note_fault(step.kind)
+            self._actions[step.kind](*step.args)
         await self._until(self.scenario.ends)
         await self._heal()
         ends = self.world.loop.time() + _DRAIN * (24 if self.scenario.slow else 1)
@@ -363,7 +365,7 @@ class _Play:
         await asyncio.sleep(1)
         await self._check_slots()
         self.promises.check_end(_host_of)
-        self.conduct.check_end()
+        self.pacing.check_end()
         if self.scenario.sealed:
             self._check_sealed()
         check_bounds(
@@ -398,20 +400,20 @@ class _Play:
         self.world.note("healed")
         self._is_healed = True
         self.faults.heal()
-        self.strikes.clear()
+        self.triggers.clear()
         for unit in self.units.values():
             if unit.process is not None:
                 unit.process.spare()
                 if unit.process.frozen is not None:
                     self.world.loop.thaw(unit.process)
         for webhook in self.webhooks.values():
-            webhook.mood = mood_of("ok")
-            webhook.odd.clear()
+            webhook.behaviour = behaviour_of("ok")
+            webhook.next_behaviours.clear()
         for host, receiving in self.receivers.items():
             if receiving.trust != "all":
                 self.do_reload(host, "all")
         for name, machine in self.hosts.items():
-            self._set_fate(name, "none", 0)
+            self._set_faults(name, "none", 0)
             self.world.network.link(machine.address).cut = False
             self.world.network.names[f"{name}.example.com"] = self.addresses[name]
         for unit in self.units.values():
@@ -432,15 +434,15 @@ class _Play:
         """Run as the client's callback, and behave as `_behave` says."""
         process = PROCESS.get()
         assert process is not None
-        self.conduct.calls_back(host, notification.delivery_id)
+        self.pacing.calls_back(host, notification.delivery_id)
         call = self.promises.begin_call(host, callback, notification, process)
-        self.strikes.moment("callback", process, f"{host} {callback} {notification.delivery_id}")
+        self.triggers.moment("callback", process, f"{host} {callback} {notification.delivery_id}")
         self.world.note(f"called back {callback} {notification.delivery_id}")
-        manners = "quick" if callback == "audit" else self._manners.get(host, "mixed")
+        behaviour = "quick" if callback == "audit" else self._callback_behaviours.get(host, "mixed")
         if self.scenario.crowded:  # the flood of the other sender takes as long as it may
-            manners = "hanging" if notification.sender == "other" else "quick"
+            behaviour = "hanging" if notification.sender == "other" else "quick"
         try:
-            await self._behave("quick" if self._is_healed else manners)
+            await self._behave("quick" if self._is_healed else behaviour)
         except asyncio.CancelledError:  # by its time-out, or by the end of its process
             call.failed = self.world.loop.time() - call.begun > _CUT_OFF
             raise
@@ -449,20 +451,20 @@ class _Play:
             raise
         call.ended = self.world.loop.time()
 
-    async def _behave(self, manners: str) -> None:
+    async def _behave(self, behaviour: str) -> None:
         chance = self.world.loop.random
-        if manners == "quick":
+        if behaviour == "quick":
             await asyncio.sleep(0.01)
             return
-        await asyncio.sleep(chance.uniform(1, 80) if manners == "slow" else chance.choice(_CALLS))
-        mood = chance.random()
-        if manners == "hanging" or mood < 0.02:
+        await asyncio.sleep(chance.uniform(1, 80) if behaviour == "slow" else chance.choice(_CALLS))
+        drawn = chance.random()
+        if behaviour == "hanging" or drawn < 0.02:
             await asyncio.Event().wait()
-        if mood < (0.6 if manners == "failing" else 0.2):
+        if drawn < (0.6 if behaviour == "failing" else 0.2):
             raise RuntimeError("the client's own mistake")
 
-    def do_callbacks(self, host: str, manners: str) -> None:
-        self._manners[host] = manners
+    def do_callbacks(self, host: str, behaviour: str) -> None:
+        self._callback_behaviours[host] = behaviour
 
     def do_reload(self, host: str, trust: str) -> None:
         self.world.trouble("trust", whom=host)
@@ -472,39 +474,39 @@ class _Play:
 
     def _ask_about(self, kind: str, delivery_id: str) -> None:
         """Let an owner or an operator do something while a delivery is being attempted."""
-        self.conduct.step(kind)
+        self.pacing.step(kind)
         if kind == "blip":
-            self.do_disk(self.strikes.blip(), 1.0)
+            self.do_disk(self.triggers.blip(), 1.0)
             return
         found = self.outbox.select(
             "SELECT task_id, owner FROM pushkit_deliveries WHERE id = ?", delivery_id
         )
         of_owner = [(row["task_id"], row["owner"]) for row in found]
         for whom in of_owner if kind in ("pause", "unsubscribe") else [()]:
-            self._doing[kind](0, *whom)
+            self._actions[kind](0, *whom)
 
     # --- faults ---------------------------------------------------------------------------------
 
-    def do_mood(self, host: str, mood: str) -> None:
-        self.webhooks[host].mood = mood_of(mood)
-        if mood != "ok":
+    def do_behaviour(self, host: str, behaviour: str) -> None:
+        self.webhooks[host].behaviour = behaviour_of(behaviour)
+        if behaviour != "ok":
             self.faulty_hosts.add(host)
 
-    def do_odd(self, host: str, mood: str) -> None:
-        """Let only the next answer have another mood."""
-        self.webhooks[host].odd.append(mood_of(mood))
+    def do_next_answer(self, host: str, behaviour: str) -> None:
+        """Let only the next answer follow another behaviour."""
+        self.webhooks[host].next_behaviours.append(behaviour_of(behaviour))
         self.faulty_hosts.add(host)
 
-    def do_fate(self, host: str, fate: str, number: int, lasts: float) -> None:
+    def do_network(self, host: str, fault: str, number: int, lasts: float) -> None:
         self.faulty_hosts.add(host)
         self.world.trouble("network", whom=host, lasts=lasts)
-        self._set_fate(host, fate, number)
-        self.world.loop.call_later(lasts, self._set_fate, host, "none", 0)
+        self._set_faults(host, fault, number)
+        self.world.loop.call_later(lasts, self._set_faults, host, "none", 0)
 
-    def _set_fate(self, host: str, fate: str, number: int) -> None:
+    def _set_faults(self, host: str, fault: str, number: int) -> None:
         network = self.world.network
-        network.link(self.hosts[host].address).fates = functools.partial(
-            _fate, network.random, fate, number
+        network.link(self.hosts[host].address).faults = functools.partial(
+            _connection_faults, network.random, fault, number
         )
 
     def do_cut(self, host: str, lasts: float) -> None:
@@ -535,8 +537,8 @@ class _Play:
     def do_freeze(self, unit: str, seconds: float) -> None:
         self.units[unit].freeze(seconds)
 
-    def do_strike(self, what: str, where: str, number: int, seconds: float) -> None:
-        self.strikes.add(what, where, number, seconds)
+    def do_trigger(self, what: str, where: str, number: int, seconds: float) -> None:
+        self.triggers.add(what, where, number, seconds)
 
     def do_stop(self, unit: str, down_for: float) -> None:
         self.units[unit].stop(down_for)
@@ -719,19 +721,19 @@ class _Play:
         return disk
 
 
-def _fate(chance: Any, fate: str, number: int) -> Fate:
+def _connection_faults(chance: Any, fault: str, number: int) -> ConnectionFaults:
     latency = 0.0005 + chance.random() * 0.004
-    if fate == "none" or chance.random() < 0.3:
-        return Fate(latency=latency)
-    return Fate(
+    if fault == "none" or chance.random() < 0.3:
+        return ConnectionFaults(latency=latency)
+    return ConnectionFaults(
         latency=latency,
-        refused=fate == "refused",
-        silent=fate == "silent",
-        reset_after=number if fate == "reset" else None,
-        reset_answer_after=number % 40 if fate == "reset_answer" else None,
-        stall_after=number % 40 if fate == "stall" else None,
-        drip=0.3 if fate == "drip" else None,
-        bad_certificate=fate == "certificate",
+        refused=fault == "refused",
+        silent=fault == "silent",
+        reset_after=number if fault == "reset" else None,
+        reset_answer_after=number % 40 if fault == "reset_answer" else None,
+        stall_after=number % 40 if fault == "stall" else None,
+        drip=0.3 if fault == "drip" else None,
+        bad_certificate=fault == "certificate",
     )
 
 
@@ -781,13 +783,13 @@ _played: list[_Play] = []
 
 def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Outcome:
     """Play a scenario to its end, with the simulated parts patched into the code under test."""
-    staged, slow = _Play(scenario, key), scenario.slow
+    run, slow = _Play(scenario, key), scenario.slow
     signing = primitives if scenario.seed % 4 == 0 else cheap
-    _played.append(staged)
-    surroundings.begin(scenario.seed, staged.world.loop.time)
+    _played.append(run)
+    surroundings.begin(scenario.seed, run.world.loop.time)
     for module, name, simulated in (
-        (pushkit.delivery.database, "open_location", staged.open_location),
-        (receiver.admin, "open_location", staged.open_location),
+        (pushkit.delivery.database, "open_location", run.open_location),
+        (receiver.admin, "open_location", run.open_location),
         (
             receiver.callbacks.dispatcher,
             "POLL_INTERVAL",
@@ -802,9 +804,9 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
         # Cached: the same keys are published and read again and again.
         (pushkit.keys.jwks, "public_jwk", _public_jwk),
         (pushkit.net.jwks_client, "parse_jwks", _parse_jwks),
-        (asyncpg, "create_pool", lambda *args, **also: staged.server().create_pool(*args, **also)),
-        (asyncpg, "connect", lambda *args, **also: staged.server().connect(*args, **also)),
+        (asyncpg, "create_pool", lambda *args, **also: run.server().create_pool(*args, **also)),
+        (asyncpg, "connect", lambda *args, **also: run.server().connect(*args, **also)),
     ):
         assert hasattr(module, name), f"{module} has no {name}: what is simulated has moved"
         setattr(module, name, simulated)
-    return staged.run()
+    return run.run()

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tests.simulation.strikes import add_strikes
+from tests.simulation.triggers import add_triggers
 from tests.simulation.workload import (
-    CHAPTERS,
+    GENERATORS,
     SPAN,
-    Cast,
+    Actors,
     Step,
-    any_mood,
+    any_behaviour,
     staggered,
     subscriptions,
     together,
@@ -26,11 +26,11 @@ __all__ = ["HOURS", "Scenario", "Step", "as_python", "from_python", "make_scenar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Who takes part in a simulated world, and what happens there.
+    """The actors of a simulated world, and what happens there.
 
     Attributes:
         seed: Also decides the order of ready tasks, latencies and ids.
-        plot: The names of its chapters (see `workload`), for readers.
+        generators: The names of its generators (see `workload`), for readers.
         crowded: Whether limits are low, hostile owners use them up, and other owners must not be
             delayed by that.
         most: The most subscriptions of an owner, in place of the usual limit.
@@ -49,7 +49,7 @@ class Scenario:
     """
 
     seed: int
-    plot: str = ""
+    generators: str = ""
     crowded: bool = False
     most: int | None = None
     agents: int
@@ -68,12 +68,12 @@ class Scenario:
 
 def as_python(scenario: Scenario) -> str:
     """Return a scenario as Python source, without members that have their default."""
-    cast = ", ".join(
+    members = ", ".join(
         f"{each.name}={getattr(scenario, each.name)!r}"
         for each in fields(scenario)
-        if each.name not in ("plot", "steps") and getattr(scenario, each.name) != each.default
+        if each.name not in ("generators", "steps") and getattr(scenario, each.name) != each.default
     )
-    lines = ["Scenario(", f"    {cast},", "    steps=("]
+    lines = ["Scenario(", f"    {members},", "    steps=("]
     lines += [f"        Step({each.at}, {each.kind!r}, {each.args!r})," for each in scenario.steps]
     return "\n".join((*lines, "    ),", ")"))
 
@@ -85,10 +85,10 @@ def from_python(text: str) -> Scenario:
     return scenario
 
 
-_FATES = ("refused", "silent", "reset", "reset_answer", "stall", "drip", "certificate")
+_CONNECTION_FAULTS = ("refused", "silent", "reset", "reset_answer", "stall", "drip", "certificate")
 _DISK_ERRORS = ("busy", "full", "error", "refused", "uncertain", "seldom", "seldom")
-# The chapters of a scenario, besides subscriptions and updates; in how many of a hundred scenarios.
-_PLOTS = {
+# The generators used besides subscriptions and updates; in how many of a hundred scenarios.
+_COMBINATIONS = {
     (): 25,
     ("changes",): 10,
     ("operators",): 8,
@@ -120,36 +120,36 @@ def make_scenario(seed: int) -> Scenario:
     postgres = chance.random() < 0.3
     agents = chance.choice((1, 1, 2, 3))
     workers = chance.choice((0, 0, 1, 2, 3))
-    [plot] = chance.choices(list(_PLOTS), list(_PLOTS.values()))
-    if "endless" in plot:
+    [generators] = chance.choices(list(_COMBINATIONS), list(_COMBINATIONS.values()))
+    if "endless" in generators:
         agents, workers = 2, 0
-    mute = 1 if "endless" in plot else chance.choice((0, 0, 0, 1))
-    is_hostile = not _HOSTILE.isdisjoint(plot)
+    mute = 1 if "endless" in generators else chance.choice((0, 0, 0, 1))
+    is_hostile = not _HOSTILE.isdisjoint(generators)
     webhooks = chance.randint(1, 4) + 2 * is_hostile
-    receivers = chance.choice((1, 1, 2) if _OF_RECEIVERS & {*plot} else (0, 0, 1, 2))
+    receivers = chance.choice((1, 1, 2) if _OF_RECEIVERS & {*generators} else (0, 0, 1, 2))
     twins = chance.random() < 0.3
-    cast = Cast(
+    actors = Actors(
         agents=agents,
         webhooks=[f"hook{n}" for n in range(webhooks)],
         receivers=[f"recv{n}" for n in range(receivers)],
         owners=[f"owner{n}" for n in range(chance.randint(1, 4))],
         tasks=[f"task{n}" for n in range(chance.choice((1, 1, 1, 2, 2, 3, 5)))],
     )
-    innocent = replace(cast, webhooks=cast.webhooks[:-2]) if is_hostile else cast
+    innocent = replace(actors, webhooks=actors.webhooks[:-2]) if is_hostile else actors
     steps = [*subscriptions(chance, innocent), *updates(chance, innocent)]
     if postgres and agents > 1 and not is_hostile and chance.random() < 0.5:
-        steps += together(chance, cast)
+        steps += together(chance, actors)
     if agents > 1 and not workers and not is_hostile and chance.random() < 0.3:
-        steps += staggered(chance, cast)
-    for chapter in plot:
-        steps += CHAPTERS[chapter](chance, cast)
+        steps += staggered(chance, actors)
+    for generator in generators:
+        steps += GENERATORS[generator](chance, actors)
 
     def add(at: float, kind: str, *args: Any) -> None:
         steps.append(Step(round(at, 3), kind, args))
 
     if not is_hostile:
-        _add_faults(chance, add, cast, postgres, workers, twins)
-        add_strikes(chance, add, cast)
+        _add_faults(chance, add, actors, postgres, workers, twins)
+        add_triggers(chance, add, actors)
     sealed = chance.random() < 0.15
     if sealed and not is_hostile:  # resealing restarts programs, which is a fault
         for _ in range(chance.choice((0, 1, 1, 2))):
@@ -160,7 +160,7 @@ def make_scenario(seed: int) -> Scenario:
     steps = [replace(step, at=round(step.at * pace, 3)) for step in steps]
     return Scenario(
         seed=seed,
-        plot=" ".join(plot),
+        generators=" ".join(generators),
         crowded=is_hostile,
         agents=agents,
         workers=workers,
@@ -180,43 +180,43 @@ def make_scenario(seed: int) -> Scenario:
 def _add_faults(
     chance: random.Random,
     add: Any,
-    cast: Cast,
+    actors: Actors,
     postgres: bool,
     workers: int,
     twins: bool,
 ) -> None:
-    units = [f"agent{n}" for n in range(cast.agents)] + [f"worker{n}" for n in range(workers)]
-    units += cast.receivers
-    units += [f"twin{n}" for n in range(len(cast.receivers))] if twins else []
-    stage = _Stage(units, cast.webhooks, cast.hosts)
+    units = [f"agent{n}" for n in range(actors.agents)] + [f"worker{n}" for n in range(workers)]
+    units += actors.receivers
+    units += [f"twin{n}" for n in range(len(actors.receivers))] if twins else []
+    targets = _Targets(units, actors.webhooks, actors.hosts)
     kinds = [kind for kind in _FAULTS if postgres or kind not in _OF_SERVERS]
     weights = [_FAULTS[kind][0] for kind in kinds]
     for _ in range(chance.choice((0, 1, 2, 4, 8))):
         at = 2 + chance.random() * SPAN
         [what] = chance.choices(kinds, weights)
         for _ in range(chance.choice((1, 1, 1, 5)) if what in _REPEATED else 1):
-            add(at, what, *_FAULTS[what][1](chance, stage))
+            add(at, what, *_FAULTS[what][1](chance, targets))
             at += chance.random() * 3
         if what == "upgrade":  # gives old programs something to write during the upgrade
-            for agent in range(cast.agents):
-                add(at + chance.random(), "burst", agent, chance.choice(cast.tasks), 3)
+            for agent in range(actors.agents):
+                add(at + chance.random(), "burst", agent, chance.choice(actors.tasks), 3)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _Targets:
     units: list[str]
     webhooks: list[str]
     hosts: list[str]
 
 
 # The faults: the weight of each, and the arguments of its step.
-_FAULTS: dict[str, tuple[int, Callable[[random.Random, _Stage], tuple[Any, ...]]]] = {
-    "mood": (3, lambda c, on: (c.choice(on.webhooks), any_mood(c))),
-    "fate": (
+_FAULTS: dict[str, tuple[int, Callable[[random.Random, _Targets], tuple[Any, ...]]]] = {
+    "behaviour": (3, lambda c, on: (c.choice(on.webhooks), any_behaviour(c))),
+    "network": (
         2,
         lambda c, on: (
             c.choice(on.hosts),
-            c.choice(_FATES),
+            c.choice(_CONNECTION_FAULTS),
             c.randint(0, 900),
             c.choice((1.0, 10.0, 60.0)),
         ),

@@ -17,10 +17,10 @@ from pushkit.storage.migrations import migrate
 from pushkit.storage.sqlite import run_script
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.simulation.attacks import Attacker
-from tests.simulation.conduct import Conduct
 from tests.simulation.disk import Disk
 from tests.simulation.ledger import Notice
 from tests.simulation.loop import Process
+from tests.simulation.pacing import Pacing
 from tests.simulation.promises import Promises
 from tests.simulation.secrecy import CANARY, WEBHOOK_SECRET, Secrets
 from tests.simulation.webhook import Arrival
@@ -30,7 +30,7 @@ _AT = datetime(2026, 1, 1, tzinfo=UTC)
 _JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6.eyJpc3MiOiJodHRwczovL2EifQ.c2lnbmF0dXJl"
 
 
-class Stage:
+class Case:
     """A world without programs, whose history is written by hand."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Stage:
             timeout=10.0,
             worker_of=lambda process: f"worker of {process.name}",
         )
-        self.conduct = Conduct(self.world, self.outbox, {}, slots=4)
+        self.pacing = Pacing(self.world, self.outbox, {}, slots=4)
 
     def pass_time(self, seconds: float) -> None:
         self.world.loop._now += seconds
@@ -97,7 +97,7 @@ class Stage:
         self.subscribe(row["subscription_id"])
         arrival = self._arrival(name)
         arrival.is_heard = lambda: False
-        self.conduct.arrived(arrival)
+        self.pacing.arrived(arrival)
 
     def arrive(self, name: str, status: int | None = None, **facts: Any) -> Arrival:
         arrival = self._arrival(name, status, **facts)
@@ -132,64 +132,64 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    stage = Stage()
-    yield stage
-    stage.outbox.connection.close()
-    stage.inbox.connection.close()
-    stage.world.loop.close()
+def case() -> Iterator[Case]:
+    case = Case()
+    yield case
+    case.outbox.connection.close()
+    case.inbox.connection.close()
+    case.world.loop.close()
 
 
-def _notified(stage: Stage, *ids: str, **facts: Any) -> Notice:
+def _notified(case: Case, *ids: str, **facts: Any) -> Notice:
     notice = Notice("task#0", 0.0, "task", ids=list(ids), **facts)
-    stage.promises.notices.append(notice)
+    case.promises.notices.append(notice)
     return notice
 
 
-def _taken_twice(stage: Stage) -> None:
-    stage.store("one")
-    stage.arrive("one", 204, answered_at=0.1)
-    stage.pass_time(60)
-    stage.arrive("one")
+def _taken_twice(case: Case) -> None:
+    case.store("one")
+    case.arrive("one", 204, answered_at=0.1)
+    case.pass_time(60)
+    case.arrive("one")
 
 
-def _out_of_order(stage: Stage) -> None:
-    stage.store("second", seq=2)
-    stage.arrive("second", 204)
-    stage.store("first", seq=1)
-    stage.arrive("first", 204)
+def _out_of_order(case: Case) -> None:
+    case.store("second", seq=2)
+    case.arrive("second", 204)
+    case.store("first", seq=1)
+    case.arrive("first", 204)
 
 
-def _overtaken(stage: Stage) -> None:
-    stage.store("first", seq=1, state="pending")
-    stage.store("second", seq=2)
-    stage.arrive("second", 204)
+def _overtaken(case: Case) -> None:
+    case.store("first", seq=1, state="pending")
+    case.store("second", seq=2)
+    case.arrive("second", 204)
 
 
-def _without_a_lease(stage: Stage) -> None:
-    stage.store("one", lease_worker="worker of agent1.1")
-    stage.arrive("one", 204)
+def _without_a_lease(case: Case) -> None:
+    case.store("one", lease_worker="worker of agent1.1")
+    case.arrive("one", 204)
 
 
-def _unwanted(stage: Stage) -> None:
-    stage.store("one")
-    with stage.promises.instructions.record("task", "owner", "unsubscribe") as answer:
+def _unwanted(case: Case) -> None:
+    case.store("one")
+    with case.promises.instructions.record("task", "owner", "unsubscribe") as answer:
         answer.append(1)
-    stage.pass_time(60)
-    stage.arrive("one", 204)
+    case.pass_time(60)
+    case.arrive("one", 204)
 
 
-def _forgotten(stage: Stage) -> None:
-    stage.subscribe()
-    wanting = stage.promises.wanting("task")
-    stage.promises.acknowledged(_notified(stage), NotifyResult(at=_AT), wanting)
+def _forgotten(case: Case) -> None:
+    case.subscribe()
+    wanting = case.promises.wanting("task")
+    case.promises.acknowledged(_notified(case), NotifyResult(at=_AT), wanting)
 
 
-def _end_refused(stage: Stage) -> None:
-    _refused(stage, owner="mallory", shape="completed")
+def _end_refused(case: Case) -> None:
+    _refused(case, owner="mallory", shape="completed")
 
 
-def _refused(stage: Stage, owner: str = "owner", shape: str = "status") -> None:
+def _refused(case: Case, owner: str = "owner", shape: str = "status") -> None:
     refusal = RefusedRecipient(
         owner=owner,
         config_id="",
@@ -199,51 +199,51 @@ def _refused(stage: Stage, owner: str = "owner", shape: str = "status") -> None:
         message="",
     )
     result = NotifyResult(refused=(refusal,), at=_AT)
-    notice = _notified(stage)
+    notice = _notified(case)
     notice.shape = shape
-    stage.promises.acknowledged(notice, result, set())
+    case.promises.acknowledged(notice, result, set())
 
 
-def _finished(state: str, **columns: Any) -> Callable[[Stage], None]:
-    def history(stage: Stage) -> None:
-        stage.store("one", state=state, **columns)
-        stage.end()
+def _finished(state: str, **columns: Any) -> Callable[[Case], None]:
+    def history(case: Case) -> None:
+        case.store("one", state=state, **columns)
+        case.end()
 
     return history
 
 
-def _lost(stage: Stage) -> None:
-    _notified(stage, "one")
-    stage.end()
+def _lost(case: Case) -> None:
+    _notified(case, "one")
+    case.end()
 
 
-def _unfair(stage: Stage) -> None:
-    stage.store("one")
-    _notified(stage, "one", acknowledged_at=0.0)
-    stage.pass_time(30)
-    stage.arrive("one", 204)
-    stage.promises.check_fairness()
+def _unfair(case: Case) -> None:
+    case.store("one")
+    _notified(case, "one", acknowledged_at=0.0)
+    case.pass_time(30)
+    case.arrive("one", 204)
+    case.promises.check_fairness()
 
 
-def _answered_by_another(stage: Stage) -> None:
-    stage.store("one", state="delivered")
-    stage.arrive("one", 200)
-    stage.outbox.select(
+def _answered_by_another(case: Case) -> None:
+    case.store("one", state="delivered")
+    case.arrive("one", 200)
+    case.outbox.select(
         "INSERT INTO pushkit_attempts (delivery_id, number, started_at, duration, outcome, answer)"
         " VALUES ('one', 1, 0, 0, 'delivered', ?)",
         b"two",
     )
-    stage.end()
+    case.end()
 
 
-def _called_twice(stage: Stage) -> None:
-    stage.store("one")
-    stage.call_back("one").ended = stage.world.loop.time()
-    stage.call_back("one")
+def _called_twice(case: Case) -> None:
+    case.store("one")
+    case.call_back("one").ended = case.world.loop.time()
+    case.call_back("one")
 
 
-def _flooded(stage: Stage) -> None:
-    inbox = stage.promises.inboxes["recv0"]
+def _flooded(case: Case) -> None:
+    inbox = case.promises.inboxes["recv0"]
     for number in range(21):
         inbox.select(
             "INSERT INTO pushkit_inbox (sender, delivery_id, kid, missing, late, issued_at,"
@@ -252,19 +252,19 @@ def _flooded(stage: Stage) -> None:
         )
     no_key: Any = None
     attacker = Attacker(
-        stage.world, no_key, stage.promises.inboxes, stage.promises.instructions, quota=20
+        case.world, no_key, case.promises.inboxes, case.promises.instructions, quota=20
     )
     attacker.judge("recv0", "a flood of one", b"HTTP/1.1 202 Accepted\r\n\r\n", {202})
 
 
-def _moved(table: str, before: str | None, after: str | None) -> Callable[[Stage], None]:
-    return lambda stage: stage.promises.moved(table, before, after, None)
+def _moved(table: str, before: str | None, after: str | None) -> Callable[[Case], None]:
+    return lambda case: case.promises.moved(table, before, after, None)
 
 
-def _answered(what: bytes) -> Callable[[Stage], None]:
-    def history(stage: Stage) -> None:
+def _answered(what: bytes) -> Callable[[Case], None]:
+    def history(case: Case) -> None:
         no_key: Any = None
-        attacker = Attacker(stage.world, no_key, {}, stage.promises.instructions, quota=20)
+        attacker = Attacker(case.world, no_key, {}, case.promises.instructions, quota=20)
         attacker.judge("recv0", "a forgery", what, {401})
 
     return history
@@ -337,113 +337,111 @@ def _answered(what: bytes) -> Callable[[Stage], None]:
         ),
     ],
 )
-def test_a_broken_promise_is_seen(
-    stage: Stage, history: Callable[[Stage], None], seen: str
-) -> None:
-    history(stage)
+def test_a_broken_promise_is_seen(case: Case, history: Callable[[Case], None], seen: str) -> None:
+    history(case)
 
-    assert [seen in violation for violation in stage.world.violations] == [True]
+    assert [seen in violation for violation in case.world.violations] == [True]
 
 
-def test_another_body_than_was_stored_is_seen_at_a_webhook_and_in_a_callback(stage: Stage) -> None:
-    stage.store("one")
+def test_another_body_than_was_stored_is_seen_at_a_webhook_and_in_a_callback(case: Case) -> None:
+    case.store("one")
 
-    stage.arrive("one", 204, body=b"[]")
-    stage.call_back("one", body=b"[]")
+    case.arrive("one", 204, body=b"[]")
+    case.call_back("one", body=b"[]")
 
-    assert len(stage.world.violations) == 2
-    assert all("another body" in violation for violation in stage.world.violations)
+    assert len(case.world.violations) == 2
+    assert all("another body" in violation for violation in case.world.violations)
 
 
 @pytest.mark.parametrize("sender", ["jwt", "other"])
-def test_a_forged_notification_that_is_called_back_is_seen(stage: Stage, sender: str) -> None:
-    stage.promises.instructions.is_purged = True  # nothing else may excuse it
+def test_a_forged_notification_that_is_called_back_is_seen(case: Case, sender: str) -> None:
+    case.promises.instructions.is_purged = True  # nothing else may excuse it
 
-    stage.call_back("forged_1", sender=sender)
+    case.call_back("forged_1", sender=sender)
 
-    assert len(stage.world.violations) == 1
+    assert len(case.world.violations) == 1
 
 
 def test_two_requests_of_a_subscription_at_once_are_seen_whatever_the_outbox_says(
-    stage: Stage,
+    case: Case,
 ) -> None:
-    stage.store("first", seq=1)
-    stage.ask("first")
-    stage.change("first", state="delivered")
+    case.store("first", seq=1)
+    case.ask("first")
+    case.change("first", state="delivered")
 
-    stage.store("second", seq=2)
-    stage.ask("second")
+    case.store("second", seq=2)
+    case.ask("second")
 
-    assert stage.world.violations == ["two at once of a subscription: second first"]
+    assert case.world.violations == ["two at once of a subscription: second first"]
 
 
-def test_a_request_that_its_owner_cancelled_may_overlap_the_next(stage: Stage) -> None:
-    stage.store("first", seq=1)
-    stage.ask("first")
-    stage.change("first", state="cancelled")
+def test_a_request_that_its_owner_cancelled_may_overlap_the_next(case: Case) -> None:
+    case.store("first", seq=1)
+    case.ask("first")
+    case.change("first", state="cancelled")
 
-    stage.store("second", seq=2)
-    stage.ask("second")
+    case.store("second", seq=2)
+    case.ask("second")
 
-    assert stage.world.violations == []
+    assert case.world.violations == []
 
 
 @pytest.mark.parametrize("late", ["first", "second"])
 def test_a_cancelled_request_that_is_brought_back_may_overlap_the_first(
-    stage: Stage, late: str
+    case: Case, late: str
 ) -> None:
-    stage.store("first", seq=1)
-    stage.ask("first")
-    stage.conduct.moved("pushkit_deliveries", "cancelled", "pending")
-    stage.change("first", state="delivered", redriven_at=0)
+    case.store("first", seq=1)
+    case.ask("first")
+    case.pacing.moved("pushkit_deliveries", "cancelled", "pending")
+    case.change("first", state="delivered", redriven_at=0)
 
-    stage.store("second", seq=2)
-    stage.ask("second")
-    stage.ask("first")
-    assert stage.world.violations == []
+    case.store("second", seq=2)
+    case.ask("second")
+    case.ask("first")
+    assert case.world.violations == []
 
-    stage.pass_time(60)
-    stage.ask(late)
-    assert stage.world.violations
+    case.pass_time(60)
+    case.ask(late)
+    assert case.world.violations
 
 
 def test_a_request_cancelled_in_flight_may_arrive_after_newer_ones(
-    stage: Stage,
+    case: Case,
 ) -> None:
-    stage.store("first", seq=1, state="cancelled")
-    stage.store("second", seq=2)
-    stage.arrive("second")
-    stage.arrive("first")
+    case.store("first", seq=1, state="cancelled")
+    case.store("second", seq=2)
+    case.arrive("second")
+    case.arrive("first")
 
-    assert stage.world.violations == []
+    assert case.world.violations == []
 
 
 def test_cancelled_requests_count_in_the_share_of_an_owner(
-    stage: Stage,
+    case: Case,
 ) -> None:
     for number in range(4):  # of four slots
-        stage.store(str(number), subscription_id=f"sub{number}")
-        stage.ask(str(number))
-        stage.change(str(number), state="cancelled")
+        case.store(str(number), subscription_id=f"sub{number}")
+        case.ask(str(number))
+        case.change(str(number), state="cancelled")
 
-    assert stage.world.violations == ["owner has 4 of 4 slots"]
+    assert case.world.violations == ["owner has 4 of 4 slots"]
 
 
-def test_a_history_that_keeps_every_promise_has_no_violation(stage: Stage) -> None:
-    stage.subscribe()
-    stage.store("one")
-    wanting = stage.promises.wanting("task")
-    stage.arrive("one", 503, answered_at=0.1)
-    stage.pass_time(1)
-    stage.arrive("one", 204, answered_at=1.1)
-    stage.change("one", state="delivered")
-    notice = _notified(stage, "one", acknowledged_at=0.0)
-    stage.end()
-    stage.promises.check_fairness()
+def test_a_history_that_keeps_every_promise_has_no_violation(case: Case) -> None:
+    case.subscribe()
+    case.store("one")
+    wanting = case.promises.wanting("task")
+    case.arrive("one", 503, answered_at=0.1)
+    case.pass_time(1)
+    case.arrive("one", 204, answered_at=1.1)
+    case.change("one", state="delivered")
+    notice = _notified(case, "one", acknowledged_at=0.0)
+    case.end()
+    case.promises.check_fairness()
 
     assert len(wanting) == 1
     assert notice.ids == ["one"]
-    assert stage.world.violations == []
+    assert case.world.violations == []
 
 
 @pytest.mark.parametrize(

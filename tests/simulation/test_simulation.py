@@ -66,7 +66,7 @@ def test_a_handwritten_scenario_is_played(tmp_path: Path) -> None:
 
 
 def test_a_scenario_is_read_as_it_is_printed() -> None:
-    scenario = replace(make_scenario(7), plot="")
+    scenario = replace(make_scenario(7), generators="")
 
     assert from_python(indent(as_python(scenario), "    ")) == scenario
 

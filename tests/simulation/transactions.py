@@ -30,7 +30,7 @@ from receiver.replay.database import DatabaseReplay
 from receiver.replay.memory import Replay, Seen
 from tests.receiver.storing import remember, settle_one, store
 
-__all__ = ["Memory", "Stage", "Work", "prepare", "some_work", "tables"]
+__all__ = ["Memory", "StubDatabase", "Work", "prepare", "some_work", "tables"]
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _LEASE = timedelta(seconds=30)
@@ -48,7 +48,7 @@ _TRIED = {
 }
 
 
-class Stage:
+class StubDatabase:
     """The database as scripts see it, with a clock that the history moves."""
 
     locks = None
@@ -71,7 +71,7 @@ class Stage:
 class Memory:
     """What the processes of one side know; generated ids differ between the two sides."""
 
-    stage: Stage
+    database: StubDatabase
     leases: dict[str, Leases] = field(default_factory=dict)
     claimed: dict[str, list[Delivery]] = field(default_factory=lambda: {w: [] for w in _WORKERS})
     accepted: dict[str, list[ClaimedNotification]] = field(
@@ -199,7 +199,7 @@ def _enqueue(chance: random.Random, number: int) -> Make:
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         store, outbox = SubscriptionStore(), OutboxStore()
-        now, new = memory.stage.moment, list[NewDelivery]()
+        now, new = memory.database.moment, list[NewDelivery]()
         held = yield from store.lock_recipients([("", task)], wait=wait)
         if held:
             oldest = yield from outbox.oldest([each.id for each in held])
@@ -218,7 +218,7 @@ def _enqueue(chance: random.Random, number: int) -> Make:
             yield from outbox.add(new)
             if drops:
                 yield from outbox.supersede(held[0].id, by_new_status=False, now=now)
-        yield from memory.stage.wake()
+        yield from memory.database.wake()
 
         def done() -> None:
             for each in new:
@@ -235,8 +235,8 @@ def _claim(chance: random.Random, _number: int) -> Make:
     window, destinations = chance.choice(((1, 1), (2, 2), (16, 32)))
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        now = yield from memory.stage.now()
-        leases = Leases(memory.stage.exclusively, window=window, destinations=destinations)
+        now = yield from memory.database.now()
+        leases = Leases(memory.database.exclusively, window=window, destinations=destinations)
         claimed = yield from leases.claim(
             Claim(worker=worker, until=now + _LEASE),
             limit=limit,
@@ -255,7 +255,7 @@ def _settle(chance: random.Random, _number: int) -> Make:
     wait, pause = not together or chance.random() < 0.3, chance.choice((0, 5, 60))
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        held, now = memory.claimed[worker], memory.stage.moment
+        held, now = memory.claimed[worker], memory.database.moment
         chosen = held[: 3 if together else 1]
         if not chosen:
             yield from ()
@@ -264,11 +264,11 @@ def _settle(chance: random.Random, _number: int) -> Make:
         if outcome is Outcome.RETRY:
             until = now + timedelta(seconds=pause)
             result = replace(result, retry_at=until, hold_until=until)
-        database: Any = memory.stage
+        database: Any = memory.database
         settler = Settler(
             database=database,
             worker=worker,
-            clock=lambda: memory.stage.moment,
+            clock=lambda: memory.database.moment,
             side_effects=SideEffects(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
         )
         yield from settler.script(
@@ -289,7 +289,7 @@ def _settle_chain(chance: random.Random, _number: int) -> Make:
     failed = chance.choice((Outcome.RETRY, Outcome.DEAD, Outcome.NOT_BEGUN))
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        now = memory.stage.moment
+        now = memory.database.moment
         if not memory.claimed[worker]:
             yield from ()
             return _nothing
@@ -341,7 +341,7 @@ def _redrive(chance: random.Random, _number: int) -> Make:
 
 
 def _again(memory: Memory, what: Callable[[Again], Script[Any]]) -> Script[Callable[[], object]]:
-    database: Any = memory.stage
+    database: Any = memory.database
     yield from what(Again(database=database, probes_from=2))
     return _nothing
 
@@ -352,7 +352,7 @@ def _pause(chance: random.Random, _number: int) -> Make:
     def script(memory: Memory) -> Script[Callable[[], object]]:
         store = SubscriptionStore()
         yield from store.lock_all([chosen])
-        yield from store.set_paused(chosen, memory.stage.moment, paused=paused)
+        yield from store.set_paused(chosen, memory.database.moment, paused=paused)
         yield from clear_head(chosen) if paused else set_head(chosen)
         return _nothing
 
@@ -363,7 +363,7 @@ def _cancel(chance: random.Random, _number: int) -> Make:
     chosen, whole = chance.choice(_SUBSCRIPTIONS), chance.random() < 0.3
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        now = memory.stage.moment
+        now = memory.database.moment
         yield from SubscriptionStore().lock(chosen)
         if whole:
             yield from OutboxStore().cancel_subscription(chosen, now, CancelledBy.REMOVED)
@@ -418,7 +418,7 @@ def _sweep(chance: random.Random, _number: int) -> Make:
 def _look(_chance: random.Random, _number: int) -> Make:
     def script(memory: Memory) -> Script[Callable[[], object]]:
         yield Statement("SELECT id, state, head FROM pushkit_deliveries ORDER BY id")
-        yield from Leases().next_due(memory.stage.moment)
+        yield from Leases().next_due(memory.database.moment)
         yield Statement("SELECT id, state, head FROM pushkit_deliveries ORDER BY id")
         return _nothing
 
@@ -433,8 +433,8 @@ def _accept(chance: random.Random, _number: int) -> Make:
     remembers = chance.random() < 0.8
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        now, delivery_id = memory.stage.moment, f"{task}#{seq}"
-        yield from memory.stage.exclusively(task_lock("agent", task))
+        now, delivery_id = memory.database.moment, f"{task}#{seq}"
+        yield from memory.database.exclusively(task_lock("agent", task))
         if remembers:
             seen = Seen(sender="agent", delivery_id=delivery_id, body_sha256=body.hex())
             found = yield from remember(DatabaseReplay(), seen, now)
@@ -451,7 +451,7 @@ def _accept(chance: random.Random, _number: int) -> Make:
             body=body,
             now=now,
         )
-        yield from memory.stage.wake()
+        yield from memory.database.wake()
         return _nothing
 
     return script
@@ -462,7 +462,7 @@ def _hurry(chance: random.Random, _number: int) -> Make:
     seen = Seen(sender="agent", delivery_id=f"task0#{chance.randint(1, 3)}", body_sha256="31")
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        yield from remember(DatabaseReplay(), seen, memory.stage.moment)
+        yield from remember(DatabaseReplay(), seen, memory.database.moment)
         return _nothing
 
     return script
@@ -471,7 +471,7 @@ def _hurry(chance: random.Random, _number: int) -> Make:
 def _forget(_chance: random.Random, _number: int) -> Make:
     def script(memory: Memory) -> Script[Callable[[], object]]:
         replay = DatabaseReplay(timedelta(seconds=10))
-        yield from replay.forget(memory.stage.moment, limit=100)
+        yield from replay.forget(memory.database.moment, limit=100)
         return _nothing
 
     return script
@@ -481,7 +481,7 @@ def _claim_notifications(chance: random.Random, _number: int) -> Make:
     worker, limit = chance.choice(_WORKERS), chance.randint(1, 3)
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        now = memory.stage.moment
+        now = memory.database.moment
         claimed = yield from Inbox().claim(worker, limit=limit, now=now, until=now + _LEASE)
         return lambda: memory.accepted[worker].extend(claimed)
 
@@ -494,7 +494,7 @@ def _settle_notification(chance: random.Random, _number: int) -> Make:
     keeps = chance.random() < 0.3
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        held, now = memory.accepted[worker], memory.stage.moment
+        held, now = memory.accepted[worker], memory.database.moment
         if not held:
             yield from ()
             return _nothing
@@ -502,7 +502,7 @@ def _settle_notification(chance: random.Random, _number: int) -> Make:
         if keeps:
             yield from Inbox().keep_leases([claimed.stored.id], worker, now + _LEASE)
             return _nothing
-        yield from memory.stage.exclusively(task_lock("agent", claimed.stored.task_id or ""))
+        yield from memory.database.exclusively(task_lock("agent", claimed.stored.task_id or ""))
         yield from Inbox().record_calls([(claimed.stored.id, "client", None)], now=now)
         retry_in = 5 if status is InboxStatus.RECEIVED else None
         yield from settle_one(claimed, worker, status, now=now, retry_in=retry_in)

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 from tests.simulation.loop import Process
 from tests.simulation.world import Machine, World
 
-__all__ = ["UNHURRIED", "Arrival", "KeyServer", "Mood", "Webhook", "fields_of", "mood_of"]
+__all__ = ["UNHURRIED", "Arrival", "Behaviour", "KeyServer", "Webhook", "behaviour_of", "fields_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mood:
+class Behaviour:
     """How a webhook answers.
 
     Attributes:
@@ -49,32 +49,34 @@ class Mood:
 _BABBLE = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbabble"
 UNHURRIED = 1.0  # seconds: the longest answer of webhooks whose owners use all slots
 _AWAY = 0.1  # seconds after which a babble has arrived, and its connection is closed
-_MOODS = {
-    "ok": Mood(),
-    "leisurely": Mood(after=0.5),
-    "unhurried": Mood(after=UNHURRIED),
-    "slow": Mood(after=3.0),
-    "sluggish": Mood(after=8.0),
-    "late": Mood(after=12.0),
-    "hang": Mood(status=None),
-    "close": Mood(closes=True),
-    "drip": Mood(status=200, drips=0.2),
-    "drip 500": Mood(status=500, drips=0.2),
-    "redirect": Mood(status=302, headers=(("Location", "https://hook0.example.com/elsewhere"),)),
-    "babble": Mood(babbles_after=0.0),
-    "babble late": Mood(status=503, babbles_after=0.3),
-    "leave": Mood(leaves_after=0.0),
-    "leave late": Mood(leaves_after=0.5),
-    "garbage": Mood(status=200, headers=(("Content-Length", "abc"),), is_garbage=True),
+_BEHAVIOURS = {
+    "ok": Behaviour(),
+    "leisurely": Behaviour(after=0.5),
+    "unhurried": Behaviour(after=UNHURRIED),
+    "slow": Behaviour(after=3.0),
+    "sluggish": Behaviour(after=8.0),
+    "late": Behaviour(after=12.0),
+    "hang": Behaviour(status=None),
+    "close": Behaviour(closes=True),
+    "drip": Behaviour(status=200, drips=0.2),
+    "drip 500": Behaviour(status=500, drips=0.2),
+    "redirect": Behaviour(
+        status=302, headers=(("Location", "https://hook0.example.com/elsewhere"),)
+    ),
+    "babble": Behaviour(babbles_after=0.0),
+    "babble late": Behaviour(status=503, babbles_after=0.3),
+    "leave": Behaviour(leaves_after=0.0),
+    "leave late": Behaviour(leaves_after=0.5),
+    "garbage": Behaviour(status=200, headers=(("Content-Length", "abc"),), is_garbage=True),
 }
 
 
-def mood_of(name: str) -> Mood:
-    """Return a mood by its name: one of a few words, or a status: `503`, `429 Retry-After 7`."""
-    if name in _MOODS:
-        return _MOODS[name]
+def behaviour_of(name: str) -> Behaviour:
+    """Return a behaviour by its name: a word, or a status such as `503` or `429 Retry-After 7`."""
+    if name in _BEHAVIOURS:
+        return _BEHAVIOURS[name]
     status, _, wait = name.partition(" Retry-After ")
-    return Mood(status=int(status), retry_after=wait or None)
+    return Behaviour(status=int(status), retry_after=wait or None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,8 +142,8 @@ class Webhook:
         self.world = world
         self.name = name
         self.machine = machine
-        self.mood = Mood()
-        self.odd: list[Mood] = []  # the moods of the next answers, before `mood` applies again
+        self.behaviour = Behaviour()
+        self.next_behaviours: list[Behaviour] = []  # of the next answers, before `behaviour`
         self.on_arrival = on_arrival
 
     def open(self) -> None:
@@ -206,39 +208,41 @@ class _Connection(asyncio.Protocol):
         world.note(f"{webhook.name} got {arrival.delivery_id} {arrival.marker} from {whose}")
         webhook.on_arrival(arrival)
         self._answering = arrival
-        mood = webhook.odd.pop(0) if webhook.odd else webhook.mood
-        world.loop.call_later(mood.after, self._send, mood, arrival)
+        behaviour = webhook.next_behaviours.pop(0) if webhook.next_behaviours else webhook.behaviour
+        world.loop.call_later(behaviour.after, self._send, behaviour, arrival)
 
-    def _send(self, mood: Mood, arrival: Arrival) -> None:
-        if self._transport.is_closing() or mood.status is None:
+    def _send(self, behaviour: Behaviour, arrival: Arrival) -> None:
+        if self._transport.is_closing() or behaviour.status is None:
             return
-        if mood.closes:
+        if behaviour.closes:
             self._transport.close()
             return
         self._answering = None
-        arrival.status, arrival.answered_at = mood.status, self._webhook.world.loop.time()
-        self._webhook.world.note(f"{self._webhook.name} says {mood.status} {arrival.delivery_id}")
-        lines = [f"HTTP/1.1 {mood.status} {self._REASONS.get(mood.status, 'Whatever')}"]
-        lines += [f"{name}: {value}" for name, value in mood.headers]
-        if mood.retry_after is not None:
-            lines.append(f"Retry-After: {self._retry_after(mood.retry_after)}")
-            if mood.status in (429, 503) and mood.retry_after.isdigit():
-                arrival.asked_for = float(mood.retry_after)
-        body = b"" if mood.status in (204, 304) else arrival.delivery_id.encode()
-        lines.append(f"Content-Length: {len(body) if mood.drips is None else 1_000_000}")
+        arrival.status, arrival.answered_at = behaviour.status, self._webhook.world.loop.time()
+        self._webhook.world.note(
+            f"{self._webhook.name} says {behaviour.status} {arrival.delivery_id}"
+        )
+        lines = [f"HTTP/1.1 {behaviour.status} {self._REASONS.get(behaviour.status, 'Whatever')}"]
+        lines += [f"{name}: {value}" for name, value in behaviour.headers]
+        if behaviour.retry_after is not None:
+            lines.append(f"Retry-After: {self._retry_after(behaviour.retry_after)}")
+            if behaviour.status in (429, 503) and behaviour.retry_after.isdigit():
+                arrival.asked_for = float(behaviour.retry_after)
+        body = b"" if behaviour.status in (204, 304) else arrival.delivery_id.encode()
+        lines.append(f"Content-Length: {len(body) if behaviour.drips is None else 1_000_000}")
         head = "\r\n".join([*lines, "", ""]).encode()
-        if not mood.is_garbage:  # the head counts, even if the body breaks off
+        if not behaviour.is_garbage:  # the head counts, even if the body breaks off
             arrival.is_heard = self._transport.arrives(len(head))
-        self._transport.write(head + body + (_BABBLE if mood.babbles_after == 0 else b""))
-        if mood.drips is not None:
-            self._drip(mood.drips)
+        self._transport.write(head + body + (_BABBLE if behaviour.babbles_after == 0 else b""))
+        if behaviour.drips is not None:
+            self._drip(behaviour.drips)
             return
-        if mood.leaves_after is not None:
-            self._webhook.world.loop.call_later(mood.leaves_after, self._transport.close)
-        elif mood.babbles_after == 0:
+        if behaviour.leaves_after is not None:
+            self._webhook.world.loop.call_later(behaviour.leaves_after, self._transport.close)
+        elif behaviour.babbles_after == 0:
             self._babbled_at = self._webhook.world.loop.time()
-        elif mood.babbles_after is not None:
-            self._webhook.world.loop.call_later(mood.babbles_after, self._babble)
+        elif behaviour.babbles_after is not None:
+            self._webhook.world.loop.call_later(behaviour.babbles_after, self._babble)
         self._next()
 
     def _babble(self) -> None:

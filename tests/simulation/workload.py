@@ -1,6 +1,6 @@
-"""The chapters of a scenario: small generators of steps, each drawn from `chance` only.
+"""The generators of steps: each draws its steps from `chance` only.
 
-A step of kind `x` is played by the method `do_x` of `Clients`, `Attacker` or `play.py`.
+A step of kind `x` calls the method `do_x` of `Clients`, `Attacker` or `play.py`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final
 from tests.simulation.attacks import FORGERIES
 
 __all__ = [
-    "CHAPTERS",
+    "GENERATORS",
     "SPAN",
-    "Cast",
+    "Actors",
     "Step",
-    "any_mood",
+    "any_behaviour",
     "staggered",
     "subscriptions",
     "together",
@@ -33,7 +33,7 @@ class Step:
 
     Attributes:
         at: The time, in seconds.
-        kind: The name of the method that plays it, without `do_`.
+        kind: The name of its method, without `do_`.
         args: The arguments of that method.
     """
 
@@ -46,8 +46,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cast:
-    """The participants: the number of agents, and the names of all others."""
+class Actors:
+    """The number of agents, and the names of all other actors."""
 
     agents: int
     webhooks: list[str]
@@ -60,7 +60,7 @@ class Cast:
         return [*self.webhooks, *self.receivers]
 
 
-Chapter = Callable[[random.Random, Cast], Iterator[Step]]
+Generator = Callable[[random.Random, Actors], Iterator[Step]]
 
 _VERSIONS = ("1.0", "1.0", "1.0", "0.3", "0.2", "0.1", "agentvault-0.2")
 _HOWS = ("jwt", "jwt", "jwt", "jwt", "signatures", "webhooks", "both", "samples", "unsigned")
@@ -101,16 +101,20 @@ def _moment(chance: random.Random) -> float:
     return 2 + chance.random() * (SPAN - 2)
 
 
-def subscriptions(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def subscriptions(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """Owners subscribe to tasks."""
-    for task in cast.tasks:
+    for task in actors.tasks:
         for _ in range(chance.choice((1, 1, 1, 1, 2, 3))):
-            yield _subscribe(chance, cast, chance.random() * 2, task)
+            yield _subscribe(chance, actors, chance.random() * 2, task)
 
 
-def _subscribe(chance: random.Random, cast: Cast, at: float, task: str) -> Step:
-    agent, owner, host = chance.randrange(cast.agents), chance.choice(cast.owners), None
-    host = chance.choice(cast.hosts)
+def _subscribe(chance: random.Random, actors: Actors, at: float, task: str) -> Step:
+    agent, owner, host = (
+        chance.randrange(actors.agents),
+        chance.choice(actors.owners),
+        None,
+    )
+    host = chance.choice(actors.hosts)
     plain = chance.random() < 0.5
     version, how = ("1.0", "jwt") if plain else (chance.choice(_VERSIONS), chance.choice(_HOWS))
     more = "" if plain else chance.choice(_MORE)
@@ -119,60 +123,64 @@ def _subscribe(chance: random.Random, cast: Cast, at: float, task: str) -> Step:
     return _step(at, "subscribe", agent, task, owner, host, version, how, more)
 
 
-def updates(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def updates(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """Agents notify updates of tasks until they end, and sometimes after that."""
-    for task in cast.tasks:
+    for task in actors.tasks:
         at = 2 + chance.random() * SPAN / 2
         for number in range(chance.choice((1, 1, 2, 2, 3, 3, 6))):
             at += chance.expovariate(1.0) * chance.choice((0.01, 1.0, 10.0))
             shapes = _RARE_SHAPES if chance.random() < 0.1 else _SHAPES
             if at < SPAN:
                 shape = chance.choice(shapes)
-                yield _step(at, "notify", chance.randrange(cast.agents), task, number, shape)
+                yield _step(at, "notify", chance.randrange(actors.agents), task, number, shape)
         if chance.random() < 0.6:
             at = min(at + 1, SPAN)
-            yield _step(at, "finish", chance.randrange(cast.agents), task, chance.choice(_ENDS))
+            yield _step(at, "finish", chance.randrange(actors.agents), task, chance.choice(_ENDS))
             if chance.random() < 0.2:
-                yield _step(at + 1, "notify", chance.randrange(cast.agents), task, 99, "status")
+                yield _step(at + 1, "notify", chance.randrange(actors.agents), task, 99, "status")
 
 
-def together(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def together(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """Agents notify one task at the same moment, while other updates of it are in flight."""
-    task = cast.tasks[0]
+    task = actors.tasks[0]
     for number in range(3):
-        host = chance.choice(cast.hosts)
+        host = chance.choice(actors.hosts)
         at = chance.random() * 2
         yield _step(at, "subscribe", 0, task, f"owner{number}", host, "1.0", "jwt", "")
     for _ in range(chance.choice((1, 2, 4))):
         at = _moment(chance)
-        for agent in range(cast.agents):
+        for agent in range(actors.agents):
             yield _step(at + chance.random() * 0.003, "shout", agent, task, 1)
 
 
-def staggered(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def staggered(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """An agent freezes in the middle of a chain, whose leases expire one after another.
 
     Another agent claims the expired deliveries, while more are added to the same queue.
     """
-    at, task, host = 2 + chance.random() * SPAN / 2, "staggered", chance.choice(cast.webhooks)
+    at, task, host = (
+        2 + chance.random() * SPAN / 2,
+        "staggered",
+        chance.choice(actors.webhooks),
+    )
     yield _step(chance.random(), "subscribe", 0, task, "owner0", host, "1.0", "jwt", "")
-    yield _step(at - 0.1, "mood", host, "sluggish")
+    yield _step(at - 0.1, "behaviour", host, "sluggish")
     for number, after in enumerate((0.0, chance.uniform(0.2, 2.5), chance.uniform(3, 7))):
         yield _step(at + after, "notify", 0, task, number)
     yield _step(at + 7.2, "freeze", "agent0", 90.0)
-    yield _step(at + 7.3, "mood", host, "slow")
+    yield _step(at + 7.3, "behaviour", host, "slow")
     for number in range(3, chance.randint(4, 8)):
         yield _step(at + 7.4 + number / 10, "notify", 1, task, number)
 
 
-def changes(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def changes(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """Owners change, pause, disable and remove subscriptions."""
     for _ in range(chance.randint(1, 6)):
-        at, agent = _moment(chance), chance.randrange(cast.agents)
-        task, owner = chance.choice(cast.tasks), chance.choice(cast.owners)
+        at, agent = _moment(chance), chance.randrange(actors.agents)
+        task, owner = chance.choice(actors.tasks), chance.choice(actors.owners)
         kind = chance.choice(("subscribe", "subscribe", "pause", "disable", "unsubscribe", "test"))
         if kind == "subscribe":
-            yield _subscribe(chance, cast, at, task)
+            yield _subscribe(chance, actors, at, task)
             continue
         yield _step(at, kind, agent, task, owner)
         if kind == "pause":
@@ -182,29 +190,33 @@ def changes(chance: random.Random, cast: Cast) -> Iterator[Step]:
             yield _step(at + chance.random() * 20, "enable", agent, task, owner, resend)
 
 
-def operators(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def operators(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """Operators redrive, resend, retry, cancel, purge and erase."""
     kinds = ("redrive", "redrive", "resend", "retry_now", "retry_now", "cancel", "purge", "erase")
     for _ in range(chance.randint(1, 4)):
-        at, agent, kind = _moment(chance), chance.randrange(cast.agents), chance.choice(kinds)
+        at, agent, kind = (
+            _moment(chance),
+            chance.randrange(actors.agents),
+            chance.choice(kinds),
+        )
         if kind in ("cancel", "erase"):
-            yield _step(at, kind, agent, chance.choice(cast.tasks))
+            yield _step(at, kind, agent, chance.choice(actors.tasks))
         elif kind == "purge":
             yield _step(at, kind, agent, chance.choice((1.0, 30.0)))
         else:
             yield _step(at, kind, agent)
 
 
-def answers(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def answers(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """Webhooks misbehave, and most of them recover."""
     for _ in range(chance.randint(1, 5)):
-        at, host = chance.random() * SPAN / 2, chance.choice(cast.webhooks)
-        yield _step(at, "mood", host, any_mood(chance))
+        at, host = chance.random() * SPAN / 2, chance.choice(actors.webhooks)
+        yield _step(at, "behaviour", host, any_behaviour(chance))
         if chance.random() < 0.6:
-            yield _step(at + chance.expovariate(0.05), "mood", host, "ok")
+            yield _step(at + chance.expovariate(0.05), "behaviour", host, "ok")
 
 
-def any_mood(chance: random.Random) -> str:
+def any_behaviour(chance: random.Random) -> str:
     kind = chance.random()
     if kind < 0.4:
         return chance.choice(_WORDS)
@@ -213,30 +225,30 @@ def any_mood(chance: random.Random) -> str:
     return str(chance.choice((*_STATUSES, 425, 451, 500, 502, 504, 599)))
 
 
-def names(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def names(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """Host names resolve to nothing, to forbidden addresses, or to changing ones."""
     for _ in range(chance.randint(1, 3)):
-        at, host = chance.random() * SPAN / 2, chance.choice(cast.hosts)
+        at, host = chance.random() * SPAN / 2, chance.choice(actors.hosts)
         how = chance.choice(("none", "private", "alone", "link-local", "loopback", "rebinding"))
         yield _step(at, "names", host, how)
         yield _step(at + chance.expovariate(0.05), "names", host, "back")
 
 
-def keys(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def keys(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """Signing keys are rotated or revoked, and receivers change whom they trust."""
     for _ in range(chance.randint(1, 4)):
         at = _moment(chance)
-        if cast.receivers and chance.random() < 0.4:
-            receiver = chance.choice(cast.receivers)
+        if actors.receivers and chance.random() < 0.4:
+            receiver = chance.choice(actors.receivers)
             yield _step(at, "reload", receiver, chance.choice(("all", "fewer", "other")))
             yield _step(at + chance.random() * 30, "reload", receiver, "all")
         else:
             yield _step(at, "rotate", 0, chance.choice(("planned", "at once", "revoke")))
 
 
-def callbacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def callbacks(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """Callbacks fail, are slow, or hang."""
-    for receiver in cast.receivers:
+    for receiver in actors.receivers:
         for _ in range(chance.randint(1, 2)):
             how = chance.choice(("failing", "failing", "slow", "hanging", "stubborn"))
             at = chance.random() * SPAN / 2
@@ -244,9 +256,9 @@ def callbacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
             yield _step(at + chance.expovariate(0.05), "callbacks", receiver, "quick")
 
 
-def attacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def attacks(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """An attacker sends replays, altered notifications and forgeries to receivers."""
-    for receiver in cast.receivers:
+    for receiver in actors.receivers:
         for _ in range(chance.randint(3, 8)):
             at = 10 + chance.random() * SPAN
             kind = chance.choice(("replay", "alter", "forge", "forge", "reuse"))
@@ -255,15 +267,15 @@ def attacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
                 yield _step(at, kind, receiver, what)
 
 
-def hostile(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def hostile(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """Hostile owners use all that they can get; the last two webhooks are theirs.
 
-    No step of this chapter is a fault: other owners must not be delayed.
+    No step of this generator is a fault: other owners must not be delayed.
     """
-    evils = cast.webhooks[-2:]
-    mood, owners, fewest, most, updates = chance.choice(_FLOODS)
+    evils = actors.webhooks[-2:]
+    behaviour, owners, fewest, most, updates = chance.choice(_FLOODS)
     for evil in evils:
-        yield _step(0.0, "mood", evil, mood)
+        yield _step(0.0, "behaviour", evil, behaviour)
     for owner in range(owners):
         for number in range(chance.randint(fewest, most)):
             task, evil = f"evil{number % 2}", evils[(owner + number) % 2]
@@ -272,18 +284,21 @@ def hostile(chance: random.Random, cast: Cast) -> Iterator[Step]:
     for task in ("evil0", "evil1"):
         yield _step(2.0, "burst", 0, task, chance.choice(updates))
         yield _step(4.0, "finish", 0, task, "completed")
-    for receiver in cast.receivers:
+    for receiver in actors.receivers:
         yield _step(2 + chance.random() * SPAN / 4, "flood", receiver, chance.choice((10, 25, 40)))
 
 
-def leaving(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def leaving(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """A hostile owner repeatedly fills all slots, and removes its subscriptions during attempts.
 
-    The last two webhooks are its own. No step of this chapter is a fault.
+    The last two webhooks are its own. No step of this generator is a fault.
     """
-    evils, verb = cast.webhooks[-2:], chance.choice(("unsubscribe", "unsubscribe", "disable"))
+    evils, verb = (
+        actors.webhooks[-2:],
+        chance.choice(("unsubscribe", "unsubscribe", "disable")),
+    )
     for evil in evils:
-        yield _step(0.0, "mood", evil, "hang")
+        yield _step(0.0, "behaviour", evil, "hang")
     for wave in range(6):
         at = 1.0 + wave * chance.uniform(6, 9)
         for number in range(chance.randint(6, 12)):
@@ -296,14 +311,14 @@ def leaving(chance: random.Random, cast: Cast) -> Iterator[Step]:
             yield _step(at + 5, verb, 0, task, "mallory0")
 
 
-def endless(chance: random.Random, cast: Cast) -> Iterator[Step]:
+def endless(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """As many hostile owners as the first agent has slots always have more to send.
 
-    The last two webhooks are theirs. No step of this chapter is a fault.
+    The last two webhooks are theirs. No step of this generator is a fault.
     """
-    evils = cast.webhooks[-2:]
+    evils = actors.webhooks[-2:]
     for evil in evils:
-        yield _step(0.0, "mood", evil, "leisurely")
+        yield _step(0.0, "behaviour", evil, "leisurely")
     for owner in range(18):
         task, evil = f"evil{owner % 2}", evils[owner // 2 % 2]
         yield _step(
@@ -314,7 +329,7 @@ def endless(chance: random.Random, cast: Cast) -> Iterator[Step]:
             yield _step(2.0 + wave * 15, "burst", 0, task, 7)
 
 
-CHAPTERS: Final[dict[str, Chapter]] = {
+GENERATORS: Final[dict[str, Generator]] = {
     "changes": changes,
     "operators": operators,
     "answers": answers,

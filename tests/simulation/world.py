@@ -29,7 +29,7 @@ class Trouble:
     """A fault that may excuse a repetition or a delay."""
 
     kind: str  # such as `death`, `disk`, `clock`, `network`, `freeze`
-    whom: str  # the process or host that it strikes; empty for all
+    whom: str  # the process or host that it affects; empty for all
     begin: float
     end: float
 
@@ -80,7 +80,7 @@ class World:
             if each.kind in ("freeze", "disk") and each.whom == process.name:
                 each.end = min(each.end, now)
 
-    def strikes(self, kind: str) -> None:
+    def note_fault(self, kind: str) -> None:
         """Note the time of a step that is a fault (see `coverage.FAULTS`)."""
         self._faults[kind] = self.loop.time()
 

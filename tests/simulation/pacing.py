@@ -15,7 +15,7 @@ from tests.simulation.postgres import PostgresServer
 from tests.simulation.webhook import Arrival
 from tests.simulation.world import World
 
-__all__ = ["Conduct"]
+__all__ = ["Pacing"]
 
 _SETTLED = 0.5  # seconds after which a received answer is settled
 _FIRST_WAIT = 0.8  # seconds: the shortest wait of the schedule, and its jitter
@@ -33,7 +33,7 @@ _FOR_GOOD = frozenset(
 )
 
 
-class Conduct:
+class Pacing:
     """The checks of one world.
 
     Args:
