@@ -158,6 +158,7 @@ class HttpConnection(asyncio.Protocol):
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
         self._server.connections.forget(self)
+        self._transport = None  # with it, buffers are freed at once: there is no cycle
 
     # --- called by the server -------------------------------------------------------------------
 
@@ -428,6 +429,10 @@ def _head_of_answer(
     return "\r\n".join([*lines, f"Date: {formatdate(now, usegmt=True)}\r\n\r\n"]).encode("latin-1")
 
 
+def _do_nothing() -> None:
+    pass
+
+
 class _Deadline:
     """Calls a function when it is due, unless it is ended before. Most begins start no timer."""
 
@@ -455,8 +460,9 @@ class _Deadline:
         self._due = None
 
     def cancel(self) -> None:
-        """End it, and its timer."""
+        """End it for good, and its timer."""
         self._due = None
+        self._then = _do_nothing
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import socket
 import ssl
+import weakref
 from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
@@ -661,6 +662,39 @@ async def test_a_handshake_that_failed_leaves_nothing_in_memory(
     try:
         for client in [await site.connect() for _ in range(50)]:
             client.writer.transport.abort()
+        await eventually(none_is_left)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", b"POST /a2a/push HTTP/1.1\r\nHost: "],
+    ids=["silent", "answered", "in-mid-head"],
+)
+async def test_a_connection_that_ended_leaves_nothing_in_memory(
+    serve: Serve,
+    tls: ssl.SSLContext,
+    trusting: ssl.SSLContext,
+    data: bytes,
+    *,
+    encrypted: bool,
+) -> None:
+    site = await serve(tls=tls if encrypted else None)
+
+    async def none_is_left() -> bool:
+        return not left
+
+    gc.disable()
+    try:
+        client = await site.connect(tls=trusting if encrypted else None)
+        await site.until(lambda found: all(each._is_made for each in found) and len(found) == 1)
+        await client.send(data)
+        if data.endswith(b"\r\n\r\n"):
+            await client.answer()
+        left = weakref.WeakSet(site.server.connections)
+        client.writer.transport.abort()
         await eventually(none_is_left)
     finally:
         gc.enable()
