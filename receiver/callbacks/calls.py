@@ -160,9 +160,8 @@ class Caller:
             if run.is_cut_off:
                 task.uncancel()
             self._forget_caught(task, error)
-            if task.cancelling():  # by another: the process ends
-                if self._threads.is_inside(task):
-                    self.abandoned[task] = notification.id
+            if task.cancelling():  # the process ends, or the callback cancelled its own task
+                self._note_cancelled(run)
                 raise asyncio.CancelledError
             if run.is_cut_off:
                 self._log_timed_out(run, "was cut off after %g s")
@@ -210,6 +209,23 @@ class Caller:
         if not self.is_ending and not isinstance(error, asyncio.CancelledError):
             while task.cancelling():
                 task.uncancel()
+
+    def _note_cancelled(self, run: _Running) -> None:
+        """Note a call that continues in its thread; log one that the receiver did not cancel."""
+        callback, notification = run.callback, run.notification
+        if self._threads.is_inside(run.task):
+            self.abandoned[run.task] = notification.id
+        if self.is_ending:
+            return
+        _log.error(
+            "callback %s was cancelled, but not by the receiver, on notification %d task=%a%s; it"
+            " is called again when its lease ends",
+            callback.name,
+            notification.id,
+            notification.task_id,
+            within_trace(notification),
+            extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
+        )
 
     # --- calls that do not end -----------------------------------------------------------------
 

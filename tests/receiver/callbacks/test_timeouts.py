@@ -438,6 +438,25 @@ async def test_a_coroutine_that_caught_a_cancellation_of_its_own_has_ended(
     assert await errors(house) == ["caught: ValueError" if fails else None]
 
 
+async def test_a_coroutine_that_cancels_its_own_task_is_logged(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def cancels_itself(_: Notification) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    house.registry.add(cancels_itself, name="broken")
+    await house.store()
+    await house.another_dispatcher().run_once()
+
+    assert await house.counts() == {"in_progress": 1}  # until its lease ends
+    assert (
+        "callback broken was cancelled, but not by the receiver, on notification 1 " in caplog.text
+    )
+
+
 async def test_a_coroutine_that_ends_itself_by_a_cancellation_has_failed(house: House) -> None:
     async def beside(_: Notification) -> None:
         other = asyncio.ensure_future(asyncio.Event().wait())
