@@ -47,7 +47,8 @@ class CallbackSettings(_Filter):
     """One `[[callbacks]]` table: the function to call, and which notifications it wants.
 
     Attributes:
-        kinds: Kinds of updates that it wants; all if empty.
+        kinds: Kinds of updates that it wants, of `task`, `status-update`, `artifact-update` and
+            `message`; all if empty.
         states: Task states that it wants; all if empty.
         senders: Names of senders; all if empty.
         tasks: Ids of tasks; all if empty.
@@ -81,7 +82,8 @@ class ForwardSettings(_Filter):
     """One `[[forwards]]` table: a URL or a command, and which notifications it gets.
 
     Attributes:
-        kinds: Kinds of updates that are forwarded; all if empty.
+        kinds: Kinds of updates that are forwarded, of `task`, `status-update`, `artifact-update`
+            and `message`; all if empty.
         states: Task states; all if empty.
         senders: Names of senders; all if empty.
         tasks: Ids of tasks; all if empty.

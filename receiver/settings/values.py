@@ -65,6 +65,12 @@ def _without_nul(value: Path) -> Path:
     return value
 
 
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):  # pydantic reads it as 0 or 1
+        raise ValueError("expected a whole number, found true or false")  # noqa: TRY004
+    return value
+
+
 def _whole_or_none(value: object, read: ValidatorFunctionWrapHandler) -> object:
     try:
         return read(value)
@@ -85,8 +91,8 @@ Secrets = Annotated[
     list[str], PlainSerializer(lambda secrets: ["***"] * len(secrets), when_used="json")
 ]
 """Secrets: `receiver check` shows only how many there are."""
-Positive = Annotated[int, Field(gt=0, le=_LARGEST)]
-NotNegative = Annotated[int, Field(ge=0, le=_LARGEST)]
+Positive = Annotated[int, BeforeValidator(_no_boolean), Field(gt=0, le=_LARGEST)]
+NotNegative = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0, le=_LARGEST)]
 PositiveOrNone = Annotated[Positive | Literal["none"], WrapValidator(_whole_or_none)]
 File = Annotated[Path, AfterValidator(_without_nul)]
 Url = Annotated[str, AfterValidator(_absolute_url)]

@@ -146,6 +146,15 @@ def test_a_value_that_no_receiver_can_be_built_with_is_refused_with_its_place(
         ("listen = 9000", "3: listen: expected a string, found a whole number"),
         ("max_body_bytes = 1.5", "3: max_body_bytes: expected a whole number, found 1.5"),
         ('max_body_bytes = "1 MiB"', "3: max_body_bytes: expected a whole number, found text"),
+        (
+            "max_body_bytes = true",
+            "3: max_body_bytes: expected a whole number, found true or false",
+        ),
+        ("drain_seconds = false", "3: drain_seconds: expected a whole number, found true or false"),
+        (
+            "callback_timeout_seconds = true",
+            "3: callback_timeout_seconds: expected a whole number from 1 on, or 'none'",
+        ),
         ("max_body_bytes = 0", "3: max_body_bytes: expected more than 0, found 0"),
         ("drain_seconds = -1", "3: drain_seconds: expected at least 0, found -1"),
         ('validation_echo = "perhaps"', "3: validation_echo: expected true or false, found text"),
