@@ -18,7 +18,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.storage.location import masked
 from pushkit.terminal.command import painted
 from pushkit.terminal.options import FILE
-from pushkit.terminal.output import example, in_a_line
+from pushkit.terminal.output import example, in_a_line, numbered
 from pushkit.url import Url, masked_url
 from receiver.admin import open_inbox
 from receiver.forwards import STREAM_SCHEMES
@@ -155,7 +155,7 @@ async def _try_keys(receiver: Receiver, failed: list[str]) -> None:
             failed.append(held.sender.name)
             click.echo(f"{held.sender.name}: error: {held.missing}", err=True)
         elif held.sender.has_keys:
-            click.echo(f"{held.sender.name}: {len(held.keys)} keys")
+            click.echo(f"{held.sender.name}: {numbered(len(held.keys), 'key')}")
             for key in held.keys.values():
                 click.echo(f"  {key.algorithm.value:6} {in_a_line(key.kid)}")
 

@@ -66,13 +66,13 @@ def _require_private(path: Path, status: os.stat_result) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if mode & ~stat.S_IRGRP & (stat.S_IRWXG | stat.S_IRWXO):
         raise KeyFileError(
-            f"{path}: has mode {mode:04o}, expected {_MODE:04o}, as others may read or write the"
-            f" private keys: chmod 600 {path}"
+            f"{path}: has mode {mode:04o}, expected {_MODE:04o}, as others may read or write it:"
+            f" chmod 600 {path}"
         )
     if mode & stat.S_IRGRP and status.st_gid not in _groups():
         raise KeyFileError(
-            f"{path}: has mode {mode:04o}, so that the group {status.st_gid} may read the private"
-            f" keys, which is no group of {_ourselves()}: chmod 600 {path}, or in Kubernetes set"
+            f"{path}: has mode {mode:04o}, so that it may be read by the group {status.st_gid},"
+            f" which is no group of {_ourselves()}: chmod 600 {path}, or in Kubernetes set"
             f" fsGroup: {status.st_gid}"
         )
 

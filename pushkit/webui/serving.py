@@ -36,7 +36,7 @@ def access_of(options: DashboardOptions) -> DashboardAccess:
     """
     token = secret_variable(options.variable)
     if options.token_file is not None:
-        found = read_private(options.token_file, made_by="openssl rand -hex 20 >")
+        found = read_private(options.token_file, made_by="umask 077; openssl rand -hex 20 >")
         token = found.decode("utf-8", "replace").strip()
     host = options.listen.rpartition(":")[0].strip("[]")
     is_exposed = host != "localhost" and not is_loopback(host)

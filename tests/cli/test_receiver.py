@@ -68,7 +68,7 @@ def test_check_prints_the_configuration_without_secrets(
     document, end = json.JSONDecoder().raw_decode(ran.out)
     assert document["url"] == "https://client.example.com"
     assert document["senders"][0]["tokens"] == ["***"]
-    assert "agent: 1 keys" in ran.out[end:]
+    assert "agent: 1 key\n" in ran.out[end:]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_check_fetches_every_senders_keys(
     config.write_text('allow = ["127.0.0.1:*"]\n' + text)
     ran = receiver_command("check")
     assert ran.status == 0
-    assert "agent: 1 keys" in ran.out
+    assert "agent: 1 key\n" in ran.out
 
 
 def test_check_shows_a_kid_that_a_sender_chose_without_control_characters(
@@ -444,7 +444,7 @@ def test_check_ends_with_1_if_the_database_cannot_be_had(
     ran = receiver_command("check")
     assert ran.status == 1
     assert "database: error: " in ran.err
-    assert "agent: 1 keys" in ran.out
+    assert "agent: 1 key\n" in ran.out
 
 
 @pytest.mark.parametrize("found", ["nothing", "garbage"])

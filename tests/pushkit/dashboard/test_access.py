@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, KeyFileError
+from pushkit.terminal.options import DashboardOptions
 from pushkit.webui.access import DashboardAccess, is_loopback
 from pushkit.webui.exchange import joined_fields
+from pushkit.webui.serving import access_of
 from tests.pushkit.dashboard.conftest import TOKEN, Browser, House, Open
 
 ACTING = DashboardAccess(token=TOKEN, allow_actions=True)
@@ -89,6 +93,19 @@ def test_a_token_that_is_weak_is_refused_without_its_text(token: str) -> None:
     with pytest.raises(ConfigError) as refused:
         DashboardAccess(token=token)
     assert token not in str(refused.value)
+
+
+def test_the_command_that_a_missing_token_file_names_makes_one_that_is_accepted(
+    tmp_path: Path,
+) -> None:
+    options = DashboardOptions(
+        listen="127.0.0.1:0", variable="NO_SUCH_VARIABLE", token_file=tmp_path / "token"
+    )
+    with pytest.raises(KeyFileError) as refused:
+        access_of(options)
+    command = str(refused.value).split("`")[1]
+    subprocess.run(["/bin/sh", "-c", f"umask 022; {command}"], check=True)  # noqa: S603
+    assert access_of(options).token is not None
 
 
 def test_actions_without_a_token_are_refused() -> None:

@@ -40,7 +40,9 @@ def test_a_file_that_anybody_else_may_touch_is_refused_whatever_its_group(
 ) -> None:
     path.chmod(mode)
 
-    with pytest.raises(KeyFileError, match=f"has mode {mode:04o}, expected 0600"):
+    with pytest.raises(
+        KeyFileError, match=f"has mode {mode:04o}, expected 0600, as others may read or write it"
+    ):
         read_private(path, made_by=MADE_BY)
 
 
