@@ -35,12 +35,18 @@ def check_list(name: str, value: object, *, shown: bool = True) -> None:
 
 
 def check_age(name: str, age: timedelta | None) -> None:
-    """Raise ConfigError if an age is negative, or longer than a hundred years."""
-    if age is not None and not timedelta(0) <= age <= LONGEST_AGE:
+    """Raise ConfigError if an age is no timedelta, negative, or longer than a hundred years."""
+    if age is None:
+        return
+    check_type(name, age, timedelta)
+    if not timedelta(0) <= age <= LONGEST_AGE:
         raise ConfigError(f"{name}: found {age}, expected 0 to {LONGEST_AGE.days} days")
 
 
 def check_number(name: str, number: int | None) -> None:
-    """Raise ConfigError if a number is negative, or above 2**31 - 1."""
-    if number is not None and not 0 <= number <= _MOST:
+    """Raise ConfigError if a number is no int, negative, or above 2**31 - 1."""
+    if number is None:
+        return
+    check_type(name, number, int)
+    if not 0 <= number <= _MOST:
         raise ConfigError(f"{name}: found {number}, expected 0 to {_MOST}")

@@ -118,7 +118,10 @@ def sender_options() -> Iterator[str]:
     from pushkit.scheduling.retry import DEFAULT_SCHEDULE, MAX_AGE
 
     yield "# Options of the sender\n"
-    yield "`PushSender(options=SenderOptions(...))`, and the classes of its members."
+    yield (
+        "`PushSender(options=SenderOptions(...))`, and the classes of its members. Times are"
+        " `timedelta`s."
+    )
     yield from _options(SenderOptions)
     waits = ", ".join(_span(timedelta(seconds=each)) for each in DEFAULT_SCHEDULE)
     last = f"{len(DEFAULT_SCHEDULE) + 1} attempts, or {_span(MAX_AGE)}"

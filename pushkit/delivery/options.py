@@ -111,9 +111,11 @@ class SenderOptions:
         if not isinstance(self.signing, Signing):
             check_callable("signing", self.signing)
         for name in _AT_LEAST_ONE:
+            check_type(name, getattr(self, name), int)
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: found {getattr(self, name)}, expected at least 1")
         for name in _ABOVE_ZERO:
+            check_type(name, getattr(self, name), timedelta)
             if getattr(self, name) <= timedelta(0):
                 raise ConfigError(f"{name}: found {getattr(self, name)}, expected more than 0 s")
         check_pace(self.rate_per_origin, self.concurrency_per_host)

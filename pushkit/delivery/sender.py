@@ -136,7 +136,8 @@ class PushSender:
                 f"issuer: found {issuer!r}, expected the agent's base URL, or another name without"
                 " control characters, and without blanks around it"
             )
-        self.options: SenderOptions = options or SenderOptions()
+        self.options: SenderOptions = SenderOptions() if options is None else options
+        check_type("options", self.options, SenderOptions)
         self.events: Listeners = Listeners(_log)
         self._tracing = tracing
         if on_event is not None:
@@ -689,7 +690,8 @@ class PushSender:
             connection: Your own connection to the same database, inside a transaction: the update
                 is stored or lost together with the transaction's other writes. When this returns
                 and listeners are called, it is not committed yet.
-                An `asyncpg` or `sqlite3` connection, or SQLAlchemy's wrapper of one. The
+                An `asyncpg` or `sqlite3` connection; of SQLAlchemy's, `await
+                connection.get_raw_connection()`, or `connection.connection` without asyncio. The
                 transaction locks the task's subscriptions, in id order, until it ends: keep it
                 short, and notify several tasks in one transaction in one order everywhere. On
                 PostgreSQL it is READ COMMITTED. On SQLite, open the sender first, then begin with
@@ -706,6 +708,12 @@ class PushSender:
             CommitUncertainError: The connection broke in the commit: it may be stored or not.
             StorageError: The database refused.
         """
+        if not isinstance(update, AnyUpdate):
+            raise ConfigError(
+                f"update: found {type(update).__name__}, expected an update of pushkit's, such as"
+                " a StatusUpdate"
+            )
+        check_type("tenant", tenant, str)
         if not update.task_id:
             raise InvalidUpdateError(
                 f"task_id: found none in a {update.kind.value} update, expected the task's id"

@@ -33,8 +33,11 @@ class Listeners:
         It runs on the event loop and must be quick; exceptions that it raises are logged.
 
         Raises:
-            ConfigError: The listener is a coroutine function, whose calls would not be awaited.
+            ConfigError: The listener is not callable, or is a coroutine function, whose calls would
+                not be awaited.
         """
+        if not callable(listener):
+            raise ConfigError(f"on_event: found {type(listener).__name__}, expected a callable")
         if inspect.iscoroutinefunction(listener):
             raise ConfigError("on_event: found a coroutine function, expected a plain one")
         self._listeners += (listener,)

@@ -19,6 +19,8 @@ _POSTGRES = {"postgresql", "postgres", "postgresql+asyncpg"}
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*)://")
 # A DSN that was made a `Path`, which drops a slash.
 _SHORT_DSN = re.compile(r"\s*(postgres[A-Za-z0-9+]*):/", re.IGNORECASE)
+# SQLite's own spellings of a database in memory, and of a URI: as a path, each would name a file.
+_NO_FILE = re.compile(r":memory:$|file:")
 _HOST = r"(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(:[0-9]+)?"
 _HOSTS = re.compile(f"{_HOST}(,{_HOST})*")
 _AUTHORITY = re.compile(r"(?<=://)[^/?#]*")
@@ -32,6 +34,8 @@ def postgres_dsn(location: str | Path) -> str | None:
     Raises:
         ConfigError: It is neither; the message shows its scheme alone.
     """
+    if not isinstance(location, str | os.PathLike):
+        raise ConfigError(f"database: found {type(location).__name__}, expected a path or a DSN")
     text = str(location)
     found = _SCHEME.match(text)
     if found and found[1].lower() in _POSTGRES:
@@ -42,6 +46,11 @@ def postgres_dsn(location: str | Path) -> str | None:
         raise ConfigError(
             f"database: found {named}, expected postgresql://user:password@host/name, or the path"
             " of a SQLite file"
+        )
+    if no_file := _NO_FILE.match(text):
+        raise ConfigError(
+            f"database: found {no_file[0]!r}, expected the path of a SQLite file: in tests"
+            " take one in a temporary folder"
         )
     if has_password(text):
         raise ConfigError(

@@ -528,6 +528,11 @@ class PostgresDatabase:
         if isinstance(exc, asyncpg.PostgresError) and exc.sqlstate == _LEFT_BEHIND:
             newest = self._migrations[-1].version
             return too_old_to_write(_WHERE, self._component, int(str(exc)), newest)
+        if isinstance(exc, TimeoutError):
+            return StorageError(
+                "PostgreSQL: no answer in time: another transaction may hold what this needs, or"
+                f" the server hangs; {outcome}"
+            )
         kind = _PassingError if isinstance(exc, _PASSING) else StorageError
         return kind(f"PostgreSQL refused: {_reason(exc)}; {outcome}")
 

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from a2a.types import TaskStatusUpdateEvent
 
 from pushkit import PushSender, StatusUpdate, TaskStatus
 from pushkit.errors import ConfigError
@@ -56,6 +57,7 @@ async def test_subscribing_with_an_argument_of_a_wrong_type_is_refused(
     [
         ({"idempotency_key": 5}, "idempotency_key: found int, expected str"),
         ({"snapshot": {"id": "task-1"}}, "snapshot: found dict, expected Task"),
+        ({"tenant": None}, "tenant: found NoneType, expected str"),
     ],
 )
 async def test_an_update_with_an_argument_of_a_wrong_type_is_not_stored(
@@ -65,6 +67,16 @@ async def test_an_update_with_an_argument_of_a_wrong_type_is_not_stored(
     with pytest.raises(ConfigError, match=f"^{says}$"):
         await sender.notify(status(), **argument)
     assert await sender.deliveries("task-1") == []
+
+
+@pytest.mark.parametrize(
+    "update",
+    [{"taskId": "task-1"}, None, TaskStatusUpdateEvent(task_id="task-1", context_id="c")],
+    ids=["json", "nothing", "sdk"],
+)
+async def test_what_is_no_update_of_pushkits_is_refused(sender: PushSender, update: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^update: found {type(update).__name__}, expected"):
+        await sender.notify(update)
 
 
 async def test_a_state_that_is_a_string_is_refused(sender: PushSender) -> None:

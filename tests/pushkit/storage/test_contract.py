@@ -1047,7 +1047,7 @@ async def test_a_statement_that_takes_too_long_is_a_storage_error(postgres_dsn: 
         yield from insert("a")
         yield Statement("SELECT pg_sleep(60)")
 
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError, match="no answer in time: another transaction may hold"):
         await database.write(insert_and_sleep())
     assert await database.read(names()) == []
     await database.close()

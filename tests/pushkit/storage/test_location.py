@@ -62,6 +62,8 @@ def test_a_path_is_a_sqlite_file(path: str) -> None:
         pytest.param("postgresql+psycopg://u:{0}@db/agent", "'postgresql+psycopg'", id="driver"),
         pytest.param("sqlite:///{0}.db", "'sqlite'", id="SQLAlchemy's SQLite"),
         pytest.param("postgresql:/u:{0}@db/agent", "'postgresql'", id="one slash"),
+        pytest.param(":memory:", "':memory:'", id="SQLite's memory"),
+        pytest.param("file:{0}.db?mode=memory", "'file:'", id="a URI of SQLite"),
         pytest.param("'postgresql://u:{0}@db/agent'", "a URL", id="in quotes"),
         pytest.param("DSN=postgresql://u:{0}@db/agent", "a URL", id="an assignment"),
         pytest.param("u:{0}://@db/agent", "a URL", id="a secret where a scheme would end"),
