@@ -11,7 +11,7 @@ from pushkit.bounded_json import JsonValue
 from pushkit.cards.document import named_keys
 from pushkit.cards.trust import OriginTrust, TrustedKey, TrustedKeys
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError, InvalidUrlError, KeysUnavailableError
+from pushkit.errors import ConfigError, KeysUnavailableError
 from pushkit.keys.jwk import VerificationKey, thumbprint
 from pushkit.net.jwks_client import FetchJwks, JwksClient
 from pushkit.url import Url
@@ -21,8 +21,8 @@ class CardTrust:
     """The trusted keys for each origin; fetches and caches the JWK Sets.
 
     Raises:
-        ConfigError: An origin or JWKS URL is not a URL, an origin has a path or is given twice, or
-            there are JWKS URLs and no `fetch`.
+        ConfigError: An origin is not a URL, has a path, is given twice, or has JWKS URLs while
+            there is no `fetch`.
     """
 
     def __init__(
@@ -102,11 +102,6 @@ def _by_origin(origins: Mapping[str, OriginTrust]) -> dict[str, OriginTrust]:
             raise ConfigError(f"card trust: {name}: expected scheme, host and port, without a path")
         if origin in found:  # which keys and revocations count would be a matter of chance
             raise ConfigError(f"card trust: {name}: this origin is given twice, expected once")
-        try:
-            for jwks_url in trust.jwks_urls:
-                Url.parse(jwks_url)
-        except InvalidUrlError as exc:
-            raise ConfigError(f"card trust: {name}: jwks_urls: {exc}") from exc
         found[origin] = trust
     return found
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, InvalidUrlError
 from pushkit.keys.jwk import VerificationKey
+from pushkit.url import Url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +79,10 @@ class OriginTrust:
     # When keys were withdrawn, by `kid` or RFC 7638 thumbprint. From then on they do not count,
     # even where they are still published.
     revoked: Mapping[str, datetime] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for url in self.jwks_urls:
+            try:
+                Url.parse(url)
+            except InvalidUrlError as exc:
+                raise ConfigError(f"trusted JWK Sets: {exc}") from exc

@@ -249,8 +249,8 @@ async def test_a_key_that_its_set_dropped_counts_no_longer() -> None:
 
 @pytest.mark.parametrize("url", ["nonsense", "https://user:pass@agent.example.com/jwks.json"])
 def test_a_jwks_url_that_cannot_be_fetched_is_refused_at_once(url: str) -> None:
-    with pytest.raises(ConfigError, match="jwks_urls: URL: expected") as refused:
-        CardTrust({ORIGIN: OriginTrust(jwks_urls=(url,))}, fetch=Sets())
+    with pytest.raises(ConfigError, match="trusted JWK Sets: URL: expected") as refused:
+        OriginTrust(jwks_urls=(url,))
     assert "pass" not in str(refused.value)
 
 

@@ -80,6 +80,10 @@ ORIGIN = '[origins."https://a.example.com"]\n'
         (f"{ORIGIN}jwks_url = []", "unknown: jwks_url"),
         (f'{ORIGIN}jwks_urls = "https://a"', "jwks_urls: expected an array"),
         (f"{ORIGIN}jwks_urls = [5]", "jwks_urls: expected a string"),
+        (
+            f'{ORIGIN}jwks_urls = ["https://u:p@a"]',
+            "cards.toml: origins.*: trusted JWK Sets: URL:",
+        ),
         (f"{ORIGIN}keys = [5]", "keys: expected tables"),
         (f"{ORIGIN}revoked = {{ k = 5 }}", "revoked.k: expected a time"),
         (f"{ORIGIN}revoked = {{ k = 2026-01-01T00:00:00 }}", "with a zone"),

@@ -267,6 +267,7 @@ def test_a_wrong_call_is_answered_with_usage(
         (["verify", "card.json", "--key", "none.pem"], "No such file"),
         (["verify", "card.json", "--key", "keys.json"], "a key file with private keys"),
         (["verify", "card.json", "--trust", "none.toml", "--origin", "https://a"], "No such file"),
+        (["verify", "card.json", "--jwks", "jwks.json"], "trusted JWK Sets: URL: expected https"),
         (["verify", "broken.json", "--key", "agent.pem"], "the card: not JSON"),
         (["sign", "card.json", "--keys", "none.json"], "does not exist"),
         (["sign", "huge.json"], "expected at most"),
