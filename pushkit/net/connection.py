@@ -107,7 +107,9 @@ class Connection(asyncio.BufferedProtocol):
             TimeoutError: No head arrived by the deadline.
             OSError: The connection broke.
         """
-        assert self._transport is not None  # noqa: S101  # it was dialled
+        transport = self._transport
+        if transport is None:
+            raise ClosedEarlyError("closed before the request")
         if request.deadline <= self._loop.time():  # the process may have been suspended
             self.close()
             raise TimeoutError
@@ -129,10 +131,10 @@ class Connection(asyncio.BufferedProtocol):
         self._deadlines.set(self, request.deadline)
         probe.enter("wait")
         if len(request.body) <= _JOINED_BYTES:
-            self._transport.write(request.head + request.body)
+            transport.write(request.head + request.body)
         else:
-            self._transport.write(request.head)
-            self._transport.write(request.body)
+            transport.write(request.head)
+            transport.write(request.body)
         try:
             return await waiter
         finally:
@@ -202,6 +204,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the request that waits, if any."""
         self._set_closed()
+        self._transport = None  # with it, buffers are freed at once: there is no cycle
+        del self._parser
         if self._waiter is None:
             return
         if self._has_head and exc is None and self._ends_by_closing():

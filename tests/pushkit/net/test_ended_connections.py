@@ -1,0 +1,85 @@
+"""What connections to webhooks leave behind in a sender."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ssl
+from asyncio.sslproto import SSLProtocol
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+
+from pushkit.errors import TlsError
+from pushkit.net.connection import Connection
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.transport import ConnectionOptions, Transport
+from tests.eventually import eventually
+
+
+async def _speaks_no_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(100)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
+
+
+def _number_of(kind: type) -> int:
+    return sum(isinstance(each, kind) for each in gc.get_objects())
+
+
+async def test_a_handshake_that_failed_leaves_nothing_in_memory() -> None:
+    server = await asyncio.start_server(_speaks_no_tls, "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    client = Transport(DestinationPolicy.naming(url))
+    destination = client.policy.check(url)
+
+    async def none_is_left() -> bool:
+        return _number_of(SSLProtocol) == before
+
+    gc.collect()
+    before = _number_of(SSLProtocol)
+    gc.disable()
+    try:
+        for _ in range(5):
+            with pytest.raises(TlsError):
+                await client.post(destination, [], b"{}", timeout=timedelta(seconds=10))
+        await eventually(none_is_left)
+    finally:
+        gc.enable()
+        await client.close()
+        server.close()
+
+
+async def _answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"{}")
+    writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+    writer.close()
+
+
+async def test_a_connection_that_ended_leaves_nothing_in_memory(tmp_path: Path) -> None:
+    authority, tls = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    server = await asyncio.start_server(_answers_once, "127.0.0.1", 0, ssl=tls)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    options = ConnectionOptions(ca_file=tmp_path / "ca.pem")
+    client = Transport(DestinationPolicy.naming(url), options)
+    destination = client.policy.check(url)
+
+    async def none_is_left() -> bool:
+        return _number_of(Connection) == before
+
+    gc.collect()
+    before = _number_of(Connection)
+    gc.disable()
+    try:
+        for _ in range(5):
+            answer = await client.post(destination, [], b"{}", timeout=timedelta(seconds=10))
+            assert answer.status == 204
+        await eventually(none_is_left)
+    finally:
+        gc.enable()
+        await client.close()
+        server.close()
