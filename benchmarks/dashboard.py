@@ -150,7 +150,7 @@ def _batch(first: int, rows: int) -> Script[None]:
     ]
     yield from settle(settled, WORKER, now + timedelta(milliseconds=60))
     if first % (BATCH * 20) == 0:
-        yield from DestinationStore().hold(settled[0][0], NOW + timedelta(hours=1))
+        yield from DestinationStore().postpone(settled[0][0], NOW + timedelta(hours=1))
 
 
 def sender_pages(ids: list[str], subscriptions: list[str], rows: int) -> Pages:

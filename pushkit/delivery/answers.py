@@ -30,8 +30,8 @@ REFUSED: Final = frozenset({AddressRefusedError.code, DestinationRefusedError.co
 # Errors of deliveries that were not posted: they prove nothing about the destination.
 _NOT_POSTED = REFUSED | {SUBSCRIPTION_MISSING, TOO_OLD}
 
-_MIN_HOLD = timedelta(seconds=1)
-_MAX_HOLD = timedelta(hours=24)
+_MIN_WAIT = timedelta(seconds=1)
+_MAX_WAIT = timedelta(hours=24)
 
 
 class Judgement(NamedTuple):
@@ -40,7 +40,7 @@ class Judgement(NamedTuple):
     outcome: Outcome  # what happens to the delivery
     error: str | None = None  # a short code for the log and the dead letter; None if delivered
     # How long all deliveries of this owner to the destination wait (`Retry-After`).
-    hold: timedelta | None = None
+    wait: timedelta | None = None
 
 
 _DELIVERED = Judgement(outcome=Outcome.DELIVERED)
@@ -53,7 +53,7 @@ _TABLE = {
     415: Judgement(outcome=Outcome.DEAD, error="unsupported_media_type"),
     422: Judgement(outcome=Outcome.DEAD, error="unprocessable"),
 }
-_HOLDING = (429, 503)
+_WITH_RETRY_AFTER = (429, 503)
 
 
 def judge(status: int, headers: Headers, now: datetime) -> Judgement:
@@ -71,8 +71,8 @@ def judge(status: int, headers: Headers, now: datetime) -> Judgement:
     if 300 <= status < 400:
         # Never followed: a redirect would carry token and signature to an unchecked destination.
         return Judgement(outcome=Outcome.RETRY, error="redirect")
-    hold = retry_after(headers, now) if status in _HOLDING else None
-    return Judgement(outcome=Outcome.RETRY, error=f"status_{status}", hold=hold)
+    wait = retry_after(headers, now) if status in _WITH_RETRY_AFTER else None
+    return Judgement(outcome=Outcome.RETRY, error=f"status_{status}", wait=wait)
 
 
 def retry_after(headers: Headers, now: datetime) -> timedelta | None:
@@ -85,12 +85,12 @@ def retry_after(headers: Headers, now: datetime) -> timedelta | None:
         return None
     value = values[0].strip()
     wait = _seconds(value) if value.isascii() and value.isdigit() else _until_date(value, now)
-    return None if wait is None else min(max(wait, _MIN_HOLD), _MAX_HOLD)
+    return None if wait is None else min(max(wait, _MIN_WAIT), _MAX_WAIT)
 
 
 def _seconds(value: str) -> timedelta:
     # A longer number is over the maximum: int() never parses digits without end.
-    return _MAX_HOLD if len(value) > 9 else timedelta(seconds=int(value))
+    return _MAX_WAIT if len(value) > 9 else timedelta(seconds=int(value))
 
 
 def _until_date(value: str, now: datetime) -> timedelta | None:
@@ -125,7 +125,7 @@ class BreakerPolicy:
             )
 
 
-def hold_after(policy: BreakerPolicy, failures: int) -> timedelta | None:
+def wait_after(policy: BreakerPolicy, failures: int) -> timedelta | None:
     """Return how long a destination waits after this many failures in a row; None for no wait."""
     if failures < policy.failures:
         return None

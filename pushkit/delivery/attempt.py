@@ -205,9 +205,9 @@ class Attempt:
             result = self._failed(delivery, error=exc.code)
             result.timing = exc.timing
         else:
-            outcome, error, hold = judge(answer.status, answer.headers, self.clock())
+            outcome, error, wait = judge(answer.status, answer.headers, self.clock())
             if outcome is Outcome.RETRY:
-                result = self._failed(delivery, error=error, status=answer.status, hold=hold)
+                result = self._failed(delivery, error=error, status=answer.status, wait=wait)
             else:
                 result = Result(outcome=outcome, status=answer.status, error=error)
             result.timing = answer.timing
@@ -268,7 +268,7 @@ class Attempt:
         *,
         error: str | None,
         status: int | None = None,
-        hold: timedelta | None = None,
+        wait: timedelta | None = None,
         refusals: int | None = None,
     ) -> Result:
         """Return the result of a failure of the webhook, or a refusal of this sender's own policy.
@@ -279,7 +279,7 @@ class Attempt:
             delivery: The delivery.
             error: The code of the failure.
             status: The status of the answer, if there was one.
-            hold: How long the destination asks to wait.
+            wait: How long the destination asks to wait.
             refusals: How often the policy refused it before; None if the webhook failed.
         """
         now = self.clock()
@@ -287,13 +287,13 @@ class Attempt:
         if refusals is not None:
             policy, attempts = _AFTER_REFUSALS, refusals
         retry_at = next_attempt(policy, attempts=attempts + 1, since=delivery.age_from, now=now)
-        hold_until = now + hold if hold else None
+        wait_until = now + wait if wait else None
         return Result(
             outcome=Outcome.DEAD if retry_at is None else Outcome.RETRY,
             status=status,
             error=error,
-            retry_at=retry_at and max(retry_at, hold_until or retry_at),
-            hold_until=hold_until,
+            retry_at=retry_at and max(retry_at, wait_until or retry_at),
+            wait_until=wait_until,
         )
 
 

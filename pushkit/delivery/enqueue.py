@@ -59,7 +59,7 @@ class Notice:
         self.claimed.clear()
 
     def begin(self, stored: NotifyResult | SnapshotsMissing | BaseException) -> None:
-        """Begin the deliveries that were stored in flight; on an error, free their slots."""
+        """Begin the deliveries that were stored in flight; on an error, give back their slots."""
         if self.worker is None:
             return
         if isinstance(stored, BaseException):

@@ -240,7 +240,7 @@ def _result_of(
         result,
         started_at=result.started_at + ahead if result.started_at else None,
         retry_at=result.retry_at + ahead if result.retry_at else None,
-        hold_until=result.hold_until + ahead if result.hold_until else None,
+        wait_until=result.wait_until + ahead if result.wait_until else None,
     )
     if result.outcome is Outcome.GONE:
         subscription = current.get(attempted.delivery.subscription_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TypedDict
 
-from pushkit.delivery.answers import BreakerPolicy, hold_after, works
+from pushkit.delivery.answers import BreakerPolicy, wait_after, works
 from pushkit.errors import AddressRefusedError
 from pushkit.events.sender import (
     BreakerClosed,
@@ -127,12 +127,12 @@ class SideEffects:
                 events.append(BreakerClosed(at=now, **about_delivery(delivery)))
         elif working is False:
             counted = yield from destinations.failed(delivery, now)
-            wait = None if counted is None else hold_after(self.breaker, counted)
+            wait = None if counted is None else wait_after(self.breaker, counted)
             if wait is not None:
-                yield from destinations.hold(delivery, now + wait)
+                yield from destinations.postpone(delivery, now + wait)
                 events.append(BreakerOpened(at=now, error=result.error, **about_delivery(delivery)))
-        if result.hold_until is not None:
-            yield from destinations.hold(delivery, result.hold_until)
+        if result.wait_until is not None:
+            yield from destinations.postpone(delivery, result.wait_until)
         return events
 
 
@@ -140,6 +140,6 @@ def has_side_effects(current: Current | None, result: Result) -> bool:
     """Return whether an attempt has side effects, if its destination had no failure before."""
     return (
         result.outcome is not Outcome.DELIVERED
-        or result.hold_until is not None
+        or result.wait_until is not None
         or (current is not None and (current.ended or current.failing_since is not None))
     )

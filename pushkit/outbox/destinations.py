@@ -25,7 +25,7 @@ class DestinationStore:
     A transaction that settles runs them last: many transactions need the row of one destination.
     """
 
-    def hold(self, delivery: Delivery, until: datetime) -> Script[None]:
+    def postpone(self, delivery: Delivery, until: datetime) -> Script[None]:
         """Let the destination of a delivery wait until a time."""
         yield Statement(
             "INSERT INTO pushkit_destinations (tenant, owner, origin, until)"

@@ -182,7 +182,7 @@ class Leases:
     def _next_heads(self, now: int) -> Script[list[Head]]:
         """Return heads, among them the first that a claim may lease if no origin is full."""
         for size in (_A_FEW, _MANY):
-            heads = yield from due_heads(_EVER, size, hold=False)
+            heads = yield from due_heads(_EVER, size, lock=False)
             if len(heads) < size or any(head.until <= now for head in heads):
                 return heads
         firsts = yield from first_heads(_START, self.destinations)

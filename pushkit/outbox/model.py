@@ -129,7 +129,7 @@ class Result:
     error: str | None = None  # a short code; None if delivered
     retry_at: datetime | None = None  # when to try again, for `RETRY`
     # Until when the whole destination of this owner waits (`Retry-After`).
-    hold_until: datetime | None = None
+    wait_until: datetime | None = None
     # When the attempt began, by the worker's clock; None if none was made, and none is counted.
     started_at: datetime | None = None
     duration: timedelta = timedelta(0)  # of the whole attempt, signing included

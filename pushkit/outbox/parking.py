@@ -26,7 +26,7 @@ PARKING = "pushkit_parked"
 _STATE = "COALESCE(h.until, 0) AS until, COALESCE(h.failures, 0) AS failures"
 _HEAD = f"d.id, d.tenant, d.owner, d.origin, d.not_before, {_STATE}"
 _ITS_DESTINATION = "h.tenant = d.tenant AND h.owner = d.owner AND h.origin = d.origin"
-_HELD = " FOR UPDATE OF d SKIP LOCKED"
+_LOCKED = " FOR UPDATE OF d SKIP LOCKED"
 _OF_DESTINATION = "tenant = $1 AND owner = $2 AND origin = $3 AND head = 2 AND state = 'pending'"
 
 
@@ -41,13 +41,13 @@ class ParkedHeads:
     exhausted: list[DestinationKey] = field(default_factory=list)
 
 
-def due_heads(now: int, limit: int, *, hold: bool = True) -> Script[list[Head]]:
-    """Return the first heads that are due and not parked; `hold` locks their rows."""
+def due_heads(now: int, limit: int, *, lock: bool = True) -> Script[list[Head]]:
+    """Return the first heads that are due and not parked, and lock their rows if `lock`."""
     rows = yield Statement(
         f"SELECT {_HEAD} FROM pushkit_deliveries d LEFT JOIN pushkit_destinations h"
         f" ON {_ITS_DESTINATION}"
         " WHERE d.head = 1 AND d.state = 'pending' AND d.not_before <= $1"
-        f" ORDER BY d.not_before LIMIT CAST($2 AS BIGINT){_HELD if hold else ''}",
+        f" ORDER BY d.not_before LIMIT CAST($2 AS BIGINT){_LOCKED if lock else ''}",
         (now, limit),
     )
     return list(map(_head, rows))

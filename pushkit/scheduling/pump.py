@@ -28,7 +28,7 @@ _MIN_PAUSE = timedelta(milliseconds=50)
 
 
 class Slots:
-    """Slots for items in progress, taken and freed in any thread.
+    """Slots for items in progress, taken and given back in any thread.
 
     Claims share the slots out among all due items. While the slots are open, an item may also take
     one as it is stored, unless another item waits for a claim.
@@ -135,7 +135,7 @@ class Pump(Generic[Item]):
         processing; `drain` waits for it.
         """
         if not self._slots.free:
-            self._slots.note_waiting()  # or items that follow one another may never free their slot
+            self._slots.note_waiting()  # or chains may keep their slots for ever
             return 0
         filling = asyncio.create_task(self._start())
         self._filling.add(filling)

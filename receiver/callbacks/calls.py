@@ -124,11 +124,11 @@ class Caller:
         return await self._shares.take(TIMED_OUT, self._slots // 2, besides=slot)
 
     async def call(self, callback: Callback, notification: Notification, slot: Slot) -> Call:
-        """Call a callback with a notification; return how that ended, and free the slot."""
+        """Call a callback with a notification; return how that ended, and release the slot."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # the pump's
         if self.is_ending:
-            slot.free()
+            slot.release()
             raise asyncio.CancelledError
         limit = self._limit(callback)
         run = _Running(
@@ -154,7 +154,7 @@ class Caller:
             del self._running[task]
             self._deadlines.clear(run)
             self._kept_slots -= int(run.keeps_slot)
-            slot.free()
+            slot.release()
             self._forget_abandoned(task)
         try:
             if run.is_cut_off:
@@ -247,7 +247,7 @@ class Caller:
         run.keeps_slot = task not in self.without_slot
         self._kept_slots += int(run.keeps_slot)
         if not run.keeps_slot:
-            run.slot.free()
+            run.slot.release()
 
     def _give_slot_up(self, run: _Running) -> None:
         if run.task not in self.without_slot:

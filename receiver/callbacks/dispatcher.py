@@ -317,7 +317,7 @@ class Dispatcher:
     async def _dispatch(self, claimed: ClaimedNotification) -> None:
         """Call back a notification in a slot, until it is handed to the settler, or is settled.
 
-        The slot may be freed before that, because a call hangs.
+        The slot may be released before that, because a call hangs.
         """
         sender, task = claimed.stored.sender, asyncio.current_task()
         without_slot = self._caller.without_slot

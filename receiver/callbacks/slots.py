@@ -32,8 +32,8 @@ class SharedSlots(Slots):
     waits longer than a tenth of a second, in which another process might have called it back. While
     nothing waits for a claim, a notification is held from when it is stored, within its sender's
     share, and the next of its task from when the one before it is settled. Claims divide the rest
-    among all senders with something due. Slots are taken and freed in the event loop; all else may
-    be called in any thread.
+    among all senders with something due. Slots are taken and released in the event loop; all else
+    may be called in any thread.
 
     Args:
         slots: How many there are.
@@ -216,7 +216,7 @@ def share_of(slots: int, *, alone: bool) -> int:
 
 
 class CrowdedError(Exception):
-    """A share is used up, and none of its slots was taken or freed for a second."""
+    """A share is used up, and none of its slots was taken or released for a second."""
 
     def __init__(self, pause: timedelta) -> None:
         super().__init__(f"to be tried again in {pause.total_seconds():g} s")
@@ -231,10 +231,10 @@ class _Share:
 
 
 class Slot:
-    """One slot of a share, until it is freed.
+    """One slot of a share, until it is released.
 
     Args:
-        besides: A slot of another share, which is freed with this one.
+        besides: A slot of another share, which is released with this one.
     """
 
     def __init__(self, share: _Share, besides: Slot | None) -> None:
@@ -243,13 +243,13 @@ class Slot:
         share.used += 1
         share.changed_at = time.monotonic()
 
-    def free(self) -> None:
-        """Free the slot for the next call that waits; does nothing the second time."""
+    def release(self) -> None:
+        """Release the slot to the next call that waits; does nothing the second time."""
         share, self._share = self._share, None
         if share is None:
             return
         if self._besides is not None:
-            self._besides.free()
+            self._besides.release()
         share.used -= 1
         share.changed_at = time.monotonic()
         for waiting in share.waiting:
@@ -259,7 +259,7 @@ class Slot:
 
 
 class Shares:
-    """Gives out slots of shares. A call waits at a full share as long as its slots are freed."""
+    """Gives out slots of shares. A call waits at a full share as long as its slots are released."""
 
     def __init__(self) -> None:
         self._shares: defaultdict[Hashable, _Share] = defaultdict(_Share)
@@ -269,10 +269,10 @@ class Shares:
 
         Args:
             most: How many slots the share has.
-            besides: A slot of another share, which is freed with this one, or if there is none.
+            besides: A slot of another share, which is released with this one, or if there is none.
 
         Raises:
-            CrowdedError: The share is used up, and none of its slots is being freed.
+            CrowdedError: The share is used up, and none of its slots is being released.
         """
         share = self._shares[holder]
         while share.used >= most:
@@ -280,7 +280,7 @@ class Shares:
                 await _wait_for_slot(share)
             except BaseException:
                 if besides is not None:
-                    besides.free()
+                    besides.release()
                 raise
         return Slot(share, besides)
 
@@ -289,9 +289,9 @@ async def _wait_for_slot(share: _Share) -> None:
     blocked = time.monotonic() - share.changed_at
     if blocked >= _PATIENCE:
         raise CrowdedError(min(max(timedelta(seconds=blocked / 4), _LEAST_PAUSE), _MOST_PAUSE))
-    freed = asyncio.get_running_loop().create_future()
-    share.waiting.append(freed)
+    released = asyncio.get_running_loop().create_future()
+    share.waiting.append(released)
     try:
-        await asyncio.wait([freed], timeout=_PATIENCE - blocked)
+        await asyncio.wait([released], timeout=_PATIENCE - blocked)
     finally:
-        share.waiting.remove(freed)
+        share.waiting.remove(released)

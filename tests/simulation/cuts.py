@@ -100,7 +100,9 @@ CUTS = (
                 "    (DeliveryState.PENDING,),\n    DeliveryState.IN_FLIGHT,",
                 "    (DeliveryState.PENDING, DeliveryState.IN_FLIGHT),\n    DeliveryState.IN_FLIGHT,",
             ),
-            Edit("pushkit.outbox.parking", '_HELD = " FOR UPDATE OF d SKIP LOCKED"', '_HELD = ""'),
+            Edit(
+                "pushkit.outbox.parking", '_LOCKED = " FOR UPDATE OF d SKIP LOCKED"', '_LOCKED = ""'
+            ),
         ),
     ),
     Cut(
@@ -114,8 +116,8 @@ CUTS = (
             ),
             Edit(
                 "pushkit.outbox.parking",
-                '_HELD = " FOR UPDATE OF d SKIP LOCKED"',
-                '_HELD = " FOR UPDATE OF d"',
+                '_LOCKED = " FOR UPDATE OF d SKIP LOCKED"',
+                '_LOCKED = " FOR UPDATE OF d"',
             ),
         ),
     ),
@@ -282,15 +284,15 @@ CUTS = (
         "After a failure the next attempt waits as the schedule says.",
         _ATTEMPT,
         (
-            "retry_at=retry_at and max(retry_at, hold_until or retry_at),",
-            "retry_at=hold_until or now,",
+            "retry_at=retry_at and max(retry_at, wait_until or retry_at),",
+            "retry_at=wait_until or now,",
         ),
     ),
     _cut(
         "Retry-After",
-        "`Retry-After` holds all deliveries of its owner to that destination.",
+        "`Retry-After` postpones all deliveries of its owner to that destination.",
         _ATTEMPT,
-        ("hold_until = now + hold if hold else None", "hold_until = None"),
+        ("wait_until = now + wait if wait else None", "wait_until = None"),
     ),
     _cut(
         "time-out",

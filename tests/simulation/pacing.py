@@ -179,7 +179,7 @@ class Pacing:
             self._world.violated(f"claim {row['claims']} came after {number}: {row['id']}")
 
     def _check_wait(self, before: Arrival, arrival: Arrival) -> None:
-        """A failed delivery waits for its retry, and `Retry-After` holds the whole destination."""
+        """A failed delivery waits for its retry, a whole destination for `Retry-After`."""
         heard = before.answered_at
         if heard is None or not before.is_heard() or before.status in (None, 410):
             return

@@ -263,7 +263,7 @@ def _settle(chance: random.Random, _number: int) -> Make:
         result = _result_of(outcome, now)
         if outcome is Outcome.RETRY:
             until = now + timedelta(seconds=pause)
-            result = replace(result, retry_at=until, hold_until=until)
+            result = replace(result, retry_at=until, wait_until=until)
         database: Any = memory.database
         settler = Settler(
             database=database,

@@ -23,7 +23,7 @@ def asking(*values: str) -> Headers:
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 205, 206, 226, 299])
 def test_any_2xx_is_delivered(status: int) -> None:
     judgement = judge(status, asking("60"), NOW)
-    assert (judgement.outcome, judgement.error, judgement.hold) == (Outcome.DELIVERED, None, None)
+    assert (judgement.outcome, judgement.error, judgement.wait) == (Outcome.DELIVERED, None, None)
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 305, 307, 308, 399])
@@ -44,7 +44,7 @@ def test_a_redirect_is_a_failed_attempt(status: int) -> None:
 )
 def test_statuses_that_a_retry_cannot_fix_are_dead_at_once(status: int, error: str) -> None:
     judgement = judge(status, asking("60"), NOW)
-    assert (judgement.outcome, judgement.error, judgement.hold) == (Outcome.DEAD, error, None)
+    assert (judgement.outcome, judgement.error, judgement.wait) == (Outcome.DEAD, error, None)
 
 
 def test_410_ends_the_subscription() -> None:
@@ -54,13 +54,13 @@ def test_410_ends_the_subscription() -> None:
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 406, 408, 411, 418, 425, 431, 451])
 def test_other_4xx_are_retried_because_configuration_may_change(status: int) -> None:
     judgement = judge(status, asking("60"), NOW)
-    assert (judgement.outcome, judgement.hold) == (Outcome.RETRY, None)
+    assert (judgement.outcome, judgement.wait) == (Outcome.RETRY, None)
 
 
 @pytest.mark.parametrize("status", [500, 501, 502, 504, 507, 511, 599])
 def test_5xx_is_retried_without_making_the_destination_wait(status: int) -> None:
     judgement = judge(status, asking("60"), NOW)
-    assert (judgement.outcome, judgement.hold) == (Outcome.RETRY, None)
+    assert (judgement.outcome, judgement.wait) == (Outcome.RETRY, None)
     assert judgement.error == f"status_{status}"
 
 
@@ -72,12 +72,12 @@ def test_an_unknown_status_is_retried(status: int) -> None:
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_makes_the_destination_wait(status: int) -> None:
     judgement = judge(status, asking("120"), NOW)
-    assert (judgement.outcome, judgement.hold) == (Outcome.RETRY, timedelta(seconds=120))
+    assert (judgement.outcome, judgement.wait) == (Outcome.RETRY, timedelta(seconds=120))
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_without_retry_after_the_destination_does_not_wait(status: int) -> None:
-    assert judge(status, Headers(), NOW).hold is None
+    assert judge(status, Headers(), NOW).wait is None
 
 
 def test_every_registered_status_has_an_outcome() -> None:

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import StatusUpdate
-from pushkit.delivery.answers import BreakerPolicy, hold_after, works
+from pushkit.delivery.answers import BreakerPolicy, wait_after, works
 from pushkit.errors import ConfigError
 from pushkit.events.model import Event
 from pushkit.events.sender import BreakerClosed, BreakerOpened
@@ -42,7 +42,7 @@ RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
 )
 def test_the_wait_doubles_after_the_threshold(failures: int, seconds: float | None) -> None:
     expected = None if seconds is None else timedelta(seconds=seconds)
-    assert hold_after(POLICY, failures) == expected
+    assert wait_after(POLICY, failures) == expected
 
 
 @pytest.mark.parametrize(

@@ -131,14 +131,14 @@ class Ledger:
         *,
         worker: str = "worker-1",
         retry_in: float = 5,
-        hold: float | None = None,
+        wait: float | None = None,
     ) -> bool:
         is_unasked = outcome in {Outcome.LOCAL_FAULT, Outcome.NOT_BEGUN}
         retry = outcome is Outcome.RETRY or is_unasked
         result = replace(
             self.came_to(outcome),
             retry_at=self.now + timedelta(seconds=retry_in) if retry else None,
-            hold_until=None if hold is None else self.now + timedelta(seconds=hold),
+            wait_until=None if wait is None else self.now + timedelta(seconds=wait),
         )
         return self.run(self._settle(delivery, worker, result))
 
@@ -169,8 +169,8 @@ class Ledger:
     def _settle(self, delivery: Delivery, worker: str, result: Result) -> Script[bool]:
         passed = yield from settle([(delivery, result)], worker, self.now)
         [is_ours] = passed.are_ours
-        if is_ours and result.hold_until is not None:
-            yield from self.destinations.hold(delivery, result.hold_until)
+        if is_ours and result.wait_until is not None:
+            yield from self.destinations.postpone(delivery, result.wait_until)
         return is_ours
 
     def redrive(self, delivery: Delivery, state: DeliveryState = DeliveryState.DEAD) -> list[str]:

@@ -66,7 +66,7 @@ class Outbox(RuleBasedStateMachine):
         self.rows: dict[str, list[Expected]] = {}
         self.keys: dict[tuple[str, str], Expected] = {}
         self.updates: dict[str, bytes] = {}  # by key, of one task
-        self.holds: dict[tuple[str, str], Any] = {}
+        self.waits_until: dict[tuple[str, str], Any] = {}
         self.held_claims: list[tuple[Delivery, str]] = []
 
     def teardown(self) -> None:
@@ -144,10 +144,10 @@ class Outbox(RuleBasedStateMachine):
         data=st.data(),
         outcome=st.sampled_from(Outcome),
         retry_in=st.integers(0, 40),
-        hold=st.none() | st.integers(1, 40),
+        wait=st.none() | st.integers(1, 40),
     )
     def settle(
-        self, data: st.DataObject, outcome: Outcome, retry_in: int, hold: int | None
+        self, data: st.DataObject, outcome: Outcome, retry_in: int, wait: int | None
     ) -> None:
         if not self.held_claims:
             return
@@ -156,7 +156,7 @@ class Outbox(RuleBasedStateMachine):
         row = next(row for row in self.all_rows() if row.id == delivery.id)
         mine = row.state is DeliveryState.IN_FLIGHT and row.claims == delivery.claims
         assert mine is self.ledger.settle(
-            delivery, outcome, worker=worker, retry_in=retry_in, hold=hold
+            delivery, outcome, worker=worker, retry_in=retry_in, wait=wait
         )
         if not mine:
             return
@@ -171,10 +171,10 @@ class Outbox(RuleBasedStateMachine):
             row.attempts, row.fruitless = row.attempts + 1, 0
         if row.state is DeliveryState.PENDING:
             row.due = self.ledger.now + timedelta(seconds=retry_in)
-        if hold is not None:
-            until = self.ledger.now + timedelta(seconds=hold)
+        if wait is not None:
+            until = self.ledger.now + timedelta(seconds=wait)
             place = (row.owner, row.origin)
-            self.holds[place] = max(until, self.holds.get(place, until))
+            self.waits_until[place] = max(until, self.waits_until.get(place, until))
 
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
@@ -247,7 +247,7 @@ class Outbox(RuleBasedStateMachine):
             for head in heads
             if head.state is DeliveryState.PENDING
             and head.due <= now
-            and self.holds.get((head.owner, head.origin), now) <= now
+            and self.waits_until.get((head.owner, head.origin), now) <= now
         }
 
 

@@ -208,11 +208,11 @@ def test_an_attempt_that_lost_its_lease_changes_nothing(
     [lost] = ledger.claim("worker-1")
     ledger.advance(30)
     [found] = ledger.claim(other)
-    assert not ledger.settle(lost, outcome, worker="worker-1", hold=3600)
+    assert not ledger.settle(lost, outcome, worker="worker-1", wait=3600)
     assert ledger.find(lost.id) == found
     assert ledger.heads() == {subscription.id: [1]}
     assert ledger.settle(found, worker=other)
-    assert len(ledger.claim()) == 1  # no destination is on hold
+    assert len(ledger.claim()) == 1  # no destination waits
 
 
 def test_a_result_counts_after_the_lease_ended_if_nobody_claimed_the_row(ledger: Ledger) -> None:
@@ -270,10 +270,10 @@ def test_only_a_request_counts_as_an_attempt(ledger: Ledger, outcome: Outcome) -
     assert found.fruitless_claims == 3 - found.attempts
 
 
-# --- holds and limits --------------------------------------------------------------------------
+# --- waits and limits --------------------------------------------------------------------------
 
 
-def test_a_hold_stops_that_owners_destination_alone(ledger: Ledger) -> None:
+def test_a_wait_applies_to_one_owners_destination(ledger: Ledger) -> None:
     held = [ledger.subscribe("asked"), ledger.subscribe("beside", task_id="task-2")]
     free = [
         ledger.subscribe("owner", owner="bob"),
@@ -282,7 +282,7 @@ def test_a_hold_stops_that_owners_destination_alone(ledger: Ledger) -> None:
     ]
     ledger.enqueue(held[0])
     [claimed] = ledger.claim()
-    ledger.settle(claimed, Outcome.RETRY, retry_in=1, hold=60)
+    ledger.settle(claimed, Outcome.RETRY, retry_in=1, wait=60)
     ledger.enqueue(held[1])
     expected = {ledger.enqueue(subscription) for subscription in free}
 
@@ -293,19 +293,19 @@ def test_a_hold_stops_that_owners_destination_alone(ledger: Ledger) -> None:
     assert {d.subscription_id for d in ledger.claim()} >= {subscription.id for subscription in held}
 
 
-def test_a_delivery_on_hold_is_due_when_the_hold_ends(ledger: Ledger) -> None:
+def test_a_delivery_is_due_when_the_wait_of_its_destination_ends(ledger: Ledger) -> None:
     ledger.enqueue(ledger.subscribe())
     [claimed] = ledger.claim()
-    ledger.settle(claimed, Outcome.RETRY, retry_in=1, hold=60)
+    ledger.settle(claimed, Outcome.RETRY, retry_in=1, wait=60)
     assert ledger.next_due() == ledger.now + timedelta(seconds=60)
 
 
-@pytest.mark.parametrize("holds", [(60, 5), (5, 60)])
-def test_of_two_holds_the_longer_counts(ledger: Ledger, holds: tuple[float, float]) -> None:
+@pytest.mark.parametrize("waits", [(60, 5), (5, 60)])
+def test_the_longer_of_two_waits_counts(ledger: Ledger, waits: tuple[float, float]) -> None:
     for name in ("one", "other"):
         ledger.enqueue(ledger.subscribe(name))
-    for delivery, hold in zip(ledger.claim(), holds, strict=True):
-        ledger.settle(delivery, Outcome.RETRY, retry_in=1, hold=hold)
+    for delivery, wait in zip(ledger.claim(), waits, strict=True):
+        ledger.settle(delivery, Outcome.RETRY, retry_in=1, wait=wait)
     ledger.advance(59)
     assert ledger.claim() == []
     ledger.advance(1)
@@ -337,7 +337,7 @@ def test_a_slot_that_becomes_free_is_used_again(ledger: Ledger) -> None:
 def test_unfinished_deliveries_move_with_their_subscription(ledger: Ledger) -> None:
     ledger.enqueue(ledger.subscribe())
     [claimed] = ledger.claim()
-    ledger.settle(claimed, Outcome.RETRY, retry_in=1, hold=3600)
+    ledger.settle(claimed, Outcome.RETRY, retry_in=1, wait=3600)
     ledger.advance(1)
     moved = ledger.subscribe(origin=ELSEWHERE)
     ledger.run(ledger.outbox.move(moved.id, ELSEWHERE))

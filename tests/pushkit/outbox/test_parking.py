@@ -39,7 +39,7 @@ def wait(ledger: Ledger, seconds: float) -> None:
     """Let alice's destination wait."""
     ledger.enqueue(ledger.subscribe("first"))
     [claimed] = ledger.claim(limit=1)
-    ledger.settle(claimed, Outcome.DELIVERED, hold=seconds)
+    ledger.settle(claimed, Outcome.DELIVERED, wait=seconds)
 
 
 def backlog(ledger: Ledger, number: int, *, owner: str = "alice") -> list[str]:
