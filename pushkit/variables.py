@@ -17,5 +17,7 @@ def secret_variable(name: str, environment: Mapping[str, str] = os.environ) -> s
     """
     value = environment.get(name)
     if value == "":
-        raise ConfigError(f"{name}: it is set, but empty; unset it to go without")
+        raise ConfigError(
+            f"{name}: found an empty value, expected a secret; unset it if there is none"
+        )
     return value

@@ -493,14 +493,14 @@ def check_presented(
             lacks_credentials |= bool(one.credentials) and not is_stated
     if secret.token and not secret.static_token and not by_token:
         raise TokenError(
-            f"found another token, expected one that was handed out to sender {sender.name}: it has"
-            " to send the `token` of the push config"
+            f"found another token, expected one handed out to sender {sender.name}: the `token`"
+            " of the push config"
         )
     if lacks_credentials:
         raise TokenError("found other credentials, expected those handed out with the token")
     if sender.credentials and not secret.static_credentials and not by_credentials:
         raise TokenError(
-            "found none of the credentials that were handed out to this sender: it has to send the"
+            "found none of the credentials handed out to this sender, expected those of the"
             " `authentication` of the push config"
         )
     if secret.token is None and not by_credentials:

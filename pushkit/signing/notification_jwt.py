@@ -297,8 +297,8 @@ def check_audience(verified: JwtClaims, audiences: Collection[str], target: str)
     with_query = [audience_with_query(own, target) for own in audiences]
     if set(with_query).isdisjoint(verified.audience):
         raise AudienceError(
-            f"`aud` is {_shown(verified.audience)}, expected {_shown(audiences)}: the URL of this"
-            " receiver and the sender's path, or what the sender's `audience` names"
+            f"`aud` is {_shown(verified.audience)}, expected {_shown(audiences)}: the URL of"
+            " this receiver followed by the path of the sender, or the sender's `audience`"
         )
 
 

@@ -322,5 +322,5 @@ def test_alerts_do_not_go_without_the_token_that_an_empty_variable_was_to_hold(
     monkeypatch.setenv("PUSHKIT_ALERT_TOKEN", "")
     to = ["--database", "outbox.db", "--issuer", ISSUER]
     ran = pushkit_command("worker", *to, "--alert-webhook", "https://ops.example.com/alerts")
-    says = "PUSHKIT_ALERT_TOKEN: it is set, but empty; unset it to go without"
+    says = "PUSHKIT_ALERT_TOKEN: found an empty value, expected a secret; unset it if there is none"
     assert (ran.status, ran.error) == (1, says)

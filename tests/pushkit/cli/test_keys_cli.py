@@ -302,7 +302,7 @@ def test_an_empty_passphrase_is_no_word_to_do_without(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PUSHKIT_KEY_PASSPHRASE", "")
-    assert "PUSHKIT_KEY_PASSPHRASE: it is set, but empty" in str(run("new").exception)
+    assert "PUSHKIT_KEY_PASSPHRASE: found an empty value" in str(run("new").exception)
     assert not path.exists()
 
 

@@ -153,7 +153,7 @@ def test_keys_come_from_the_environment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variable", ["PUSHKIT_SECRET_KEYS", "PUSHKIT_SECRET_KEYS_FILE"])
 def test_an_empty_variable_is_refused(variable: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{variable}: it is set, but empty"):
+    with pytest.raises(ConfigError, match=f"^{variable}: found an empty value"):
         SecretKeys.from_environment({variable: ""})
 
 
