@@ -1,4 +1,4 @@
-"""One thing that `make interop` tries, and the column of the matrix that it counts in."""
+"""A cell of `make interop`, and the column of the matrix in which it counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OUR_CARDS = "pushkit's signed cards → its verifier"
 AT_ITS_AGENT = "a config → its agent, which then sends"
 ITS_CLIENT = "its client's configs → pushkit, which then sends"
 
-# The matrix of the page: one row a peer, and of each direction the column that it counts in.
+# The matrix of the page has one row per peer. The column in which each direction counts:
 COLUMNS = {
     ITS_SENDER: "it sends",
     INSIDE: "pushkit inside",
@@ -46,11 +46,11 @@ COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why something does not work, where that lies on the other side.
+    """Why a cell fails because of a defect of the peer.
 
     Attributes:
-        why: What a reader is told; and what a user can do.
-        shows: Part of what is seen then. Something else is another failure, perhaps of ours.
+        why: The explanation for readers, and what users can do.
+        shows: Part of the message of that failure. Any other message is another failure.
     """
 
     why: str

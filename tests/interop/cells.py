@@ -1,4 +1,4 @@
-"""What `make interop` tries, in the order of its table."""
+"""The cells of `make interop`: everything that it tries, in the order of its table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,83 @@ from tests.interop.webhooks import (
 __all__ = ["cells"]
 
 
-def _agent_cell(
+_OTHER_BODY = "expected A2A 0.3 on the wire, found 1.0"
+_PYTHON_FOR_0_3 = Cause(
+    "a2a-sdk 1.x sends a 0.3 client the 1.0 body (its own sender ignores the version that a config"
+    " was registered in). The receiver decodes it by its shape; with pushkit inside the agent the"
+    " client gets 0.3",
+    _OTHER_BODY,
+)
+_GO_FOR_0_3 = Cause(
+    "a2a-go 2 sends a 0.3 client the 1.0 body (its sender knows one version). The receiver decodes"
+    " it by its shape",
+    _OTHER_BODY,
+)
+_JAVA_SEND = Cause(
+    "a2a-java 0.3 drops the config of a message/send that begins a task. Register it by"
+    " message/stream, or by tasks/pushNotificationConfig/set",
+    "no completed task arrived; what did: []",
+)
+_REFUSED = "the registry answers that this release is not available (403)"
+_JAVA_1 = (
+    "the registry has no org.a2aproject.sdk (404). 1.0.0.Alpha3 of the former io.github.a2asdk does"
+    " not speak 1.0 but a draft, whose messages hold `pushNotificationConfig`"
+)
+
+
+def cells() -> list[Cell]:
+    """Return all cells, in the order of the table."""
+    programs = [
+        Cell(
+            peer=name,
+            direction=VECTORS,
+            version="all",
+            scheme="JWT",
+            attempt=functools.partial(vectors_before, name),
+        )
+        for name in PROGRAMS
+    ]
+    return [
+        *_sdk_cells(),
+        *_compiled_cells(),
+        *_inside_cells(),
+        *config_cells(),
+        Cell(
+            peer="jose (Node)",
+            direction=ITS_WEBHOOK,
+            version="1.0",
+            scheme="JWT, remote JWK Set",
+            attempt=sender_to_jose,
+        ),
+        *_library_cells(),
+        *programs,
+        *_card_cells(),
+    ]
+
+
+def _sdk_cells() -> list[Cell]:
+    """Return the cells of agents of the Python and Node SDKs with their own senders."""
+    return [
+        *(_sdk_cell(python_agent, release) for release in ("0.2.16", "0.3.26", "1.0.3", "1.3.0")),
+        _sdk_cell(python_agent, "1.3.0", credentials=True),
+        _sdk_cell(python_agent, "1.3.0", version="0.3", cause=_PYTHON_FOR_0_3),
+        _sdk_cell(node_agent, "0.3.14"),
+        _sdk_cell(node_agent, "1.0.1", credentials=True),
+        _sdk_cell(node_agent, "1.3.0", credentials=True),
+        _sdk_cell(node_agent, "1.3.0"),
+    ]
+
+
+def _inside_cells() -> list[Cell]:
+    """Return the cells of agents of the Python SDK that send with pushkit."""
+    inside = functools.partial(_sdk_cell, python_agent, sender="pushkit")
+    return [
+        *(inside(release) for release in ("0.2.16", "0.3.26", "1.0.3", "1.3.0")),
+        *(inside(release, version="0.3") for release in ("1.0.3", "1.3.0")),
+    ]
+
+
+def _sdk_cell(
     make: Callable[..., Agent], release: str, *, cause: Cause | None = None, **changes: Any
 ) -> Cell:
     pushkit = changes.get("sender") == "pushkit"
@@ -69,74 +145,8 @@ def _agent_cell(
     )
 
 
-_OTHER_BODY = "expected A2A 0.3 on the wire, found 1.0"
-_COMPAT = Cause(
-    "a2a-sdk 1.x sends a 0.3 client the 1.0 body (its own sender ignores the version that a config"
-    " was registered in). The receiver decodes it by its shape; with pushkit inside the agent the"
-    " client gets 0.3",
-    _OTHER_BODY,
-)
-
-
-def cells() -> list[Cell]:
-    """Return everything that is tried, in the order of the table."""
-    own = [_agent_cell(python_agent, v) for v in ("0.2.16", "0.3.26", "1.0.3", "1.3.0")]
-    own += [
-        _agent_cell(python_agent, "1.3.0", credentials=True),
-        _agent_cell(python_agent, "1.3.0", version="0.3", cause=_COMPAT),
-        _agent_cell(node_agent, "0.3.14"),
-        _agent_cell(node_agent, "1.0.1", credentials=True),
-        _agent_cell(node_agent, "1.3.0", credentials=True),
-        _agent_cell(node_agent, "1.3.0"),
-    ]
-    own += _compiled_cells()
-    inside = [
-        _agent_cell(python_agent, version, sender="pushkit")
-        for version in ("0.2.16", "0.3.26", "1.0.3", "1.3.0")
-    ]
-    inside += [
-        _agent_cell(python_agent, version, sender="pushkit", version="0.3")
-        for version in ("1.0.3", "1.3.0")
-    ]
-    jose = Cell(
-        peer="jose (Node)",
-        direction=ITS_WEBHOOK,
-        version="1.0",
-        scheme="JWT, remote JWK Set",
-        attempt=sender_to_jose,
-    )
-    programs = [
-        Cell(
-            peer=name,
-            direction=VECTORS,
-            version="all",
-            scheme="JWT",
-            attempt=functools.partial(vectors_before, name),
-        )
-        for name in PROGRAMS
-    ]
-    return [
-        *(*own, *inside, *config_cells()),
-        *(jose, *_library_cells(), *programs, *_card_cells()),
-    ]
-
-
-_TO_0_3 = Cause(
-    "a2a-go 2 sends a 0.3 client the 1.0 body (its sender knows one version). The receiver decodes"
-    " it by its shape",
-    _OTHER_BODY,
-)
-
-
-_JAVA_SEND = Cause(
-    "a2a-java 0.3 drops the config of a message/send that begins a task. Register it by"
-    " message/stream, or by tasks/pushNotificationConfig/set",
-    "no completed task arrived; what did: []",
-)
-
-
 def _compiled_cells() -> list[Cell]:
-    """Return agents in Go, Java and Rust with their own senders: of trpc-a2a-go, one that signs."""
+    """Return the cells of agents in Go, Java and Rust; the sender of trpc-a2a-go signs."""
 
     def cell(
         name: str, version: str, folder: str, cause: Cause | None = None, **changes: Any
@@ -164,7 +174,7 @@ def _compiled_cells() -> list[Cell]:
         cell("a2a-go 0.3.15", "0.3", "a2a_go_0_3", credentials=True),
         cell("a2a-go 2.4.0", "1.0", "a2a_go_2"),
         cell("a2a-go 2.4.0", "1.0", "a2a_go_2", credentials=True),
-        cell("a2a-go 2.4.0 (0.3 client)", "0.3", "a2a_go_2", cause=_TO_0_3),
+        cell("a2a-go 2.4.0 (0.3 client)", "0.3", "a2a_go_2", cause=_GO_FOR_0_3),
         cell("trpc-a2a-go 0.2.5", "0.3", "trpc_0_2", profile=trpc),
         Cell(
             peer="trpc-a2a-go 0.2.5",
@@ -180,9 +190,9 @@ def _compiled_cells() -> list[Cell]:
             "a2a_java_0_3",
             method="message/stream",
         ),
-        _not_here("trpc-a2a-go 2.0 (alpha)", ITS_SENDER, _REFUSED),
-        _not_here("trpc-a2a-go 2.0 (alpha)", ITS_VERIFIER, _REFUSED),
-        _not_here("a2a-java 1.x", ITS_SENDER, _JAVA_1),
+        _unavailable_cell("trpc-a2a-go 2.0 (alpha)", ITS_SENDER, _REFUSED),
+        _unavailable_cell("trpc-a2a-go 2.0 (alpha)", ITS_VERIFIER, _REFUSED),
+        _unavailable_cell("a2a-java 1.x", ITS_SENDER, _JAVA_1),
         cell("a2a-server-lf 0.5.3 (Rust)", "1.0", "a2a_server_lf"),
         cell("a2a-server-lf 0.5.3 (Rust)", "1.0", "a2a_server_lf", credentials=True),
         cell("a2a-protocol-server 0.15.0 (Rust)", "1.0", "a2a_protocol"),
@@ -190,15 +200,8 @@ def _compiled_cells() -> list[Cell]:
     ]
 
 
-_REFUSED = "the registry answers that this release is not available (403)"
-_JAVA_1 = (
-    "the registry has no org.a2aproject.sdk (404). 1.0.0.Alpha3 of the former io.github.a2asdk does"
-    " not speak 1.0 but a draft, whose messages hold `pushNotificationConfig`"
-)
-
-
-def _not_here(peer: str, direction: str, reason: str) -> Cell:
-    """Return what could not be tried, and why."""
+def _unavailable_cell(peer: str, direction: str, reason: str) -> Cell:
+    """Return a cell that cannot be tried, with the reason."""
 
     async def attempt() -> None:
         raise MissingToolError(reason)
@@ -227,28 +230,26 @@ def _library_cells() -> list[Cell]:
 def _card_cells() -> list[Cell]:
     found = []
     for peer in card_peers.PEERS:
-        of_peer = functools.partial(
+        card_cell = functools.partial(
             Cell, peer=peer.name, version="0.3" if peer.cards == "cards_v03" else "1.0"
         )
-        theirs = functools.partial(cards_one_way, peer, card_peers.VERIFIES)
         found.append(
-            of_peer(
+            card_cell(
                 direction=ITS_CARDS,
                 scheme=f"card JWS, form `{peer.form}` admitted",
-                attempt=theirs,
+                attempt=functools.partial(cards_one_way, peer, card_peers.VERIFIES),
             )
         )
-        for called in peer.signed:
-            ours = functools.partial(cards_one_way, peer, f"pushkit signs, {called}")
-            found.append(
-                of_peer(
-                    direction=OUR_CARDS,
-                    scheme=f"card JWS, {called}",
-                    attempt=ours,
-                )
+        found += [
+            card_cell(
+                direction=OUR_CARDS,
+                scheme=f"card JWS, {form}",
+                attempt=functools.partial(cards_one_way, peer, f"pushkit signs, {form}"),
             )
+            for form in peer.signed
+        ]
     go = "a2a-go 2.6 (a2acrypto)"
-    return [*found, *(_not_here(go, way, _REFUSED) for way in (ITS_CARDS, OUR_CARDS))]
+    return [*found, *(_unavailable_cell(go, way, _REFUSED) for way in (ITS_CARDS, OUR_CARDS))]
 
 
 @functools.cache
@@ -262,7 +263,7 @@ def _cards_of(peer: card_peers.Peer) -> dict[str, dict[str, str | None]]:
 
 
 async def cards_one_way(peer: card_peers.Peer, direction: str) -> str:
-    """Let a release verify every vector card of pushkit's, or pushkit every one of its."""
+    """Verify all vector cards: pushkit's by a release, or those of the release by pushkit."""
     found = await asyncio.to_thread(_cards_of, peer)
     wrong = list(card_peers.unexpected(peer, found, direction))
     if wrong:
