@@ -16,6 +16,7 @@ from pushkit.errors import (
     CanonicalizationError,
     ConfigError,
     InvalidSignatureError,
+    InvalidUrlError,
     MalformedCardError,
 )
 from pushkit.keys.jwk import SigningKey
@@ -23,6 +24,7 @@ from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing, RingKey
 from pushkit.record import field, record
 from pushkit.signing.jose import at_once, sign_detached
+from pushkit.url import Url
 
 # a2a-go verifies the card as it is served. The JavaScript SDK drops the security schemes before it
 # verifies, and the first Python releases used Python's JSON: signatures for these two cover less,
@@ -76,7 +78,8 @@ def sign_card(
     Raises:
         MalformedCardError: The card is not JSON within the limits, or has no `name`.
         CanonicalizationError: The card cannot be written in one of the forms; the message says why.
-        ConfigError: No form, an unknown one, or more signatures than a verifier reads.
+        ConfigError: No form, an unknown one, a `jku` that is no URL, or more signatures than a
+            verifier reads.
         NoSigningKeyError: The ring has no active key, or the key is in a service, which needs
             `sign_card_with`.
     """
@@ -121,7 +124,13 @@ async def _signed(
         canonical, warnings = _default_forms(card)
     else:
         canonical = [_canonical(card, form) for form in dict.fromkeys(map(_form, forms))]
-    header: JsonObject = {"typ": "JOSE"} if jku is None else {"typ": "JOSE", "jku": jku}
+    header: JsonObject = {"typ": "JOSE"}
+    if jku is not None:
+        try:
+            Url.parse(jku)
+        except InvalidUrlError as exc:
+            raise ConfigError(f"sign_card: jku: {exc}") from exc
+        header["jku"] = jku
     signatures: list[JsonValue] = []
     for key in signers:
         for payload, form in _strongest_forms(canonical).items():

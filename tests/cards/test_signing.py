@@ -181,6 +181,11 @@ def test_forms_must_be_known(forms: Iterable[str], reason: str) -> None:
         sign_card(SAMPLE, SIGNING_KEY, forms, now=NOW)
 
 
+def test_a_jku_is_a_url() -> None:
+    with pytest.raises(ConfigError, match="jku: URL: expected https"):
+        sign_card(SAMPLE, SIGNING_KEY, now=NOW, jku="agent.example.com/.well-known/jwks.json")
+
+
 def test_there_must_be_a_key() -> None:
     with pytest.raises(ConfigError):
         sign_card(SAMPLE, [], now=NOW)
