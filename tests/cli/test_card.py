@@ -341,7 +341,7 @@ def test_a_verified_card_becomes_a_trusted_sender(
     own_folder.joinpath("receiver.toml").write_text(f"{start}\n{ran.out}")
     checked = receiver_command("check")
     assert checked.status == 0
-    assert "agent: 1 keys" in checked.out
+    assert "agent: 1 key\n" in checked.out
 
 
 def test_a_sender_may_have_any_name(receiver_command: Run, agent: Site) -> None:

@@ -180,7 +180,7 @@ async def test_the_agent_and_the_receiver_service_work_together(examples: Copy) 
         await examples.listens("8001")
         await examples.listens("9000")
         checked = await examples.run_to_the_end("-m", "receiver.cli", "check", "--config", config)
-        assert "counting-agent: 1 keys" in checked
+        assert "counting-agent: 1 key\n" in checked
         expected = await examples.run_to_the_end("-m", "receiver.cli", "expect", "--config", config)
         task_id = await send_message(f"http://127.0.0.1:{examples.ports['8001']}", expected)
         await service.printed(rf"^done         task {task_id}")
