@@ -27,6 +27,11 @@ _CHUNK: Final = re.compile(r"([0-9a-fA-F]{1,15})(?:[ \t]*;.*)?")
 _CONTROLS: Final = bytes({*range(0x20), 0x7F} - {0x09})
 _MAX_FIELDS: Final = 128
 _MAX_CHUNK_LINE: Final = 1024
+_MAX_EMPTY_LINES: Final = 16  # before a request
+# The chunked coding may have one line for each 256 bytes of the body, and 1,024 more: a line takes
+# as long to parse as a kilobyte of the body, and other connections wait meanwhile.
+_BYTES_PER_LINE: Final = 256
+_MAX_LACKING: Final = 1024 * _BYTES_PER_LINE
 _END: Final = b"\r\n\r\n"
 
 
@@ -59,6 +64,8 @@ class RequestParser:
         self._length: int | None = 0
         self._is_chunked = False
         self._in_trailers = 0  # bytes of the trailers so far, and 1 in front; 0 before them
+        self._lacking = 0  # bytes of the body that its lines so far are in advance of
+        self._empty_lines = 0  # dropped before the next head
         self.body: bytearray = bytearray()
         # Whether the body of the last request is complete; also before the first request.
         self.is_whole: bool = True
@@ -114,8 +121,10 @@ class RequestParser:
     # --- heads ---------------------------------------------------------------------------------
 
     def _end_of_head(self) -> int:
-        while self._pending.startswith(b"\r\n"):  # RFC 9112 §2.2: empty lines before a request
+        # RFC 9112 §2.2: empty lines before a request are ignored; of too many, one is its first.
+        while self._empty_lines < _MAX_EMPTY_LINES and self._pending.startswith(b"\r\n"):
             del self._pending[:2]
+            self._empty_lines += 1
         return self._pending.find(_END)
 
     def _check_beginning(self) -> None:
@@ -150,6 +159,7 @@ class RequestParser:
                 raise MalformedHttpError("both Content-Length and Transfer-Encoding")
         self._is_chunked = bool(codings)
         self._length = None if codings else int(lengths[0]) if lengths else 0
+        self._lacking = self._empty_lines = 0
         keep_alive, expects_continue = is_1_1, False
         if "connection" in values:
             stated = ",".join(values["connection"]).lower().split(",")
@@ -199,12 +209,16 @@ class RequestParser:
             raise MalformedHttpError("a line of the chunked coding is too long")
         if end < 0:
             return False
+        self._lacking += _BYTES_PER_LINE
+        if self._lacking > _MAX_LACKING:
+            raise MalformedHttpError("too many lines of the chunked coding for so short a body")
         line = _text(self._taken(end + 2)[:-2])
         if not self._in_trailers:
             size = _CHUNK.fullmatch(line)
             if size is None:
                 raise MalformedHttpError("a chunk's size is malformed")
             self._length = int(size[1], 16) + 2
+            self._lacking -= self._length
             self._in_trailers = int(self._length == 2)
         elif line:
             self._in_trailers += len(line) + 2

@@ -120,6 +120,7 @@ def test_requests_are_told_apart_however_they_are_cut(
         pytest.param(CHUNKED + b"1;" + b"x" * 5000, id="long chunk extension"),
         pytest.param(CHUNKED + b"0\r\nA b\r\n\r\n", id="malformed trailer"),
         pytest.param(CHUNKED + b"0\r\n" + b"A: b\r\n" * 1000, id="endless trailer"),
+        pytest.param(b"\r\n" * 17 + HEAD, id="many empty lines before"),
     ],
 )
 @given(cuts=st.lists(st.integers(0, 400), max_size=4))
@@ -153,6 +154,34 @@ def test_a_head_over_the_limit_is_refused_before_its_end() -> None:
         read(HEAD + b"A: b\r\n" * 1000, [100])
     with pytest.raises(HeadersTooLargeError):
         read(HEAD + b"A: " + b"b" * MOST + b"\r\n\r\n", [])
+
+
+def test_of_a_body_in_very_many_small_chunks_few_are_parsed() -> None:
+    messages = RequestParser(MOST)
+    messages.feed(CHUNKED + b"1\r\nx\r\n" * 50_000)
+    messages.head()
+    assert messages.error is not None
+    assert len(messages.body) < 1100
+
+
+def test_of_very_many_trailer_fields_few_are_parsed() -> None:
+    messages = RequestParser(1024 * 1024)
+    messages.feed(CHUNKED + b"0\r\n" + b"a:\r\n" * 50_000)
+    messages.head()
+    assert messages.error is not None
+    assert messages.held_bytes > 150_000
+
+
+@pytest.mark.parametrize(("size", "number"), [(1, 1000), (256, 8192)])
+def test_a_body_may_have_many_chunks(size: int, number: int) -> None:
+    chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
+    [(_, body)], _ = read((CHUNKED + chunk * number + b"0\r\n\r\n"), [])
+    assert body == b"x" * size * number
+
+
+def test_each_request_may_have_empty_lines_before_it() -> None:
+    found, _ = read((b"\r\n" * 16 + HEAD + b"\r\n") * 20, [])
+    assert len(found) == 20
 
 
 # --- beside llhttp ------------------------------------------------------------------------------
