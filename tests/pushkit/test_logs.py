@@ -83,7 +83,7 @@ def test_remembers_no_more_causes_than_its_bound(
     assert log.log(0, logging.WARNING, "the oldest is forgotten")
 
 
-def test_of_all_causes_an_interval_has_so_many_lines(
+def test_an_interval_has_a_bounded_number_of_lines_for_all_causes(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = RepeatedLog(logging.getLogger("repeated"), most=3, clock=clock)

@@ -105,7 +105,7 @@ async def test_dead_letters_are_redriven_by_filter_page_by_page(desk: Desk) -> N
     assert [summary.id for summary in found] == others
 
 
-async def test_what_is_no_dead_letter_is_skipped(desk: Desk) -> None:
+async def test_notifications_that_are_not_dead_are_skipped(desk: Desk) -> None:
     [dead] = await desk.settled(1, InboxStatus.DEAD)
     [done] = await desk.settled(1)
 

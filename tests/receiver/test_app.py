@@ -136,7 +136,7 @@ async def test_a_declared_length_over_the_limit_is_refused_before_the_body(
         ),
     ],
 )
-async def test_who_cannot_prove_to_be_a_sender_is_answered_before_the_body(
+async def test_a_request_without_a_valid_sender_is_answered_before_its_body(
     world: World, change: Callable[[Draft], object], status: int, code: str
 ) -> None:
     draft = world.draft()
@@ -432,7 +432,7 @@ async def test_a_receiver_mounted_under_a_prefix_knows_its_paths(
     assert (refused.status, problem["code"]) == (404, "not_found")
 
 
-async def test_a_fault_of_the_receiver_is_a_503_that_tells_nothing(
+async def test_a_fault_of_the_receiver_is_a_503_without_details(
     world: World, caplog: pytest.LogCaptureFixture, aiohttp_server: AiohttpServer
 ) -> None:
     class Broken(frozenset[str]):
@@ -449,7 +449,7 @@ async def test_a_fault_of_the_receiver_is_a_503_that_tells_nothing(
     assert "Traceback" in caplog.text
 
 
-async def test_what_is_named_for_development_is_said_at_the_start(
+async def test_development_destinations_are_logged_at_the_start(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.options["allow"] = ["127.0.0.1:*"]

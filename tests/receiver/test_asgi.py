@@ -219,7 +219,7 @@ async def test_a_host_that_fails_to_start_stops_the_receiver(world: World) -> No
     assert await world.receiver.unready()
 
 
-async def test_a_receiver_that_cannot_start_tells_its_server_why(world: World) -> None:
+async def test_a_receiver_that_cannot_start_reports_the_reason_to_its_server(world: World) -> None:
     world.database = Path("/nowhere/inbox.db")
     sent: list[Any] = []
 
@@ -315,7 +315,7 @@ async def test_a_peer_that_goes_away_is_no_fault_of_the_receiver(
 
 
 @pytest.mark.parametrize(("forged", "sent"), [(False, []), (True, ["start", "body"])])
-async def test_who_is_gone_is_sent_nothing_more(
+async def test_a_client_that_left_receives_no_answer(
     world: World, forged: bool, sent: list[str]
 ) -> None:
     receiver = await world.start()
@@ -385,7 +385,7 @@ def by_urllib(url: str, headers: list[tuple[str, str]], body: bytes) -> int:
 @pytest.mark.parametrize("client", [by_httpx, by_urllib])
 @pytest.mark.parametrize("size", [1_100_000, 5_000_000])
 @pytest.mark.slow
-async def test_who_writes_before_it_reads_gets_its_413(
+async def test_a_client_that_writes_everything_before_it_reads_gets_its_413(
     world: World, client: Callable[..., int], size: int
 ) -> None:
     headers = [*world.draft().request().headers]
@@ -413,7 +413,7 @@ async def test_a_stranger_that_writes_before_it_reads_gets_its_refusal(
     assert found == [401] * 5
 
 
-async def test_what_is_refused_is_not_read_without_end(
+async def test_a_refused_body_is_read_only_up_to_a_bound(
     make_world: WorldFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asgi, "_MAX_DISCARDED", 200_000)
@@ -429,7 +429,7 @@ async def test_what_is_refused_is_not_read_without_end(
     assert (answer.status, answer.code) == (413, "body_too_large")
 
 
-async def test_who_sends_nothing_of_what_was_refused_is_cut_off(
+async def test_a_refused_client_that_sends_nothing_is_disconnected(
     make_world: WorldFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asgi, "_DISCARDING_SECONDS", 0.05)

@@ -48,7 +48,7 @@ async def fill(world: World, number: int) -> None:
         assert (await world.receive(world.draft(n))).status == 202
 
 
-async def test_a_sender_over_its_bound_is_told_to_come_again_and_nothing_is_stored(
+async def test_a_sender_over_its_bound_is_refused_with_retry_after_and_nothing_is_stored(
     bounded: World,
 ) -> None:
     await fill(bounded, 3)
@@ -65,7 +65,7 @@ async def test_a_sender_over_its_bound_is_told_to_come_again_and_nothing_is_stor
     assert after["pushkit_replay"] == before["pushkit_replay"] + 1
 
 
-async def test_over_the_bound_of_all_everybody_is_told_to_come_again(bounded: World) -> None:
+async def test_a_full_inbox_refuses_every_sender_with_retry_after(bounded: World) -> None:
     await fill(bounded, 3)
     for number in (1, 2):
         assert (await bounded.receive(of_other(bounded, number))).status == 202
@@ -112,7 +112,7 @@ async def test_a_sender_is_taken_in_again_once_there_is_room(make_world: WorldFa
     assert (await world.receive(world.draft(3))).status == 202
 
 
-async def test_what_is_refused_binds_no_token(make_world: WorldFactory) -> None:
+async def test_a_refused_notification_binds_no_token(make_world: WorldFactory) -> None:
     world = make_world(
         {"limits": Limits(max_backlog_per_sender=1), "drain": NONE},
         tasks=TaskPolicy.BIND,
@@ -130,7 +130,7 @@ async def test_what_is_refused_binds_no_token(make_world: WorldFactory) -> None:
     assert (refused.status, bound.status) == (429, 202)
 
 
-async def test_what_is_unfinished_is_counted_once_a_second(
+async def test_unfinished_notifications_are_counted_once_a_second(
     traced: list[str], make_world: WorldFactory
 ) -> None:
     world = make_world({"drain": NONE})
@@ -150,7 +150,7 @@ def counts(traced: list[str]) -> int:
     return len([each for each in traced if each.startswith("SELECT COUNT(*)")])
 
 
-async def test_the_log_says_once_who_is_over_a_bound(
+async def test_refusals_over_a_bound_are_logged_once(
     bounded: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fill(bounded, 3)

@@ -164,7 +164,7 @@ async def test_pushkits_own_receiver_breaks_no_promise_that_can_be_seen(
 
 
 @pytest.mark.parametrize("scheme", [Scheme.HTTP_MESSAGE_SIGNATURES, Scheme.STANDARD_WEBHOOKS])
-async def test_it_signs_by_the_scheme_that_a_receiver_expects(
+async def test_the_doctor_signs_by_the_scheme_that_a_receiver_expects(
     aiohttp_server: AiohttpServer, tmp_path: Path, scheme: Scheme
 ) -> None:
     port = free_port()

@@ -44,7 +44,7 @@ async def test_a_sender_without_keys_is_said_and_is_no_reason_to_stop(
 
 @EDGES
 @pytest.mark.parametrize(("holds", "status"), [(3600.0, 200), (0.0, 503)])
-async def test_what_readiness_found_holds_for_a_while(
+async def test_the_result_of_readiness_is_cached(
     make_world: WorldFactory,
     monkeypatch: pytest.MonkeyPatch,
     edge: str,
@@ -60,7 +60,7 @@ async def test_what_readiness_found_holds_for_a_while(
     assert (await world.get("/readyz")).status == status
 
 
-def test_what_readiness_found_holds_for_no_longer_than_a_second() -> None:
+def test_the_result_of_readiness_is_cached_for_at_most_a_second() -> None:
     assert timedelta(seconds=1) == _READINESS_HOLDS
 
 
@@ -130,9 +130,7 @@ async def test_the_echo_is_off_until_it_is_switched_on(make_world: WorldFactory,
 
 @EDGES
 @pytest.mark.parametrize("path", ["/a2a/push/more", "/a2a/push%0A", "/", "/readyz/", "/%2e%2e/x"])
-async def test_what_is_not_here_is_a_problem(
-    make_world: WorldFactory, edge: str, path: str
-) -> None:
+async def test_an_unknown_path_is_a_problem(make_world: WorldFactory, edge: str, path: str) -> None:
     world = make_world({"validation_echo": True})
     world.edge = edge
     answer = await world.get(path)

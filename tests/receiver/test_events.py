@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from tests.receiver.conftest import WorldFactory
 
 
-async def test_what_comes_in_is_told_with_its_sender_and_delivery(make_world: WorldFactory) -> None:
+async def test_events_of_incoming_requests_name_sender_and_delivery(
+    make_world: WorldFactory,
+) -> None:
     events: list[Event] = []
     world = make_world(options={"on_event": events.append})
     await world.receive(world.draft())
@@ -40,7 +42,7 @@ async def test_what_comes_in_is_told_with_its_sender_and_delivery(make_world: Wo
     assert (refused.status, refused.code, refused.peer) == (409, "id_conflict", "192.0.2.1")
 
 
-async def test_who_proves_nothing_is_told_without_a_name(make_world: WorldFactory) -> None:
+async def test_the_event_of_an_unproven_sender_names_no_sender(make_world: WorldFactory) -> None:
     events: list[Event] = []
     world = make_world(options={"on_event": events.append})
     draft = world.draft()
@@ -50,7 +52,7 @@ async def test_who_proves_nothing_is_told_without_a_name(make_world: WorldFactor
     assert (refused.sender, refused.delivery_id, refused.code) == (None, None, "unknown_sender")
 
 
-async def test_each_call_is_told_and_the_dead_letter_in_the_end(make_world: WorldFactory) -> None:
+async def test_each_call_and_the_final_dead_letter_emit_an_event(make_world: WorldFactory) -> None:
     events: list[Event] = []
     once = RetryPolicy(wait=wait_schedule((1,)), stop=stop_after_attempt(1))
     world = make_world(options={"on_event": events.append, "retry": once})

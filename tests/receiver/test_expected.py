@@ -193,7 +193,7 @@ async def test_the_retry_of_an_accepted_delivery_outlives_the_expiry(registered:
     assert retried.code == "duplicate"
 
 
-async def test_what_ended_is_forgotten_with_the_memory_of_ids(registered: World) -> None:
+async def test_an_expired_expectation_is_forgotten_with_the_ids(registered: World) -> None:
     ended = await expect(registered, expires_in=timedelta(seconds=60))
     lasting = await expect(registered)
     registered.clock.advance(timedelta(hours=97).total_seconds())
@@ -205,7 +205,7 @@ async def test_what_ended_is_forgotten_with_the_memory_of_ids(registered: World)
     assert (forgotten.status, kept.status) == (401, 202)
 
 
-async def test_what_is_expected_is_so_for_90_days_and_then_forgotten(registered: World) -> None:
+async def test_an_expectation_lasts_90_days_and_is_then_forgotten(registered: World) -> None:
     token = await expect(registered)
     registered.clock.advance(timedelta(days=90, seconds=-1).total_seconds())
     last = await speak(registered, token, number=1)
@@ -268,7 +268,9 @@ async def test_the_first_notification_binds_its_task(binding: World, static: boo
 
 
 @pytest.mark.parametrize("static", [pytest.param(True, id="static"), pytest.param(False, id="own")])
-async def test_of_tasks_that_race_for_a_token_one_wins(binding: World, static: bool) -> None:
+async def test_one_of_several_tasks_that_race_for_a_token_wins(
+    binding: World, static: bool
+) -> None:
     token = STATIC if static else await expect(binding)
     await binding.start()
 
@@ -356,7 +358,7 @@ async def test_a_token_and_what_replaces_it_are_both_good_for_a_while(binding: W
     assert [verdict.status for verdict in after] == [404, 202]
 
 
-async def test_what_replaces_a_token_stands_for_its_task_alone(binding: World) -> None:
+async def test_a_replacement_of_a_token_is_bound_to_the_same_task(binding: World) -> None:
     old = await expect(binding)
     await speak(binding, old, "task-1")
     replaced = await replace(binding, old)
@@ -384,7 +386,7 @@ async def test_a_token_and_its_replacement_bind_one_task_between_them(
     assert [verdict.status for verdict in verdicts] == [202, 404, 202]
 
 
-async def test_what_replaces_a_token_has_no_task_of_its_own(registered: World) -> None:
+async def test_a_replacement_of_a_token_accepts_no_other_task(registered: World) -> None:
     old = await expect(registered, "task-1")
 
     with pytest.raises(ConfigError, match="task_id"):
@@ -564,7 +566,7 @@ async def test_a_bound_token_that_was_withdrawn_binds_nothing_more(binding: Worl
     assert refused(verdict)
 
 
-async def test_an_agentvault_agent_is_told_by_its_task(make_world: WorldFactory) -> None:
+async def test_an_agentvault_agent_is_recognised_by_its_task(make_world: WorldFactory) -> None:
     world = make_world(tasks=TaskPolicy.REGISTERED, tokens=(), token_required=False)
     with pytest.raises(ConfigError, match="task_id: expected one"):
         await world.receiver.expect(version="agentvault-0.2")

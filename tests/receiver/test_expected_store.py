@@ -129,7 +129,9 @@ def test_token_and_credentials_are_bound_together(house: House) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(OLD, NEW), (NEW, OLD)])
-def test_what_replaces_a_secret_is_bound_with_it(house: House, first: str, second: str) -> None:
+def test_a_secret_and_its_replacement_are_bound_together(
+    house: House, first: str, second: str
+) -> None:
     house.run(STORE.register(REGISTRATION))
     new = replace(REGISTRATION, token_sha256=NEW, credentials_sha256=None, expectation="other")
     house.run(STORE.replace(OLD, new, overlap=timedelta(hours=1)))

@@ -144,7 +144,7 @@ async def test_a_revoked_key_is_refused_once_its_set_has_been_fetched_again(
     await eventually(refused)
 
 
-async def test_a_sender_whose_key_host_hangs_holds_nobody_up_at_its_path(
+async def test_a_sender_whose_key_host_hangs_does_not_delay_others_at_its_path(
     make_world: WorldFactory, hosts: list[KeyHost]
 ) -> None:
     """Told apart by their keys alone: the keys at hand are looked at first."""

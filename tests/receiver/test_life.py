@@ -52,7 +52,9 @@ async def post(receiver: Receiver, number: int) -> int:
     return verdict.status
 
 
-def test_what_is_stored_elsewhere_is_waited_for_and_called_back_in_each(tmp_path: Path) -> None:
+def test_a_receiver_opened_repeatedly_waits_for_and_calls_back_what_another_stored(
+    tmp_path: Path,
+) -> None:
     """`ours` hears of what `other` stored, and calls it back: claims and waiting go on."""
     ours, other = receiver_of(tmp_path), receiver_of(tmp_path)
     called: list[str | None] = []
@@ -105,7 +107,7 @@ def test_alerts_are_sent_in_each(tmp_path: Path) -> None:
         asyncio.run(turn(number))
 
 
-async def test_who_starts_it_while_it_is_closed_has_it_once_that_is_done(tmp_path: Path) -> None:
+async def test_starting_during_closing_waits_and_then_starts(tmp_path: Path) -> None:
     receiver = receiver_of(tmp_path)
     inside, go_on = asyncio.Event(), asyncio.Event()
     called: list[str | None] = []
@@ -147,7 +149,7 @@ async def test_a_cancelled_close_still_completes(tmp_path: Path, rounds: int) ->
     assert asyncio.all_tasks() == before
 
 
-async def test_a_close_beside_who_opens_it_leaves_nothing_open(tmp_path: Path) -> None:
+async def test_closing_during_opening_leaves_nothing_open(tmp_path: Path) -> None:
     receiver = receiver_of(tmp_path)
     await receiver.open()
     await receiver.close()
@@ -175,7 +177,7 @@ async def test_a_start_right_behind_a_close_has_the_last_word(tmp_path: Path) ->
     await receiver.close()
 
 
-async def test_whoever_begins_to_wait_while_it_is_closed_hears_of_that(
+async def test_a_wait_that_begins_during_closing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver = receiver_of(tmp_path)
@@ -226,7 +228,7 @@ async def test_an_async_with_that_is_cancelled_at_its_start_leaves_nothing_open(
     assert [each for each in asyncio.all_tasks() if each.get_name().startswith("receiver")] == []
 
 
-async def test_who_asks_for_something_opens_a_receiver_but_none_that_was_closed(
+async def test_calls_open_a_new_receiver_but_not_a_closed_one(
     tmp_path: Path,
 ) -> None:
     receiver = receiver_of(tmp_path)

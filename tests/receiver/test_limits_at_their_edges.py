@@ -95,7 +95,7 @@ async def test_an_id_that_nobody_signs_has_256_characters_at_most(
         pytest.param("/statusUpdate/metadata/a~01b", True, id="a tilde in a name"),
     ],
 )
-async def test_a_pointer_leads_to_an_id_or_nowhere(
+async def test_a_pointer_finds_an_id_or_nothing(
     make_world: WorldFactory, pointer: str, *, found: bool
 ) -> None:
     unsigned = SenderProfile.UNSIGNED_SECRET_ONLY
@@ -113,7 +113,7 @@ async def test_a_pointer_leads_to_an_id_or_nowhere(
     assert codes == ["accepted", "duplicate" if found else "accepted"]
 
 
-def test_of_more_than_ten_thousand_addresses_the_idlest_is_forgotten() -> None:
+def test_the_idlest_of_more_than_ten_thousand_addresses_is_forgotten() -> None:
     limiter = RateLimiter(RateLimit(per_second=0.001, burst=1))
     for number in range(10_000):
         limiter.take(str(number), NOW)

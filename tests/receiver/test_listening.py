@@ -222,7 +222,7 @@ async def test_a_signature_that_cannot_be_read_may_be_of_any_sender_of_the_path(
     assert arrival["steps"][STEPS.index("sender")]["says"] == "trigger or agent"
 
 
-async def test_a_retry_and_another_body_under_its_id_are_told_apart(terminal: Open) -> None:
+async def test_a_retry_and_another_body_under_its_id_are_distinguished(terminal: Open) -> None:
     async with terminal(jwks=True) as listener:
         draft = listener.agent.draft("task-1")
         await listener.post(draft)

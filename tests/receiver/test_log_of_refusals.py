@@ -78,7 +78,7 @@ async def test_a_key_that_nobody_has_is_shown_with_the_senders_of_the_path(
     assert "agent (by its keys), other (by its keys)" in line
 
 
-async def test_who_cannot_be_told_apart_is_named(
+async def test_senders_that_cannot_be_distinguished_are_named(
     make_world: WorldFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world(profile=SenderProfile.A2A_SAMPLES, issuer=None)
@@ -87,7 +87,7 @@ async def test_who_cannot_be_told_apart_is_named(
     assert "more than one sender of this path: agent (by its keys), twin" in said(caplog)[0]
 
 
-async def test_a_request_without_a_signature_is_told_that_one_is_expected(
+async def test_a_request_without_a_signature_is_answered_that_one_is_expected(
     make_world: WorldFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world()
@@ -193,7 +193,7 @@ async def test_a_database_that_is_away_is_one_traceback(
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "post", "POST "])
-async def test_what_is_no_post_is_refused_at_every_door(
+async def test_a_method_other_than_post_is_refused_everywhere(
     world: World, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     await world.start()

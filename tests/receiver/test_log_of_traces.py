@@ -36,7 +36,7 @@ def line(caplog: pytest.LogCaptureFixture, beginning: str) -> tuple[str, dict[st
     return record.getMessage(), json.loads(JsonLines().format(record))
 
 
-async def test_what_is_accepted_and_what_is_refused_after_its_signature(
+async def test_accepted_requests_and_later_refusals_carry_their_trace(
     make_world: WorldFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     events: list[Event] = []
@@ -53,7 +53,7 @@ async def test_what_is_accepted_and_what_is_refused_after_its_signature(
     assert {each.trace_id for each in told(events, ReceiverEvent)} == {TRACE}
 
 
-async def test_the_trace_of_whom_nobody_knows_is_not_believed(
+async def test_the_trace_of_an_unknown_sender_is_not_logged(
     make_world: WorldFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world()
@@ -64,7 +64,7 @@ async def test_the_trace_of_whom_nobody_knows_is_not_believed(
     assert TRACE not in readable + str(as_json)
 
 
-async def test_without_a_trace_nothing_is_said_of_one(
+async def test_a_request_without_a_trace_logs_no_trace(
     make_world: WorldFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world()

@@ -84,7 +84,7 @@ def test_a_proxy_is_an_address_or_a_network(entry: str) -> None:
         Peers([entry])
 
 
-def test_a_string_in_place_of_the_list_of_proxies_is_told() -> None:
+def test_a_string_in_place_of_the_list_of_proxies_is_refused() -> None:
     with pytest.raises(ConfigError, match="trusted_proxies: expected a list, found a string"):
         Peers("10.0.0.0/8")
 

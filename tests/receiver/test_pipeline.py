@@ -569,7 +569,9 @@ async def test_a_key_of_another_sender_does_not_speak_for_this_one(
     assert (verdict.status, verdict.code) == (401, "invalid_signature")
 
 
-async def test_two_senders_at_one_path_are_told_apart_by_issuer(make_world: WorldFactory) -> None:
+async def test_two_senders_at_one_path_are_distinguished_by_issuer(
+    make_world: WorldFactory,
+) -> None:
     world = make_world()
     other = generate_key(Algorithm.ES256)
     world.add_sender("other", "https://other.example.com", other)
@@ -745,7 +747,7 @@ async def test_static_secrets_are_hashed_once_and_not_per_request(make_world: Wo
     assert (tokens.times, credentials.times) == at_load
 
 
-async def test_a_sender_over_its_rate_is_told_when_to_come_again(make_world: WorldFactory) -> None:
+async def test_a_sender_over_its_rate_gets_retry_after(make_world: WorldFactory) -> None:
     rate = RateLimit(per_second=0.5, burst=1)
     world = make_world({"limits": Limits(sender_rate=rate)})
 
@@ -848,7 +850,7 @@ async def test_a_storage_that_fails_is_a_503_and_nothing_is_kept(world: World) -
     assert accepted.status == 202
 
 
-async def test_what_a_sender_writes_cannot_forge_a_line_of_the_log(
+async def test_text_of_a_sender_cannot_forge_a_log_line(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -909,7 +911,7 @@ def of_task(world: World, task_id: str) -> Draft:
     return draft
 
 
-async def test_the_log_says_whose_task_was_refused_once_the_signature_holds(
+async def test_the_log_names_the_refused_task_after_a_valid_signature(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.sender = dataclasses.replace(world.sender, tasks=TaskPolicy.REGISTERED)
@@ -920,7 +922,7 @@ async def test_the_log_says_whose_task_was_refused_once_the_signature_holds(
     assert (record.sender, record.task) == ("agent", "task-9")  # type: ignore[attr-defined]
 
 
-async def test_what_a_stranger_states_is_not_logged_as_known(
+async def test_claims_of_an_unproven_sender_are_not_logged_as_known(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     forged = world.draft(task_id="task-9")

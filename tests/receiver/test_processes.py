@@ -118,7 +118,7 @@ async def test_two_processes_on_one_database_call_each_notification_once_and_in_
     assert len({row["pid"] for row in rows}) == 2
 
 
-async def test_who_calls_back_at_once_tells_of_it_and_wakes_nobody(
+async def test_a_process_that_calls_back_at_once_announces_news_and_wakes_no_other(
     world: World, postgres_dsn: str
 ) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
@@ -140,7 +140,7 @@ async def test_who_calls_back_at_once_tells_of_it_and_wakes_nobody(
     await listener.close()
 
 
-async def test_what_a_killed_process_had_in_hand_comes_back_with_its_lease(
+async def test_notifications_of_a_killed_process_are_called_back_when_its_lease_expires(
     world: World, postgres_dsn: str, calls: asyncpg.Connection
 ) -> None:
     await world.receiver.open()

@@ -56,7 +56,7 @@ def faults(links: list[Link]) -> list[str]:
 LINKS = ["scheme", "dns", "tls", "proxy", "path", "key", "clock", "audience", "token"]
 
 
-async def test_a_sound_way_holds_link_by_link_and_leaves_nothing_behind(way: Way) -> None:
+async def test_a_working_url_passes_every_check_and_leaves_nothing_behind(way: Way) -> None:
     probe = await way()
     links = await check_public_url(probe)
     assert [link.name for link in links] == LINKS
@@ -64,7 +64,7 @@ async def test_a_sound_way_holds_link_by_link_and_leaves_nothing_behind(way: Way
     assert [link.holds for link in await check_public_url(probe)] == [True] * len(LINKS)
 
 
-async def test_without_the_agents_key_what_needs_it_is_not_seen(way: Way) -> None:
+async def test_without_the_agents_key_checks_that_need_it_are_unknown(way: Way) -> None:
     links = await check_public_url(replace(await way(), key=None))
     assert faults(links) == []
     assert [link.name for link in links if link.holds is None] == ["key", "token"]
@@ -94,7 +94,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("link", WRONG)
-async def test_what_is_wrong_on_the_agents_side_is_named(way: Way, link: str) -> None:
+async def test_a_fault_on_the_agents_side_is_named(way: Way, link: str) -> None:
     links = await check_public_url(WRONG[link](await way()))
     assert link.split(maxsplit=1)[0] in faults(links), links
 
@@ -109,7 +109,7 @@ async def test_a_name_without_an_address_is_dns(way: Way) -> None:
     assert "dns" in faults(await check_public_url(probe))
 
 
-async def test_nobody_who_listens_is_the_proxys_link(way: Way) -> None:
+async def test_a_port_without_a_listener_is_a_fault_of_the_proxy(way: Way) -> None:
     probe = replace(await way(), url=f"http://127.0.0.1:{free_port()}/a2a/push")
     [found] = [link for link in await check_public_url(probe) if link.name == "proxy"]
     assert found.holds is False
@@ -157,7 +157,7 @@ async def test_a_sender_that_was_given_credentials_brings_them(way: Way, given: 
     assert all(link.holds for link in links), links
 
 
-async def test_whose_signatures_this_check_cannot_make_is_not_told_to_name_keys(way: Way) -> None:
+async def test_a_scheme_that_this_check_cannot_sign_is_no_reason_to_ask_for_keys(way: Way) -> None:
     sender = replace(SENDER, schemes=[Scheme.HTTP_MESSAGE_SIGNATURES])
     links = await check_public_url(replace(await way(sender=sender), key=None))
     [key] = [link for link in links if link.name == "key"]
@@ -165,14 +165,14 @@ async def test_whose_signatures_this_check_cannot_make_is_not_told_to_name_keys(
     assert "--keys" not in key.says
 
 
-async def test_a_receiver_that_runs_with_another_configuration_is_told_so(way: Way) -> None:
+async def test_a_receiver_that_runs_with_another_configuration_is_reported(way: Way) -> None:
     probe = await way(url="http://localhost:9000")
     [link] = [one for one in await check_public_url(probe) if one.holds is False]
     assert link.name == "audience"
     assert "than this configuration" in link.says
 
 
-async def test_nothing_is_said_to_hold_that_the_receiver_did_not_come_to(way: Way) -> None:
+async def test_checks_that_the_receiver_did_not_reach_are_not_reported(way: Way) -> None:
     probe = await way(limits=Limits(max_body_bytes=8))
     links = await check_public_url(probe)
     assert faults(links) == ["receiver"]

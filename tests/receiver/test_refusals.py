@@ -32,7 +32,7 @@ def test_the_wire_profile_names_every_code(code: str) -> None:
     assert f"`{code}`" in WIRE.read_text("utf-8")
 
 
-def test_who_is_to_come_again_is_told_when() -> None:
+def test_a_refusal_that_may_be_retried_has_retry_after() -> None:
     assert [
         code
         for code, row in REFUSALS.items()

@@ -141,7 +141,7 @@ async def test_a_key_file_that_changes_reloads(service: Service) -> None:
         pytest.param("receiver.toml", 'url = "https://x.example.com"\n', "senders", id="nobody"),
     ],
 )
-async def test_what_is_wrong_changes_nothing(
+async def test_an_invalid_file_changes_nothing(
     service: Service, caplog: pytest.LogCaptureFixture, name: str, content: str, says: str
 ) -> None:
     watcher = service.watcher()
@@ -171,7 +171,7 @@ async def test_a_mistake_is_reported_once_and_its_repair_is_seen(
     assert await service.trusts("new")
 
 
-async def test_what_a_reload_cannot_apply_is_said(
+async def test_a_reload_logs_settings_that_need_a_restart(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     watcher = service.watcher()
@@ -182,7 +182,7 @@ async def test_what_a_reload_cannot_apply_is_said(
     assert "only a restart applies it: listen" in caplog.text
 
 
-async def test_what_is_as_it_was_at_the_start_waits_for_no_restart(
+async def test_a_setting_restored_to_its_first_value_needs_no_restart(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     watcher = service.watcher()

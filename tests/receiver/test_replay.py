@@ -75,7 +75,7 @@ async def test_a_retry_of_what_was_just_accepted_does_not_need_the_database(worl
     assert (other.status, other.code) == (503, "storage")  # what it is, only the database knows
 
 
-async def test_what_is_forgotten_is_no_duplicate_of_what_was_just_accepted(
+async def test_a_forgotten_id_is_no_duplicate_of_a_recent_one(
     make_world: WorldFactory,
 ) -> None:
     retention = InboxRetention(

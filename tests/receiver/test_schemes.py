@@ -154,7 +154,7 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize("schemes", COMBINATIONS)
-async def test_what_a_sender_is_trusted_with_admits_it(
+async def test_a_request_signed_by_the_senders_schemes_is_accepted(
     make_world: WorldFactory, schemes: tuple[Scheme, ...]
 ) -> None:
     world = make_world(**trusted(*schemes))
@@ -166,7 +166,7 @@ async def test_what_a_sender_is_trusted_with_admits_it(
 
 
 @pytest.mark.parametrize("schemes", COMBINATIONS)
-async def test_the_webhook_id_tells_a_retry_from_a_conflict(
+async def test_the_webhook_id_distinguishes_a_retry_from_a_conflict(
     make_world: WorldFactory, schemes: tuple[Scheme, ...]
 ) -> None:
     world = make_world(**trusted(*schemes))
@@ -199,7 +199,7 @@ def test_the_pure_function_accepts(make_world: WorldFactory, schemes: tuple[Sche
     assert verified.seq == (1 if JWT in schemes else None)
 
 
-async def test_what_a_sender_need_not_sign_is_not_looked_at(make_world: WorldFactory) -> None:
+async def test_signatures_that_a_sender_need_not_make_are_ignored(make_world: WorldFactory) -> None:
     world = make_world()
     draft = drafted(world, JWT, WEBHOOKS, HTTP)
     draft.after = {
@@ -520,7 +520,7 @@ def by_http(name: str, key: SigningKey, **changes: Any) -> TrustedSender:
     return TrustedSender(**{**settings, **changes})
 
 
-def test_senders_without_issuer_are_told_apart_by_their_keys(world: World) -> None:
+def test_senders_without_issuer_are_distinguished_by_their_keys(world: World) -> None:
     own = generate_key(Algorithm.ES256)
     trust = load_trust(BASE, [by_http("a", own), by_http("b", OTHER_KEY)])
     for name, key in (("a", own), ("b", OTHER_KEY)):
@@ -551,7 +551,7 @@ def test_a_sender_by_jwt_may_share_its_path(world: World) -> None:
         pytest.param([JWT], "Signature-Input", "no(dictionary", id="no-http-message-signature"),
     ],
 )
-def test_what_another_sender_of_the_path_signs_with_is_not_looked_at(
+def test_signatures_of_other_senders_of_the_path_are_ignored(
     world: World, schemes: list[Scheme], beside: str, value: str
 ) -> None:
     trust = load_trust(BASE, [world.sender, by_http("by-http", OTHER_KEY)])
@@ -580,7 +580,7 @@ async def test_keys_are_looked_up_by_what_is_claimed(world: World) -> None:
     assert [key.kid for _, key in selected.signatures] == [OTHER_KEY.kid]
 
 
-async def test_keys_that_cannot_be_had_are_no_reason_to_refuse_for_good(world: World) -> None:
+async def test_unavailable_keys_are_a_temporary_refusal(world: World) -> None:
     trust = Trust(BASE, [(by_http("b", OTHER_KEY), _Unreachable())])
     draft = drafted(world, HTTP)
     with pytest.raises(KeysUnavailableError):

@@ -123,7 +123,7 @@ async def test_copies_with_two_bodies_at_two_receivers_have_one_winner(shared: W
     assert after == {200: 1, 409: 1}
 
 
-async def test_what_step_8_refuses_is_remembered_nowhere(make_shared: Callable[..., World]) -> None:
+async def test_ids_refused_by_step_8_are_not_remembered(make_shared: Callable[..., World]) -> None:
     world = make_shared(tasks=TaskPolicy.REGISTERED, token_required=False)
     draft = world.draft()
     async with world.receiver as receiver:
@@ -138,7 +138,7 @@ async def test_what_step_8_refuses_is_remembered_nowhere(make_shared: Callable[.
     assert (refused.status, accepted.status) == (404, 202)
 
 
-async def test_of_two_tasks_that_come_at_once_with_one_token_one_binds_it(
+async def test_one_of_two_concurrent_tasks_binds_their_token(
     make_shared: Callable[..., World],
 ) -> None:
     world = make_shared(tasks=TaskPolicy.BIND)
@@ -304,7 +304,7 @@ async def test_postgresql_wakes_waiters_and_callbacks_of_other_processes_without
     assert called == ["delivery-task-1-1"]
 
 
-async def test_gaps_are_told_by_the_order_of_acceptance_also_of_many_at_once(
+async def test_gaps_follow_the_order_of_acceptance_of_concurrent_requests(
     shared: World,
 ) -> None:
     receivers = [shared.receiver, shared.another_receiver()]

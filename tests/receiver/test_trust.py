@@ -119,7 +119,7 @@ def test_two_senders_of_one_name_are_an_error() -> None:
         trusting((sender, keys), (sender, keys))
 
 
-async def test_senders_without_issuer_are_told_apart_by_their_keys() -> None:
+async def test_senders_without_issuer_are_distinguished_by_their_keys() -> None:
     trust = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER])))
 
     selected = await selected_by(trust, "/a2a/push", token(OTHER.kid))
@@ -135,7 +135,7 @@ async def test_senders_without_issuer_are_told_apart_by_their_keys() -> None:
         pytest.param(NO_TOKEN, id="no-jwt"),
     ],
 )
-async def test_senders_that_cannot_be_told_apart_are_refused(claimed: Headers) -> None:
+async def test_senders_that_cannot_be_distinguished_are_refused(claimed: Headers) -> None:
     trust = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER])))
 
     with pytest.raises(UnknownSenderError):
@@ -331,7 +331,7 @@ def test_one_path_in_two_spellings_is_a_wrong_setting(spelling: str) -> None:
 
 @pytest.mark.parametrize("where", ["tokens", "credentials"])
 @pytest.mark.parametrize("secret", ["s3crét", "s3cret\n", " s3cret", "s3\tcret", "s3\x00cret"])
-def test_a_secret_that_no_request_can_bring_is_refused_and_not_told(
+def test_a_secret_that_no_request_can_carry_is_refused_and_not_shown(
     where: str, secret: str
 ) -> None:
     with pytest.raises(ConfigError, match="no header can carry") as refused:
@@ -348,8 +348,6 @@ def test_a_secret_that_no_request_can_bring_is_refused_and_not_told(
         ({"algorithms": ["none"]}, "algorithms: found 'none', expected one of ES256"),
     ],
 )
-def test_a_sender_whom_nothing_could_prove_is_refused(
-    changed: dict[str, object], said: str
-) -> None:
+def test_a_sender_without_any_proof_is_refused(changed: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         TrustedSender(**{**SETTINGS, **changed})

@@ -67,7 +67,7 @@ def without_token(draft: Draft) -> Draft:
 # --- what is proven -------------------------------------------------------------------------------
 
 
-async def test_the_token_admits_it(unsigned: World) -> None:
+async def test_the_token_admits_an_unsigned_sender(unsigned: World) -> None:
     verdict = await unsigned.receive(bare(unsigned))
     found = await unsigned.receiver.wait("task-1", until={TaskState.WORKING}, timeout=DEADLINE)
 
@@ -172,7 +172,7 @@ async def test_a_signing_sender_is_not_admitted_by_its_token(world: World) -> No
 # --- what is said about it ------------------------------------------------------------------------
 
 
-async def test_it_is_named_at_the_start_and_at_each_acceptance(
+async def test_an_unsigned_sender_is_logged_at_the_start_and_at_each_acceptance(
     unsigned: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -242,7 +242,7 @@ async def test_an_id_that_is_not_there_is_none(
 
 
 @pytest.mark.parametrize("name", ["webhook-id", "X-Event-Id"])
-async def test_what_the_configuration_names_is_the_only_id(
+async def test_only_the_configured_field_is_the_id(
     make_unsigned: Callable[..., World], name: str
 ) -> None:
     world = make_unsigned(id_field="X-Event-Id")
@@ -279,7 +279,7 @@ async def test_an_id_that_cannot_be_stored_is_refused(unsigned: World, value: st
         pytest.param({"id_field": ""}, id="an-empty-id-field"),
     ],
 )
-def test_what_it_cannot_prove_is_not_configured(changes: dict[str, Any]) -> None:
+def test_an_unsigned_sender_with_unusable_options_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         TrustedSender(**{"name": "agent", **UNSIGNED, **changes})
 
@@ -291,7 +291,7 @@ def test_a_signing_sender_has_no_id_field() -> None:
         TrustedSender(name="agent", issuer="x", keys={key.kid: key}, id_field="X-Event-Id")
 
 
-def test_it_has_a_path_of_its_own(world: World) -> None:
+def test_an_unsigned_sender_needs_a_path_of_its_own(world: World) -> None:
     other = TrustedSender(name="other", tokens=["x"], **UNSIGNED)
 
     with pytest.raises(ConfigError, match="path of its own"):
@@ -301,7 +301,7 @@ def test_it_has_a_path_of_its_own(world: World) -> None:
 # --- as a pure function ---------------------------------------------------------------------------
 
 
-def test_the_pure_function_admits_it(unsigned: World) -> None:
+def test_the_pure_function_accepts_an_unsigned_sender(unsigned: World) -> None:
     trust = load_trust(BASE, [unsigned.sender])
 
     verified = verify_notification(bare(unsigned).request(), trust, now=unsigned.clock.now)
@@ -310,7 +310,7 @@ def test_the_pure_function_admits_it(unsigned: World) -> None:
     assert verified.task_id == "task-1"
 
 
-def test_the_pure_function_refuses_it_without_its_token(unsigned: World) -> None:
+def test_the_pure_function_refuses_an_unsigned_sender_without_its_token(unsigned: World) -> None:
     trust = load_trust(BASE, [unsigned.sender])
 
     with pytest.raises(TokenError) as refusal:

@@ -84,7 +84,7 @@ ABOUT = {
         ),
     ],
 )
-def test_an_event_that_somebody_should_look_at_is_an_alert(
+def test_an_event_that_needs_attention_is_an_alert(
     event: Event, code: AlertCode, about: str
 ) -> None:
     alert = alert_of(event)
@@ -99,7 +99,7 @@ def test_a_webhook_that_is_gone_is_one_alert_and_not_a_dead_letter_besides() -> 
     assert [each.code for each in alerts] == [AlertCode.SUBSCRIPTION_DISABLED]
 
 
-def test_what_goes_by_itself_is_none() -> None:
+def test_an_opened_breaker_raises_no_alert() -> None:
     assert alert_of(BreakerOpened(**ABOUT, error="status_503")) is None
 
 
@@ -110,7 +110,7 @@ def test_what_goes_by_itself_is_none() -> None:
         replace(SubscriptionDisabled(**ABOUT, error="gone"), owner=ALERTS_OWNER),
     ],
 )
-def test_what_becomes_of_alerts_raises_none(event: Event) -> None:
+def test_outcomes_of_alerts_raise_no_alert(event: Event) -> None:
     assert alert_of(event) is None
 
 

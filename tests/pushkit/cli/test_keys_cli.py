@@ -173,7 +173,7 @@ def test_a_key_that_is_imported_into_a_file_waits_like_a_new_one(
         ),
     ],
 )
-def test_what_is_no_private_key_is_not_imported(
+def test_a_file_without_a_private_key_is_not_imported(
     path: Path, tmp_path: Path, content: bytes, says: str
 ) -> None:
     (tmp_path / "agent.pem").write_bytes(content)

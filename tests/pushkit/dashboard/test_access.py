@@ -140,14 +140,14 @@ async def test_a_login_leads_to_the_page_that_was_asked_for(open_dashboard: Open
 
 
 @pytest.mark.parametrize("then", ["https://evil.example.com/", "//evil.example.com", "/\\evil"])
-async def test_a_login_leads_nowhere_else(open_dashboard: Open, then: str) -> None:
+async def test_a_login_redirects_only_within_the_dashboard(open_dashboard: Open, then: str) -> None:
     browser = await open_dashboard(DashboardAccess(token=TOKEN))
     async with browser.client.get("/login", params={"next": then}) as answer:
         page = await answer.text()
     assert 'name="next" value="/"' in page
 
 
-async def test_a_wrong_token_is_told_and_logged_without_its_text(
+async def test_a_wrong_token_is_reported_and_logged_without_its_text(
     open_dashboard: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     browser = await open_dashboard(DashboardAccess(token=TOKEN))
@@ -227,7 +227,9 @@ def test_a_form_is_of_our_own_pages(headers: dict[str, str], same: bool) -> None
     assert DashboardAccess.is_same_origin(fields) is same
 
 
-async def test_no_page_allows_a_script_or_style_of_elsewhere(house: House, reader: Browser) -> None:
+async def test_no_page_allows_a_script_or_style_of_another_origin(
+    house: House, reader: Browser
+) -> None:
     delivery_id = await house.dead_letter()
     for path in ("/", "/deliveries", f"/deliveries/{delivery_id}", "/nothing", "/api/v1/keys"):
         async with reader.client.get(path) as answer:
@@ -286,7 +288,9 @@ async def test_all_dead_letters_of_a_filter_are_redriven(house: House, operator:
     assert [await house.state(each) for each in ids] == ["pending", "pending", "pending"]
 
 
-async def test_what_waits_is_tried_now_or_cancelled(house: House, operator: Browser) -> None:
+async def test_an_operator_retries_cancels_and_resends_deliveries(
+    house: House, operator: Browser
+) -> None:
     house.statuses["/broken"] = 500
     first, second = await house.notify("task-1", "/broken"), await house.notify("task-2", "/broken")
     await house.deliver()
@@ -379,6 +383,6 @@ async def test_a_session_is_not_enough_for_an_action_of_the_api(
     assert await house.state(delivery_id) == "pending"
 
 
-async def test_who_logs_out_is_out(operator: Browser) -> None:
+async def test_logging_out_ends_the_session(operator: Browser) -> None:
     await operator.submit(await operator.get("/"), "Log out")
     assert "<h1>Log in</h1>" in await operator.get("/")

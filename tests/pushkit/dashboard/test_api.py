@@ -88,7 +88,7 @@ def test_every_answer_is_as_described(
 
 
 @pytest.mark.parametrize("kind", ["deliveries", "subscriptions"])
-def test_what_is_there_is_as_described(served: Served, kind: str) -> None:
+def test_answers_of_the_api_match_its_schema(served: Served, kind: str) -> None:
     case = SCHEMA[f"/{kind}/{{id}}"]["GET"].Case(
         path_parameters={"id": served.ids[kind]}, query={"body": "1", "answers": "1"}
     )

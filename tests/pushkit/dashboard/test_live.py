@@ -11,7 +11,7 @@ from tests.eventually import DEADLINE
 from tests.pushkit.dashboard.conftest import Browser
 
 
-async def test_a_page_is_told_to_look_again(
+async def test_a_live_page_receives_changes(
     reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)

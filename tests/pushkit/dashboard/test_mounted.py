@@ -142,7 +142,7 @@ async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
     ("method", "path", "allowed"),
     [("DELETE", "/login", "GET, HEAD, POST"), ("OPTIONS", "/api/v1/deliveries", "GET, HEAD")],
 )
-async def test_another_method_is_told_which_there_are(
+async def test_another_method_is_answered_with_the_allowed_ones(
     ops: str, browser: aiohttp.ClientSession, method: str, path: str, allowed: str
 ) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -159,7 +159,7 @@ async def test_a_link_that_no_header_can_hold_leads_to_the_first_page(
         assert (answer.status, answer.headers["Location"]) == (303, "/ops/")
 
 
-async def test_who_asks_for_the_head_alone_is_no_live_page(
+async def test_a_head_request_takes_no_live_page(
     ops: str, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "_MAX_LIVE", 1)

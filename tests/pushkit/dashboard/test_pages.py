@@ -20,7 +20,9 @@ async def test_every_page_of_an_empty_outbox_says_so(reader: Browser, path: str)
     assert "<h1>" in page or 'class="card verdict' in page
 
 
-async def test_what_flows_is_healthy(house: House, reader: Browser) -> None:
+async def test_the_overview_is_healthy_while_deliveries_arrive(
+    house: House, reader: Browser
+) -> None:
     await house.notify("task-1")
     await house.deliver()
     page = await reader.get("/")
@@ -28,7 +30,7 @@ async def test_what_flows_is_healthy(house: House, reader: Browser) -> None:
     assert "1 since " in page
 
 
-async def test_a_new_dead_letter_is_told_first(house: House, reader: Browser) -> None:
+async def test_a_new_dead_letter_is_shown_first(house: House, reader: Browser) -> None:
     await house.dead_letter()
     page = await reader.get("/")
     assert "Deliveries arrive, but something needs attention." in page
@@ -124,7 +126,7 @@ async def test_a_destination_that_fails_is_shown_with_its_breaker(
     assert "One destination fails or asked to wait." in await reader.get("/")
 
 
-async def test_what_others_wrote_is_no_markup(house: House, reader: Browser) -> None:
+async def test_text_of_others_is_escaped(house: House, reader: Browser) -> None:
     task_id = HOSTILE.replace("\u202e", "")
     delivery_id = await house.notify(task_id, owner="<b>bob</b>")
     house.statuses["/ok"] = 400
@@ -159,7 +161,7 @@ async def test_a_filter_that_cannot_be_is_refused(reader: Browser, path: str) ->
 @pytest.mark.parametrize(
     "path", ["/deliveries/dlv_1", "/subscriptions/sub_1", "/nothing", "/deliveries/%00"]
 )
-async def test_what_there_is_none_of_is_said_so(reader: Browser, path: str) -> None:
+async def test_an_unknown_page_is_a_404(reader: Browser, path: str) -> None:
     assert "<h1>404</h1>" in await reader.get(path, status=404)
 
 

@@ -96,7 +96,7 @@ async def test_updates_that_could_not_be_stored_are_stored_later_in_order(
     assert (outbox.stored, buffer.refused, len(buffer)) == ([1, 2, 3, 4], 0, 0)
 
 
-async def test_one_task_that_cannot_be_stored_holds_up_no_other(
+async def test_a_task_that_cannot_be_stored_does_not_delay_other_tasks(
     outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:
     buffer = make_buffer()
@@ -221,7 +221,7 @@ async def test_an_update_that_is_not_valid_is_refused_at_once(
         pytest.param(ZeroDivisionError(), id="a mistake in the code"),
     ],
 )
-async def test_one_that_turns_out_not_to_be_valid_does_not_hold_up_the_others(
+async def test_an_invalid_update_does_not_delay_the_others(
     outbox: Outbox, make_buffer: MakeBuffer, error: Exception
 ) -> None:
     buffer = make_buffer()
@@ -263,9 +263,7 @@ async def test_closing_stores_what_waits_and_counts_what_it_cannot(
     assert (len(buffer), len(hopeless)) == (0, 0)
 
 
-async def test_closing_lets_an_enqueue_under_way_come_to_its_end(
-    outbox: Outbox, make_buffer: MakeBuffer
-) -> None:
+async def test_closing_waits_for_a_running_enqueue(outbox: Outbox, make_buffer: MakeBuffer) -> None:
     buffer = make_buffer()
     outbox.goes_away()
     await run(buffer, outbox.storing(1))

@@ -21,7 +21,7 @@ def test_an_api_key_travels_alone(scheme: str) -> None:
     assert credential_header(authentication) == ("X-Api-Key", "key")
 
 
-def test_of_several_schemes_the_first_counts() -> None:
+def test_the_first_of_several_schemes_is_used() -> None:
     authentication = Authentication(schemes=("Basic", "Bearer"), credentials="x")
     assert credential_header(authentication) == ("Authorization", "Basic x")
 

@@ -225,7 +225,7 @@ async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(internet
 
 
 @pytest.mark.parametrize("then", ["127.0.0.1", "169.254.169.254", "10.2.0.1", "::ffff:10.1.0.5"])
-async def test_a_name_that_leads_elsewhere_the_second_time_is_not_followed(
+async def test_a_name_that_resolves_differently_the_second_time_is_refused(
     network: Network, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     network.names.says(HOOKS, ["10.1.0.5"], [then])

@@ -180,18 +180,18 @@ def test_each_worker_keeps_slots_for_the_others(ledger: Ledger) -> None:
 
 
 @pytest.mark.usefixtures("_one_destination")
-@pytest.mark.parametrize("fate", ["moved", "paused", "cancelled", "redriven"])
-def test_parked_deliveries_can_be_moved_paused_and_cancelled(ledger: Ledger, fate: str) -> None:
+@pytest.mark.parametrize("change", ["moved", "paused", "cancelled", "redriven"])
+def test_parked_deliveries_can_be_moved_paused_and_cancelled(ledger: Ledger, change: str) -> None:
     wait(ledger, 3600)
     ids = backlog(ledger, 20)
     assert drain(ledger) == []
     assert parked(ledger) > 0
     subscription = ledger.subscribe("config-7")
-    if fate == "moved":
+    if change == "moved":
         moved = ledger.subscribe("config-7", origin=ELSEWHERE)
         ledger.run(ledger.outbox.move(moved.id, ELSEWHERE))
         assert drain(ledger) == [ids[7]]
-    elif fate == "paused":
+    elif change == "paused":
         ledger.run(ledger.subscriptions.set_paused(subscription.id, ledger.now, paused=True))
         ledger.run(clear_head(subscription.id))
         ledger.advance(3600)
@@ -199,7 +199,7 @@ def test_parked_deliveries_can_be_moved_paused_and_cancelled(ledger: Ledger, fat
         ledger.run(ledger.subscriptions.set_paused(subscription.id, ledger.now, paused=False))
         ledger.run(set_head(subscription.id))
         assert drain(ledger) == [ids[7]]
-    elif fate == "cancelled":
+    elif change == "cancelled":
         assert ledger.cancel(subscription) == 1
         ledger.advance(3600)
         assert sorted(drain(ledger)) == sorted({*ids} - {ids[7]})
@@ -210,7 +210,7 @@ def test_parked_deliveries_can_be_moved_paused_and_cancelled(ledger: Ledger, fat
         assert ledger.redrive(claimed) == [claimed.id]
         assert sorted(drain(ledger)) == sorted(ids)
         assert ledger.find(claimed.id).state is DeliveryState.DELIVERED
-    assert ledger.query("SELECT * FROM pushkit_parked") == [] or fate == "moved"
+    assert ledger.query("SELECT * FROM pushkit_parked") == [] or change == "moved"
 
 
 @pytest.mark.usefixtures("_one_destination")

@@ -62,7 +62,7 @@ def turns(use: RecentUse, *held_by: str) -> str:
     return "".join(owners(share_out(heads, in_flight, limits(16), NOW, used=use.of)))
 
 
-def test_of_owners_that_hold_equally_many_the_one_that_used_least_comes_first() -> None:
+def test_owners_with_equally_many_slots_are_ordered_by_recent_use() -> None:
     use = RecentUse()
     for owner, seconds in (("a", 1.0), ("b", 0.005), ("c", 0.4), ("c", 0.4)):
         use.note(("", owner), seconds, now=100.0)

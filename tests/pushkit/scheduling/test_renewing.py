@@ -135,7 +135,7 @@ async def test_a_wrong_value_is_dropped_unless_it_was_replaced(
     assert source.asked == 2
 
 
-def test_it_continues_in_another_event_loop() -> None:
+def test_a_renewing_value_continues_in_another_event_loop() -> None:
     async def fetch(_held: Held[int] | None) -> Held[int]:
         return Held(value=1, since=START, fresh_until=START, good_until=START)
 

@@ -67,7 +67,7 @@ def update(data: Any, schema: str = "costly", parts: int = 1) -> MessageUpdate:
         pytest.param({"pattern": "\\p{L}{1,900}"}, id="huge automaton"),
     ],
 )
-def test_what_cannot_be_bounded_is_refused(schema: Any) -> None:
+def test_a_schema_that_cannot_be_bounded_is_refused(schema: Any) -> None:
     with pytest.raises(InvalidSchemaError):
         BoundedSchema(schema)
 
@@ -114,7 +114,7 @@ TEXT = {"a": "x" * 1_000_000}
     ],
 )
 @pytest.mark.slow
-def test_what_takes_long_is_given_up_in_time_and_in_little_memory(schema: Any, data: Any) -> None:
+def test_a_slow_check_ends_in_time_and_with_little_memory(schema: Any, data: Any) -> None:
     bounded = BoundedSchema(schema)
     tracemalloc.start()
     try:

@@ -127,7 +127,7 @@ def test_every_part_of_an_agent_is_checked_but_not_the_history() -> None:
     )
 
 
-def test_of_a_client_only_the_first_part_counts() -> None:
+def test_only_the_first_data_part_of_a_client_is_checked() -> None:
     parts: tuple[Part, ...] = (TextPart(text="x"), part({}), part(RESULT))
     message = Message(message_id="m", role=Role.USER, parts=parts)
     verdict = check_structured_input(message, SCHEMAS)
@@ -297,7 +297,7 @@ def test_a_hostile_schema_is_refused(schema: Any, says: str) -> None:
     ],
 )
 @pytest.mark.slow
-def test_what_costs_too_much_is_undecided(schema: Any, data: Any, says: str) -> None:
+def test_a_check_that_costs_too_much_is_undecided(schema: Any, data: Any, says: str) -> None:
     bounded = BoundedSchema(schema)
     with pytest.raises(UndecidedError, match=says):
         bounded.check(data)
@@ -318,7 +318,7 @@ def test_what_costs_too_much_is_undecided(schema: Any, data: Any, says: str) -> 
         pytest.param({"allOf": [{"$id": "http://[::", "$ref": "#/a"}]}, 1, id="a URI broken off"),
     ],
 )
-def test_what_the_library_fails_at_is_undecided(schema: Any, data: Any) -> None:
+def test_an_error_of_the_library_is_undecided(schema: Any, data: Any) -> None:
     with pytest.raises(UndecidedError):
         check(schema, data)
 
@@ -335,7 +335,7 @@ def test_many_parts_share_one_limit() -> None:
     assert fits[50:] == [Fit.UNDECIDED] * 450
 
 
-def test_a_pattern_that_backtracks_elsewhere_ends() -> None:
+def test_a_pattern_that_backtracks_in_other_engines_ends() -> None:
     complaint = check({"pattern": "^(a+)+$"}, "a" * 50_000 + "!")
     assert complaint is not None
     assert complaint.rule == "pattern"
@@ -426,7 +426,7 @@ def test_says_what_the_plain_library_says(schema: Any, data: Any) -> None:
 
 
 @pytest.mark.parametrize("package", ["pushkit", "receiver"])
-def test_who_checks_no_data_loads_nothing_for_it(package: str) -> None:
+def test_packages_that_check_no_data_do_not_load_the_schemas(package: str) -> None:
     code = f"import sys, {package}; print('pushkit.schemas' in sys.modules)"
     command = [sys.executable, "-c", code]
     found = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603  # ours

@@ -195,7 +195,7 @@ def test_a_public_key_that_is_none_is_refused_at_the_start(jwk: JsonObject, says
     assert "canary" not in str(caught.value)
 
 
-def test_keys_here_and_elsewhere_succeed_each_other_in_one_ring() -> None:
+def test_local_and_remote_keys_succeed_each_other_in_one_ring() -> None:
     here, elsewhere = generate_key(Algorithm.ES256), RemoteKey.of(service())
     ring = KeyRing.create(NOW, key=here).add(NOW, key=elsewhere)
     later = NOW + timedelta(days=1)
@@ -207,7 +207,7 @@ def test_keys_here_and_elsewhere_succeed_each_other_in_one_ring() -> None:
         ring.signing_key(later)
 
 
-def test_a_key_elsewhere_cannot_be_written_to_a_file(tmp_path: object) -> None:
+def test_a_remote_key_cannot_be_written_to_a_file(tmp_path: object) -> None:
     ring = KeyRing.create(NOW, key=RemoteKey.of(service()))
     with pytest.raises(KeyFileError, match="a remote signer keeps"):
         save_key_ring(f"{tmp_path}/keys.json", ring)

@@ -215,7 +215,7 @@ async def test_a_newer_schema_is_refused_by_the_name_of_its_file(path: Path) -> 
         await things(path).open()
 
 
-async def test_a_database_of_another_program_is_told_from_a_broken_one(path: Path) -> None:
+async def test_a_database_of_another_program_is_distinguished_from_a_broken_one(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE others (id INTEGER)")
     with pytest.raises(SchemaError, match="this is no database of pushkit's"):

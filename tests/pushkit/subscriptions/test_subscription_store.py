@@ -91,7 +91,9 @@ def test_setting_it_again_changes_it_and_keeps_id_and_seq(database: Database) ->
     assert (second.config.url, second.has_token) == (URL + "2", False)
 
 
-def test_its_revision_grows_with_what_is_registered_alone(database: Database) -> None:
+def test_the_revision_of_a_subscription_grows_only_when_it_is_registered(
+    database: Database,
+) -> None:
     first = database.put()
     assert database.put(config=PushConfig(url=URL, token="new")).revision == first.revision + 1
     database.run(STORE.set_paused(first.id, NOW, paused=True))

@@ -20,7 +20,7 @@ def test_the_first_values_of_a_label_stand_for_themselves_and_the_others_togethe
 
 
 @pytest.mark.slow
-def test_who_asks_for_no_metrics_does_not_load_their_library() -> None:
+def test_without_metrics_their_library_is_not_loaded() -> None:
     loads = (
         "import sys, pushkit.delivery.sender, receiver.receiver, pushkit.cli.worker;"
         "print('prometheus_client' in sys.modules)"

@@ -44,7 +44,7 @@ def test_on_a_full_disk_no_file_is_left_that_has_no_room(
     assert not list(folder.iterdir())
 
 
-def test_who_takes_a_place_counts_on_but_for_what_is_in_use(folder: Path) -> None:
+def test_a_reused_place_keeps_counters_and_drops_gauges(folder: Path) -> None:
     count_in_place("7-1")
     for name in FILES:
         (folder / name).write_bytes(b"counted")

@@ -86,7 +86,7 @@ async def test_more_is_held_than_there_are_slots_while_callbacks_are_quick() -> 
     assert slots.free == 16
 
 
-def test_what_is_not_settled_is_bounded() -> None:
+def test_unsettled_notifications_are_bounded() -> None:
     slots = SharedSlots(4, lambda: 1)
     slots.is_open = True
     assert slots.take_for_claim() == 4
@@ -99,7 +99,7 @@ def test_what_is_not_settled_is_bounded() -> None:
     assert slots.reserve(["a"]) == [False]
 
 
-def test_what_waits_for_a_claim_comes_before_what_is_stored_later() -> None:
+def test_notifications_that_wait_for_a_claim_precede_those_stored_later() -> None:
     slots = SharedSlots(4, lambda: 1)
     slots.is_open = True
     slots.note_waiting()

@@ -79,7 +79,7 @@ async def test_a_coroutine_over_its_time_is_cancelled_and_has_failed(
     assert "callback slow was cut off after 0.05 s" in caplog.text
 
 
-async def test_what_a_cut_off_callback_had_is_freed_without_the_garbage_collector(
+async def test_objects_of_a_timed_out_callback_are_freed_without_the_garbage_collector(
     house: House,
 ) -> None:
     class Held:

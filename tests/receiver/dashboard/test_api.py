@@ -88,7 +88,7 @@ def test_every_answer_is_as_described(served: SiteThread, operation: Operation) 
         ("/callbacks", {}, {}),
     ],
 )
-def test_what_is_there_is_as_described(
+def test_answers_of_the_api_match_its_schema(
     served: SiteThread, path: str, parameters: dict[str, str], query: dict[str, str]
 ) -> None:
     case = SCHEMA[path]["GET"].Case(path_parameters=parameters, query=query)

@@ -171,7 +171,9 @@ async def test_notifications_come_newest_first_in_pages(desk: Desk, reader: Clie
         ("/api/v1/notifications?task=%00", 400),
     ],
 )
-async def test_what_cannot_be_is_refused(reader: Client, path: str, status: int) -> None:
+async def test_an_unknown_path_or_invalid_query_is_refused(
+    reader: Client, path: str, status: int
+) -> None:
     await page(reader, path, status)
 
 
@@ -239,7 +241,7 @@ async def test_several_dead_letters_are_redriven_together(
     ]
 
 
-async def test_what_came_late_closes_its_gap(desk: Desk, reader: Client) -> None:
+async def test_a_late_notification_closes_its_gap(desk: Desk, reader: Client) -> None:
     for seq in (1, 5, 3):
         await desk.came("task-1", seq=seq)
     async with reader.get("/api/v1/task", params={"task": "task-1"}) as answer:

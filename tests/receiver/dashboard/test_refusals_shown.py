@@ -69,9 +69,7 @@ async def test_a_refusal_is_found_understood_and_its_mend_named(
     assert found.count("not reached") == 8
 
 
-async def test_what_a_stranger_wrote_into_a_refusal_is_no_markup(
-    world: World, client: Client
-) -> None:
+async def test_text_of_a_refused_request_is_escaped(world: World, client: Client) -> None:
     await world.start()
     draft = world.draft()
     draft.claim(aud="`<script>alert(1)</script>`", iss=None)

@@ -65,9 +65,7 @@ async def test_a_reservation_ends_with_its_lease(replay: RedisReplay, redis: Red
     assert await replay.reserve(SEEN) is not None
 
 
-async def test_what_is_accepted_is_remembered_for_96_hours(
-    replay: RedisReplay, redis: Redis
-) -> None:
+async def test_an_accepted_id_is_remembered_for_96_hours(replay: RedisReplay, redis: Redis) -> None:
     await replay.commit(await reserved(replay))
 
     left = await redis.pttl(await only_key(redis))
@@ -75,7 +73,7 @@ async def test_what_is_accepted_is_remembered_for_96_hours(
     assert timedelta(hours=95.9) < timedelta(milliseconds=left) <= timedelta(hours=96)
 
 
-async def test_who_lost_its_lease_does_not_release_anothers(
+async def test_a_process_that_lost_its_lease_does_not_release_the_next_lease(
     replay: RedisReplay, redis: Redis
 ) -> None:
     late = await reserved(replay)
@@ -87,9 +85,7 @@ async def test_who_lost_its_lease_does_not_release_anothers(
         await replay.reserve(SEEN)
 
 
-async def test_who_lost_its_lease_and_stored_all_the_same_is_remembered(
-    replay: RedisReplay, redis: Redis
-) -> None:
+async def test_a_commit_after_a_lost_lease_is_remembered(replay: RedisReplay, redis: Redis) -> None:
     late = await reserved(replay)
     await redis.delete(await only_key(redis))
     await reserved(replay)
@@ -170,7 +166,7 @@ async def test_an_id_that_is_reserved_while_it_is_closed_can_be_let_go(
     assert await replay.reserve(SEEN) is not None
 
 
-async def test_it_writes_nothing_into_the_database(replay: RedisReplay) -> None:
+async def test_redis_replay_writes_nothing_into_the_database(replay: RedisReplay) -> None:
     reservation = await reserved(replay)
 
     assert list(replay.remember([reservation], datetime.now(UTC))) == []

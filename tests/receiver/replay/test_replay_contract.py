@@ -44,19 +44,19 @@ async def test_an_id_with_another_body_is_a_conflict(memory: Memory) -> None:
         pytest.param(seen("1", sender="agentdelivery-"), id="run-together"),
     ],
 )
-async def test_what_differs_in_sender_or_id_is_fresh(memory: Memory, other: Seen) -> None:
+async def test_another_sender_or_id_is_fresh(memory: Memory, other: Seen) -> None:
     await memory.accept(seen())
 
     assert await memory.accept(other) == "fresh"
 
 
-async def test_what_was_refused_is_fresh_again(memory: Memory) -> None:
+async def test_a_refused_id_is_fresh_again(memory: Memory) -> None:
     await memory.refuse(seen())
 
     assert await memory.accept(seen(digest=OTHER_BODY)) == "fresh"
 
 
-async def test_of_many_at_once_one_is_fresh_and_nobody_fails(memory: Memory) -> None:
+async def test_one_of_many_concurrent_copies_is_fresh_and_none_fails(memory: Memory) -> None:
     verdicts = Counter(await asyncio.gather(*(memory.accept(seen()) for _ in range(200))))
 
     assert verdicts.pop("fresh") == 1
@@ -64,7 +64,7 @@ async def test_of_many_at_once_one_is_fresh_and_nobody_fails(memory: Memory) -> 
     assert await memory.accept(seen()) == "duplicate"
 
 
-async def test_of_two_bodies_at_once_one_wins(memory: Memory) -> None:
+async def test_one_of_two_concurrent_bodies_wins(memory: Memory) -> None:
     bodies = [seen(), seen(digest=OTHER_BODY)] * 50
 
     verdicts = Counter(await asyncio.gather(*map(memory.accept, bodies)))

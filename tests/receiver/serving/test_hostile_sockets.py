@@ -179,7 +179,7 @@ async def test_a_large_body_behind_a_head_is_no_large_head(
         pytest.param(b"\x00" * 100 + b"\r\n\r\n", id="zeros"),
     ],
 )
-async def test_what_is_no_http_is_a_problem(
+async def test_bytes_that_are_not_http_are_answered_with_a_problem(
     serve: Serve, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await (await serve()).connect()
@@ -245,7 +245,7 @@ async def test_the_one_that_was_answered_last_makes_room_last(world: World, serv
     assert (await first.answer()).status == 202
 
 
-async def test_whoever_makes_room_is_found_without_looking_at_all(
+async def test_the_connection_to_close_is_found_without_a_search(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = await serve(max_connections=100)
@@ -299,7 +299,7 @@ async def test_a_request_in_work_never_makes_room(world: World, serve: Serve) ->
     assert (await first.answer()).status == 202
 
 
-async def test_what_is_in_flight_is_answered_at_the_end(world: World, serve: Serve) -> None:
+async def test_draining_answers_requests_in_progress(world: World, serve: Serve) -> None:
     site = await serve()
     idle, working = await site.connect(), await site.connect()
     request = request_of(world)
@@ -313,7 +313,7 @@ async def test_what_is_in_flight_is_answered_at_the_end(world: World, serve: Ser
     await draining
 
 
-async def test_what_does_not_end_is_broken_off_at_the_end(world: World, serve: Serve) -> None:
+async def test_draining_cuts_off_requests_that_do_not_end(world: World, serve: Serve) -> None:
     site = await serve()
     client = await site.connect()
     await client.send(request_of(world)[:-10])
@@ -368,7 +368,7 @@ async def test_pipelined_requests_are_each_answered(world: World, serve: Serve) 
     assert [(await client.answer()).status for _ in range(3)] == [202, 202, 202]
 
 
-async def test_of_many_pipelined_requests_few_are_held_in_memory(serve: Serve) -> None:
+async def test_few_of_many_pipelined_requests_are_kept_in_memory(serve: Serve) -> None:
     request = b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"
     answered, enough = 0, asyncio.Event()
 
@@ -388,7 +388,7 @@ async def test_of_many_pipelined_requests_few_are_held_in_memory(serve: Serve) -
     assert connection._parser.held_bytes < 1024 * 1024
 
 
-async def test_of_many_pipelined_requests_few_are_held_though_each_is_answered_at_once(
+async def test_few_of_many_pipelined_requests_are_kept_even_if_each_is_answered_at_once(
     serve: Serve,
 ) -> None:
     site = await serve()
@@ -403,7 +403,7 @@ async def test_of_many_pipelined_requests_few_are_held_though_each_is_answered_a
     assert answers.count(b"HTTP/1.1 ") == 4000
 
 
-async def test_of_unread_answers_few_are_held_in_memory(serve: Serve) -> None:
+async def test_few_unread_answers_are_kept_in_memory(serve: Serve) -> None:
     site = await serve()
     client = await site.connect(receive_buffer=65536)
     client.writer.write(pipelined(20_000))
@@ -506,7 +506,9 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_who_is_gone_is_not_refused_what_was_behind_the_last_request(new_loop: NewLoop) -> None:
+def test_bytes_after_the_last_request_of_a_client_that_left_cause_no_fault(
+    new_loop: NewLoop,
+) -> None:
     faults: list[object] = []
     answered: list[Head] = []
 
@@ -526,7 +528,7 @@ def test_who_is_gone_is_not_refused_what_was_behind_the_last_request(new_loop: N
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_who_is_gone_is_not_asked_for_its_body(new_loop: NewLoop) -> None:
+def test_a_client_that_left_is_not_asked_for_its_body(new_loop: NewLoop) -> None:
     faults: list[object] = []
     expecting = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
     read_as: list[str] = []
@@ -559,7 +561,7 @@ def test_who_is_gone_is_not_asked_for_its_body(new_loop: NewLoop) -> None:
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_who_is_gone_when_it_is_refused_is_no_fault(new_loop: NewLoop) -> None:
+def test_a_client_that_leaves_during_its_refusal_causes_no_fault(new_loop: NewLoop) -> None:
     faults: list[object] = []
     unread = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
 
@@ -631,7 +633,7 @@ async def test_an_answer_that_was_taken_over_tls_has_no_deadline_any_more(
     assert (await client.answer()).code == "head_timeout"
 
 
-async def test_whoever_is_refused_over_tls_in_mid_body_gets_to_the_answer(
+async def test_a_client_refused_over_tls_while_it_sends_can_read_the_answer(
     world: World, serve: Serve, tls: ssl.SSLContext, trusting: ssl.SSLContext
 ) -> None:
     site = await serve(tls=tls)

@@ -63,7 +63,7 @@ def read(data: bytes, cuts: list[int]) -> tuple[list[tuple[RequestHead, bytes]],
 
 @pytest.mark.parametrize(("message", "body"), WHOLE)
 @given(cuts=st.lists(st.integers(0, 400), max_size=8), half=st.integers(1, len(HEAD)))
-def test_requests_are_told_apart_however_they_are_cut(
+def test_requests_are_separated_at_any_split(
     message: bytes, body: bytes, cuts: list[int], half: int
 ) -> None:
     found, messages = read(message * 2, cuts)
@@ -124,7 +124,7 @@ def test_requests_are_told_apart_however_they_are_cut(
     ],
 )
 @given(cuts=st.lists(st.integers(0, 400), max_size=4))
-def test_what_might_be_read_in_two_ways_is_refused(data: bytes, cuts: list[int]) -> None:
+def test_an_ambiguous_request_is_refused(data: bytes, cuts: list[int]) -> None:
     with pytest.raises(MalformedHttpError):
         read(data, cuts)
 

@@ -73,7 +73,7 @@ async def test_a_mount_is_no_tenant_where_a_server_leaves_its_root_path_out(
     assert len(await sender.subscriptions("task-1", owner="alice")) == 1
 
 
-async def test_a_websocket_is_closed_whoever_asks(api: PushConfigApi) -> None:
+async def test_a_websocket_is_always_closed(api: PushConfigApi) -> None:
     app = PushConfigAsgi(api, owner=lambda _: None)
     assert await answers_to_a_websocket(app) == [{"type": "websocket.close", "code": 1000}]
 
