@@ -497,7 +497,11 @@ def check_presented(
             " of the push config"
         )
     if lacks_credentials:
-        raise TokenError("found other credentials, expected those handed out with the token")
+        which = "other" if secret.credentials or secret.static_credentials else "no"
+        raise TokenError(
+            f"found {which} credentials, expected those handed out with the token: the"
+            " `authentication` of the push config"
+        )
     if sender.credentials and not secret.static_credentials and not by_credentials:
         raise TokenError(
             "found none of the credentials handed out to this sender, expected those of the"

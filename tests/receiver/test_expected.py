@@ -495,6 +495,23 @@ async def test_other_secrets_than_were_handed_out_are_refused(
     assert (verdict.status, verdict.code) == (401, "invalid_token")
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        pytest.param({"value": "Bearer other"}, "found other credentials", id="others"),
+        pytest.param({"name": "X-Other"}, "found no credentials", id="none"),
+    ],
+)
+async def test_the_log_says_whether_credentials_are_wrong_or_missing(
+    registered: World, caplog: pytest.LogCaptureFixture, changes: dict[str, str], says: str
+) -> None:
+    config = await with_credentials(registered)
+
+    await speak_with(registered, config, **changes)
+
+    assert says in caplog.text
+
+
 async def test_the_token_of_one_expectation_and_the_credentials_of_another_are_refused(
     registered: World,
 ) -> None:
