@@ -145,9 +145,12 @@ class EnqueueBuffer:
             self._forget(task_id, queue)
 
     async def close(self) -> None:
-        """Wait for running calls, try once to store the waiting updates, and drop the rest."""
+        """Wait for running calls, try once to store the waiting updates, and drop the rest.
+
+        What is dropped is logged, with one line per task.
+        """
         self._closing.set()
-        await asyncio.gather(*(self._finish(queue) for queue in list(self._queues.values())))
+        await asyncio.gather(*(self._finish(*each) for each in list(self._queues.items())))
         self._queues.clear()
 
     def _keep(self, task_id: str, queue: _Queue, update: _Kept, reason: PushkitError) -> None:
@@ -206,7 +209,7 @@ class EnqueueBuffer:
         self._waiting -= 1
         self._bytes -= update.size
 
-    async def _finish(self, queue: _Queue) -> None:
+    async def _finish(self, task_id: str, queue: _Queue) -> None:
         if queue.emptying is not None:
             await asyncio.wait([queue.emptying])
         queue.callers += 1
@@ -216,8 +219,15 @@ class EnqueueBuffer:
             try:
                 await self._try_first(queue)
             except StorageError as exc:
+                _log.error(
+                    "task %r: the updates kept in memory (%d) were not stored, and will not be sent"
+                    " to its webhooks: %s",
+                    task_id,
+                    len(queue.waiting),
+                    exc,
+                )
+                self.refused += len(queue.waiting)
                 while queue.waiting:
-                    self.refuse(exc)
                     self._drop_first(queue)
         queue.end()
 

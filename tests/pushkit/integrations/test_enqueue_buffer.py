@@ -263,6 +263,22 @@ async def test_closing_stores_what_waits_and_counts_what_it_cannot(
     assert (len(buffer), len(hopeless)) == (0, 0)
 
 
+async def test_closing_logs_how_many_updates_of_each_task_are_lost(
+    outbox: Outbox, make_buffer: MakeBuffer, caplog: pytest.LogCaptureFixture
+) -> None:
+    buffer = make_buffer()
+    outbox.goes_away()
+    for number, task_id in enumerate(("task-1", "task-1", "task-2")):
+        await run(buffer, outbox.storing(number), task_id)
+    caplog.clear()
+    await buffer.close()
+    assert buffer.refused == 3
+    assert [each.getMessage().partition(" were not stored")[0] for each in caplog.records] == [
+        "task 'task-1': the updates kept in memory (2)",
+        "task 'task-2': the updates kept in memory (1)",
+    ]
+
+
 async def test_closing_waits_for_a_running_enqueue(outbox: Outbox, make_buffer: MakeBuffer) -> None:
     buffer = make_buffer()
     outbox.goes_away()
