@@ -33,9 +33,9 @@ from pushkit.telemetry.tracing import Tracing
 from pushkit.traceparent import read_traceparent, trace_id_of
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import InboxStatus, Notification, Receiver, TaskPolicy, TrustedSender
+from tests.emitted import emitted
 from tests.eventually import eventually
 from tests.ports import free_port
-from tests.told import told
 
 TOKEN = "a-token-that-nobody-may-read"
 UPDATE = StatusUpdate(
@@ -193,7 +193,7 @@ async def test_an_update_is_one_trace_across_processes_retries_and_restarts(
 
     trace_id = f"{notify.context.trace_id:032x}"
     assert [trace_id_of(header) for header in scene.headers] == [trace_id] * 2
-    assert {event.trace_id for event in told(scene.events, AttemptMade)} == {trace_id}
+    assert {event.trace_id for event in emitted(scene.events, AttemptMade)} == {trace_id}
 
 
 class Hostile(SpanProcessor):
@@ -244,7 +244,7 @@ async def test_a_span_that_fails_takes_nothing_with_it(
         await eventually(ended)
 
     assert len(called) == 1
-    assert [each.outcome for each in told(scene.events, AttemptMade)] == ["retry", "delivered"]
+    assert [each.outcome for each in emitted(scene.events, AttemptMade)] == ["retry", "delivered"]
     lines = {each.getMessage() for each in caplog.records if each.name == "pushkit.telemetry"}
     assert lines == {f"a span failed at its {end}: the trace has a gap"}
     assert {trace_id_of(each) for each in scene.headers} == {f"{0xABC:032x}"}

@@ -16,8 +16,8 @@ from pushkit.events.receiver import (
 )
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from receiver import Notification
+from tests.emitted import emitted
 from tests.eventually import eventually
-from tests.told import told
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import WorldFactory
@@ -34,8 +34,11 @@ async def test_events_of_incoming_requests_name_sender_and_delivery(
     other.body = other.body.replace(b"WORKING", b"COMPLETED")
     assert (await world.receive(other)).code == "id_conflict"
 
-    [accepted], [repeated] = told(events, NotificationAccepted), told(events, NotificationRepeated)
-    [refused] = told(events, NotificationRefused)
+    [accepted], [repeated] = (
+        emitted(events, NotificationAccepted),
+        emitted(events, NotificationRepeated),
+    )
+    [refused] = emitted(events, NotificationRefused)
     for event in (accepted, repeated, refused):
         assert (event.sender, event.task_id) == ("agent", "task-1")
         assert event.delivery_id == "delivery-task-1-1"
@@ -48,7 +51,7 @@ async def test_the_event_of_an_unproven_sender_names_no_sender(make_world: World
     draft = world.draft()
     draft.claim(iss="https://somebody.example.com")
     await world.receive(draft)
-    [refused] = told(events, NotificationRefused)
+    [refused] = emitted(events, NotificationRefused)
     assert (refused.sender, refused.delivery_id, refused.code) == (None, None, "unknown_sender")
 
 
@@ -67,15 +70,15 @@ async def test_each_call_and_the_final_dead_letter_emit_an_event(make_world: Wor
     await world.receive(world.draft())
 
     async def given_up() -> list[NotificationDead]:
-        return told(events, NotificationDead)
+        return emitted(events, NotificationDead)
 
     await eventually(given_up)
 
-    calls = told(events, CalledBack)
+    calls = emitted(events, CalledBack)
     assert {(call.callback, call.error) for call in calls} == {
         ("fine", None),
         ("broken", "ValueError"),
     }
-    [dead] = told(events, NotificationDead)
+    [dead] = emitted(events, NotificationDead)
     assert dead.error == "broken: ValueError"
     assert {each.delivery_id for each in (dead, *calls)} == {"delivery-task-1-1"}

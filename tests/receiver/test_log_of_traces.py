@@ -14,8 +14,8 @@ from pushkit.events.receiver import CalledBack, NotificationDead, ReceiverEvent
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.terminal.log_output import JsonLines
 from receiver import Notification
+from tests.emitted import emitted
 from tests.eventually import eventually
-from tests.told import told
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory
@@ -50,7 +50,7 @@ async def test_accepted_requests_and_later_refusals_carry_their_trace(
         readable, as_json = line(caplog, beginning)
         assert f" trace_id={TRACE}" in readable
         assert (as_json["trace_id"], as_json["delivery_id"]) == (TRACE, "delivery-task-1-1")
-    assert {each.trace_id for each in told(events, ReceiverEvent)} == {TRACE}
+    assert {each.trace_id for each in emitted(events, ReceiverEvent)} == {TRACE}
 
 
 async def test_the_trace_of_an_unknown_sender_is_not_logged(
@@ -88,7 +88,7 @@ async def test_a_callback_that_fails_and_the_dead_letter_in_the_end(
         await world.receive(traced(world))
 
         async def dead() -> list[NotificationDead]:
-            return told(events, NotificationDead)
+            return emitted(events, NotificationDead)
 
         await eventually(dead)
     for beginning, code in (
@@ -98,4 +98,4 @@ async def test_a_callback_that_fails_and_the_dead_letter_in_the_end(
         readable, as_json = line(caplog, beginning)
         assert f" trace_id={TRACE}" in readable
         assert (as_json["code"], as_json["trace_id"], as_json["task"]) == (code, TRACE, "task-1")
-    assert {each.trace_id for each in told(events, CalledBack)} == {TRACE}
+    assert {each.trace_id for each in emitted(events, CalledBack)} == {TRACE}

@@ -17,8 +17,8 @@ from pushkit.alerts import alerts
 from pushkit.errors import ConfigError, InvalidPushConfigError
 from pushkit.events.model import Event, HealthFault
 from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK, Delivered, DeliveryDead
+from tests.emitted import emitted
 from tests.eventually import eventually
-from tests.told import told
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Senders, Webhook
@@ -61,16 +61,16 @@ async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
     await sender.notify(status())
 
     async def both_are_dead() -> bool:
-        return len(told(events, DeliveryDead)) == 2
+        return len(emitted(events, DeliveryDead)) == 2
 
     await eventually(both_are_dead)
     await sender.notify(status("completed"))
 
     async def is_delivered() -> list[Delivered]:
-        return told(events, Delivered)
+        return emitted(events, Delivered)
 
     await eventually(is_delivered)
-    assert [each.owner for each in told(events, DeliveryDead)] == ["alice", ALERTS_OWNER]
+    assert [each.owner for each in emitted(events, DeliveryDead)] == ["alice", ALERTS_OWNER]
     assert len(webhook.at("/alerts")) == 1
 
 

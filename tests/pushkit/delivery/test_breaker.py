@@ -17,7 +17,7 @@ from pushkit.events.sender import BreakerClosed, BreakerOpened
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
-from tests.told import told
+from tests.emitted import emitted
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
@@ -108,15 +108,15 @@ async def test_an_open_breaker_allows_no_attempts_and_then_one_probe_at_a_time(
 
     assert await sender.worker.run_once() == 5  # all at once: the breaker is still closed
     assert await sender.worker.run_once() == 0
-    assert len(told(events, BreakerOpened)) == 1
-    assert told(events, BreakerClosed) == []
+    assert len(emitted(events, BreakerOpened)) == 1
+    assert emitted(events, BreakerClosed) == []
     clock.advance(30)
     assert await sender.worker.run_once() == 1  # a probe, which fails
     clock.advance(59)
     assert await sender.worker.run_once() == 0
     clock.advance(1)
     assert await sender.worker.run_once() == 1  # the next probe succeeds
-    assert [len(told(events, each)) for each in (BreakerOpened, BreakerClosed)] == [2, 1]
+    assert [len(emitted(events, each)) for each in (BreakerOpened, BreakerClosed)] == [2, 1]
     assert await sender.worker.run_once() == 4
 
     deliveries = [(await sender.deliveries(f"task-{number}"))[0] for number in range(5)]

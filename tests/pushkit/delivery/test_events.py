@@ -25,7 +25,7 @@ from pushkit.events.sender import (
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.ring import KeyRing
 from pushkit.subscriptions.inspection import SubscriptionFilter
-from tests.told import told
+from tests.emitted import emitted
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
@@ -55,8 +55,8 @@ async def test_a_delivery_emits_events_from_notify_to_the_webhooks_answer(
         EventKind.ATTEMPT,
         EventKind.DELIVERED,
     ]
-    [enqueued], [delivered] = told(events, Enqueued), told(events, Delivered)
-    first, second = told(events, AttemptMade)
+    [enqueued], [delivered] = emitted(events, Enqueued), emitted(events, Delivered)
+    first, second = emitted(events, AttemptMade)
     assert {each.delivery_id for each in (enqueued, first, second, delivered)} == {delivery_id}
     assert {each.subscription_id for each in (enqueued, first, delivered)} == {subscription.id}
     assert (first.attempt, first.outcome, first.status, first.error) == (
@@ -72,7 +72,7 @@ async def test_a_delivery_emits_events_from_notify_to_the_webhooks_answer(
         None,
     )
     assert (delivered.waited, delivered.attempts) == (timedelta(seconds=10), 2)
-    [key] = told(events, SigningKeyChanged)
+    [key] = emitted(events, SigningKeyChanged)
     assert (key.algorithm, key.before) == ("ES256", None)
 
 
@@ -85,13 +85,13 @@ async def test_a_dead_letter_is_emitted_with_its_cause(
     webhook.replies_with(422)
     await sender.notify(status())
     await sender.worker.run_once()
-    [attempt], [dead] = told(events, AttemptMade), told(events, DeliveryDead)
+    [attempt], [dead] = emitted(events, AttemptMade), emitted(events, DeliveryDead)
     assert (attempt.outcome, attempt.error, dead.error) == (
         "dead",
         "unprocessable",
         "unprocessable",
     )
-    assert told(events, Delivered) == []
+    assert emitted(events, Delivered) == []
 
 
 async def test_changes_of_a_subscription_are_emitted(senders: Senders, webhook: Webhook) -> None:
@@ -101,7 +101,7 @@ async def test_changes_of_a_subscription_are_emitted(senders: Senders, webhook: 
         await sender.subscribe("task-1", {"url": url}, version="1.0", owner="alice")
     for change in (sender.pause, sender.resume, sender.disable, sender.enable, sender.unsubscribe):
         await change("task-1", owner="alice")
-    found = told(events, SubscriptionChanged)
+    found = emitted(events, SubscriptionChanged)
     assert [each.change for each in found] == list(SubscriptionChange)
     assert {(each.owner, each.task_id) for each in found} == {("alice", "task-1")}
 
@@ -132,7 +132,7 @@ async def test_a_change_of_many_deliveries_emits_one_event(
     await sender.worker.run_once()
     await sender.outbox.erase("task-1")
 
-    assert [(each.change, each.count) for each in told(events, OutboxChanged)] == [
+    assert [(each.change, each.count) for each in emitted(events, OutboxChanged)] == [
         (OutboxChange.REDRIVEN, 3),
         (OutboxChange.RETRIED, 1),
         (OutboxChange.RESENT, 3),
@@ -155,7 +155,7 @@ async def test_a_change_of_subscriptions_emits_an_event_for_each_changed_one(
         await change(of_alice)
     await admin.remove(of_alice)
     await admin.remove(SubscriptionFilter(owner="bob"))
-    assert [(each.owner, each.change) for each in told(events, SubscriptionChanged)] == [
+    assert [(each.owner, each.change) for each in emitted(events, SubscriptionChanged)] == [
         ("alice", SubscriptionChange.PAUSED),
         ("alice", SubscriptionChange.RESUMED),
         ("alice", SubscriptionChange.DISABLED),
@@ -183,7 +183,7 @@ async def test_key_changes_of_a_command_are_emitted_when_the_key_file_is_read(
     await sender.worker.run_once()
 
     second = load_key_ring(path).keys[-1]
-    assert [(each.change, each.kid) for each in told(events, KeyRingChanged)] == [
+    assert [(each.change, each.kid) for each in emitted(events, KeyRingChanged)] == [
         (KeyRingChange.PUBLISHED, second.kid),
         (KeyRingChange.SCHEDULED, second.kid),
         (KeyRingChange.REVOKED, first.kid),

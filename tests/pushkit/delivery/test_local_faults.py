@@ -19,9 +19,9 @@ from pushkit.errors import IdempotencyConflictError
 from pushkit.events.model import Event
 from pushkit.events.sender import DeliveryEvent, LocalFault
 from pushkit.outbox.states import DeliveryState
+from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.pushkit.delivery.conftest import key_ring
-from tests.told import told
 
 if TYPE_CHECKING:
     from pushkit import KeyRing
@@ -147,8 +147,8 @@ async def test_a_local_fault_opens_no_breaker_and_disables_no_subscription(
     for _ in range(5):
         await sender.worker.run_once()
         clock.advance(timedelta(days=1).total_seconds())
-    assert {event.error for event in told(events, LocalFault)} == {"unexpected_error"}
-    assert {type(event) for event in told(events, DeliveryEvent)} == {LocalFault}
+    assert {event.error for event in emitted(events, LocalFault)} == {"unexpected_error"}
+    assert {type(event) for event in emitted(events, DeliveryEvent)} == {LocalFault}
     [subscription] = await sender.subscriptions("task-1", owner="alice")
     assert subscription.active
     keys.broken = False

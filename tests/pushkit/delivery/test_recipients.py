@@ -21,7 +21,7 @@ from pushkit import (
 )
 from pushkit.events.model import Event
 from pushkit.events.sender import RecipientRefused
-from tests.told import told
+from tests.emitted import emitted
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders
@@ -126,7 +126,7 @@ async def test_a_process_that_only_enqueues_reports_refused_recipients(
     subscription = await sender.subscribe("task-1", HOOK, version="0.3", owner="bob")
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     result = await sender.notify(ARTIFACT)
-    [event] = told(events, RecipientRefused)
+    [event] = emitted(events, RecipientRefused)
     assert event == RecipientRefused(
         at=result.at,
         tenant="",

@@ -15,9 +15,9 @@ from pushkit import PushSender, RetryPolicy, StatusUpdate, wait_schedule
 from pushkit.events.model import Event
 from pushkit.events.sender import DeliveryDead, SubscriptionDisabled
 from pushkit.outbox.states import DeliveryState
+from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due
-from tests.told import told
 
 MakeStatus = Callable[..., StatusUpdate]
 HOUR = timedelta(hours=1)
@@ -59,7 +59,7 @@ async def test_a_refused_address_is_tried_three_times_in_three_hours(
     [delivery] = await sender.deliveries("task-1")
     assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
     assert await errors_of(sender, delivery_id) == ["address_refused"] * 3
-    assert [event.error for event in told(events, DeliveryDead)] == ["address_refused"]
+    assert [event.error for event in emitted(events, DeliveryDead)] == ["address_refused"]
     assert public.network.dialled == []
     assert (await sender.outbox.stats()).errors == {"address_refused": 1}
     # A redrive restarts the schedule.
@@ -124,12 +124,12 @@ async def test_refused_addresses_open_no_breaker_but_finally_disable_the_subscri
         await sender.subscribe(f"task-{number}", {"url": url}, version="1.0", owner="alice")
         await sender.notify(status(task_id=f"task-{number}"))
     assert await sender.worker.run_once() == 8
-    assert told(events, SubscriptionDisabled) == []
+    assert emitted(events, SubscriptionDisabled) == []
     clock.advance(timedelta(days=6).total_seconds())
     await deliver_due(sender)  # every delivery is too old now
     await sender.notify(status(task_id="task-0"))
     await sender.worker.run_once()
-    assert [event.task_id for event in told(events, SubscriptionDisabled)] == ["task-0"]
+    assert [event.task_id for event in emitted(events, SubscriptionDisabled)] == ["task-0"]
 
 
 async def test_an_untrusted_certificate_is_a_tls_failure(

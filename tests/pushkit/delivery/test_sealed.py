@@ -24,9 +24,9 @@ from pushkit.secrets.resealing import SecretsAdmin, find_other_keys, write_resea
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import CREDENTIALS, TOKEN
 from pushkit.storage.script import Row, Script, Statement
+from tests.emitted import emitted
 from tests.eventually import DEADLINE
 from tests.pushkit.delivery.conftest import Clock, Received, Senders, Webhook, status
-from tests.told import told
 
 CONFIG: JsonObject = {
     "token": "canary-token",
@@ -130,7 +130,7 @@ async def test_a_delivery_waits_while_its_secrets_cannot_be_opened(
     assert webhook.received == []
     [waiting] = await other.deliveries("task-1")
     assert (waiting.state, waiting.last_error) == (DeliveryState.PENDING, error)
-    [event] = told(events, LocalFault)
+    [event] = emitted(events, LocalFault)
     assert event.error == error
     assert (event.delivery_id, event.subscription_id) == (delivery_id, subscription_id)
     await run(senders, Statement("UPDATE pushkit_deliveries SET not_before = 0"))

@@ -29,8 +29,8 @@ from pushkit.events.sender import RecipientRefused
 from pushkit.integrations import enqueue_buffer
 from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
 from pushkit.integrations.enqueue_buffer import EnqueueBuffer
+from tests.emitted import emitted
 from tests.eventually import eventually
-from tests.told import told
 
 HOOK = {"url": "https://client.example.com/a2a"}
 FULL = 3
@@ -121,7 +121,7 @@ async def test_a_client_with_a_full_backlog_is_reported_and_does_not_affect_the_
     assert len(adapter.buffer) == 0
     assert len(await push.deliveries("task-2")) == 1
     assert [each.owner for each in await push.deliveries("task-1")].count("up") == 1
-    refused = told(events, RecipientRefused)
+    refused = emitted(events, RecipientRefused)
     assert {(each.owner, each.error) for each in refused} == {("down", "backlog_full")}
     assert len(refused) == push.counts.refused == 6
 
@@ -194,7 +194,7 @@ async def test_without_a_task_in_the_store_a_0_3_client_gets_statuses_and_the_ot
     await push.subscribe("task-1", HOOK, version="0.3", owner="bob")
     await adapter.send_notification("task-1", artifact())
     assert list(await bodies(push)) == ["alice"]
-    refused = told(events, RecipientRefused)
+    refused = emitted(events, RecipientRefused)
     assert [(each.owner, each.error) for each in refused] == [("bob", "snapshot_required")]
     await adapter.send_notification("task-1", status(state=TaskState.TASK_STATE_COMPLETED))
     assert (await bodies(push))["bob"] == {

@@ -1,4 +1,4 @@
-"""Which events were told, of one type."""
+"""The events of one type that were emitted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from pushkit.events.model import Event
 
-__all__ = ["told"]
+__all__ = ["emitted"]
 
 E = TypeVar("E", bound=Event)
 
 
-def told(events: Sequence[Event], wanted: type[E]) -> list[E]:
-    """Return the events of a type, in their order."""
+def emitted(events: Sequence[Event], wanted: type[E]) -> list[E]:
+    """Return the events of one type, in order."""
     return [event for event in events if isinstance(event, wanted)]
