@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from enum import StrEnum
+from typing import Final, TypeVar
 
 from pushkit.errors import ConfigError
+
+E = TypeVar("E", bound=StrEnum)
 
 LONGEST_AGE: Final = timedelta(days=36500)  # now minus this age is still a valid datetime
 _MOST: Final = 2**31 - 1
@@ -32,6 +35,15 @@ def check_list(name: str, value: object, *, shown: bool = True) -> None:
     if isinstance(value, str | bytes):
         says = f"found {value!r}, expected a list: [{value!r}]"
         raise ConfigError(f"{name}: {says if shown else 'expected a list, found a string'}")
+
+
+def read_member(name: str, value: str, kind: type[E]) -> E:
+    """Return a member of an enumeration by its value. Raises ConfigError: it has no such value."""
+    try:
+        return kind(value)
+    except ValueError as exc:
+        known = ", ".join(each.value for each in kind)
+        raise ConfigError(f"{name}: found {value!r}, expected one of {known}") from exc
 
 
 def check_age(name: str, age: timedelta | None) -> None:

@@ -150,7 +150,7 @@ class Receiver(CallbackDecorators):
             retry=retry,
             concurrency=concurrency,
             timeout=callback_timeout,
-            senders=lambda: len(self.trust),
+            senders=lambda: len(self.trust.senders),
             prepare=self._with_verdicts_on_data,
             events=self.events,
             tracing=tracing,
@@ -202,7 +202,7 @@ class Receiver(CallbackDecorators):
     @property
     def senders(self) -> dict[str, TrustedSender]:
         """The trusted senders that are currently in force, by name."""
-        return {sender.name: sender for sender in self.trust.senders()}
+        return dict(self.trust.senders)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -555,7 +555,7 @@ class Receiver(CallbackDecorators):
         return choose_sender(name, self.senders.values(), setting="sender")
 
     async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
-        sender = self.trust.sender(notification.sender)
+        sender = self.trust.senders.get(notification.sender)
         if sender is None or sender.schemas is None:
             return notification
         from pushkit.schemas import check_structured_data_apart

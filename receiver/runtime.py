@@ -106,8 +106,8 @@ class Runtime:
             await self.replay.open()
         except StorageError as exc:  # callbacks do not need it
             _log.error("%s: notifications are answered 503 until it is back", exc)
-        self.dispatcher.registry.freeze()
-        warn_of_weak_trust(self.trust().senders())
+        self.dispatcher.registry.is_frozen = True
+        warn_of_weak_trust(self.trust().senders.values())
         self.trust().load()
         if allowed := self.transport.policy.allow:
             _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
@@ -136,7 +136,7 @@ class Runtime:
         for forward in self._forwards:
             await forward.close()
         await self.dispatcher.retire()
-        self.dispatcher.registry.thaw()
+        self.dispatcher.registry.is_frozen = False
         await self.replay.close()
         await self.trust().close()
         await self.transport.close()

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pushkit.arguments import check_list
+from pushkit.arguments import check_list, read_member
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
@@ -32,8 +32,6 @@ DEFAULT_PATH = "/a2a/push"
 
 _JWT_ALONE = frozenset({Scheme.JWT})
 _BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
-
-_E = TypeVar("_E", bound=StrEnum)
 
 _LONGEST_STALE = timedelta(days=7)
 
@@ -155,10 +153,10 @@ class TrustedSender:
         put = functools.partial(object.__setattr__, self)
         for name in ("algorithms", "audience", "credentials", "tokens", "webhook_secrets"):
             check_list(f"sender {self.name!r}: {name}", getattr(self, name), shown=False)
-        put("profile", _member_of(SenderProfile, self.profile, f"sender {self.name!r}: profile"))
-        put("tasks", _member_of(TaskPolicy, self.tasks, f"sender {self.name!r}: tasks"))
+        put("profile", read_member(f"sender {self.name!r}: profile", self.profile, SenderProfile))
+        put("tasks", read_member(f"sender {self.name!r}: tasks", self.tasks, TaskPolicy))
         setting = f"sender {self.name!r}: algorithms"
-        put("algorithms", frozenset(_member_of(Algorithm, a, setting) for a in self.algorithms))
+        put("algorithms", frozenset(read_member(setting, a, Algorithm) for a in self.algorithms))
         if self.jwks_file is not None:
             put("jwks_file", Path(self.jwks_file))
         put("signing", frozenset(self.schemes if self.profile.signed else ()))
@@ -177,14 +175,6 @@ class TrustedSender:
     def has_keys(self) -> bool:
         """Whether it signs with keys of a JWK Set."""
         return not self.signing.isdisjoint(_BY_KEY)
-
-
-def _member_of(kind: type[_E], value: str, setting: str) -> _E:
-    try:
-        return kind(value)
-    except ValueError as exc:
-        known = ", ".join(each.value for each in kind)
-        raise ConfigError(f"{setting}: found {value!r}, expected one of {known}") from exc
 
 
 def _verifiers_of(secrets: Sequence[str]) -> tuple[WebhookVerifier, ...]:

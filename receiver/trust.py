@@ -63,17 +63,20 @@ class Trust:
 
     Attributes:
         url: The base URL, normalised.
+        senders: By name.
         endpoints: By path, decoded as that of a request is.
     """
 
     def __init__(self, url: str, senders: Iterable[tuple[TrustedSender, VerificationKeys]]) -> None:
         self.url: str = base_url(url)
         self._entries = [_entry(sender, keys) for sender, keys in senders]
+        self.senders: Mapping[str, TrustedSender] = {
+            entry.sender.name: entry.sender for entry in self._entries
+        }
         self._endpoints = endpoints_of(self.url, self._entries)
         self.endpoints: Mapping[str, Endpoint] = {
             unquote(path): endpoint for path, endpoint in self._endpoints.items()
         }
-        self._by_name = {entry.sender.name: entry for entry in self._entries}
 
     @classmethod
     def build(
@@ -99,18 +102,6 @@ class Trust:
             fetched.get(_source(each)) or sender_keys(each, transport, clock) for each in senders
         )
         return cls(url, zip(senders, keys, strict=True))
-
-    def senders(self) -> list[TrustedSender]:
-        """Return the senders."""
-        return [entry.sender for entry in self._entries]
-
-    def sender(self, name: str) -> TrustedSender | None:
-        """Return the sender of that name; None if there is none."""
-        entry = self._by_name.get(name)
-        return None if entry is None else entry.sender
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def at(self, path: str) -> Endpoint:
         """Return the endpoint of a path, as configured; one without senders if there is none."""

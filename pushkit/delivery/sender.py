@@ -19,7 +19,7 @@ from pushkit.a2a import (
     WireVersion,
     parse_push_config,
 )
-from pushkit.arguments import check_type
+from pushkit.arguments import check_type, read_member
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
@@ -498,7 +498,7 @@ class PushSender:
                 parsed,
                 version=wire_version,
                 origin=destination.origin,
-                profile=_parse_profile(profile),
+                profile=read_member("profile", profile, Profile),
                 wanted=filter,
             )
         )
@@ -785,11 +785,3 @@ def _checked_id(name: str, value: str) -> str:
             f" expected 1 to {_MAX_ID_BYTES} bytes of printable characters"
         )
     return value
-
-
-def _parse_profile(profile: Profile | str) -> Profile:
-    try:
-        return Profile(profile)
-    except ValueError as exc:
-        known = ", ".join(entry.value for entry in Profile)
-        raise ConfigError(f"profile: found {profile!r}, expected one of {known}") from exc

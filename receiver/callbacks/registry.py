@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from enum import StrEnum
 from typing import Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from pushkit.a2a import TaskState, UpdateKind
-from pushkit.arguments import check_list, check_type
+from pushkit.arguments import check_list, check_type, read_member
 from pushkit.errors import ConfigError
-from pushkit.record import field, record
+from pushkit.record import record
 from receiver.inbox.model import Notification
 
 CallbackFunction: TypeAlias = "Callable[[Notification], Awaitable[None] | None]"
@@ -20,7 +19,6 @@ NO_TIMEOUT: Final = "none"
 Timeout: TypeAlias = 'timedelta | Literal["none"] | None'
 
 F = TypeVar("F", bound=CallbackFunction)
-_Named = TypeVar("_Named", bound=StrEnum)
 
 KINDS_WITH_STATE = (UpdateKind.STATUS_UPDATE, UpdateKind.TASK)
 """A status update, or a whole task: all that an A2A 0.3 agent ever sends."""
@@ -54,11 +52,7 @@ class Callback:
     senders: frozenset[str] = frozenset()  # names of trusted senders
     tasks: frozenset[str] = frozenset()  # task ids
     timeout: Timeout = None  # of a call; None for the receiver's, `"none"` for any time
-    is_async: bool = field(init=False)  # whether it is a coroutine function
-
-    def __post_init__(self) -> None:
-        is_async = _is(inspect.iscoroutinefunction, self.function)
-        object.__setattr__(self, "is_async", is_async)
+    is_async: bool  # whether it is a coroutine function
 
     def wants(self, notification: Notification) -> bool:
         """Return whether this callback gets a notification."""
@@ -71,19 +65,16 @@ class Callback:
 
 
 class CallbackRegistry:
-    """The callbacks, in the order in which they were registered."""
+    """The callbacks, in the order in which they were registered.
+
+    Attributes:
+        is_frozen: Whether more callbacks are refused: they would miss the notifications that are
+            done by then.
+    """
 
     def __init__(self) -> None:
         self._callbacks: dict[str, Callback] = {}
-        self._frozen = False
-
-    def freeze(self) -> None:
-        """Refuse more callbacks: they would miss the notifications that are done by then."""
-        self._frozen = True
-
-    def thaw(self) -> None:
-        """Accept callbacks again."""
-        self._frozen = False
+        self.is_frozen = False
 
     def add(
         self,
@@ -107,14 +98,17 @@ class CallbackRegistry:
             check_type("timeout", timeout, timedelta)
             if timeout <= timedelta(0):
                 raise ConfigError(f"timeout: found {timeout}, expected more than zero, or 'none'")
+        check_list("senders", senders)
+        check_list("tasks", tasks)
         callback = Callback(
             name=name or f"{function.__module__}:{getattr(function, '__qualname__', 'callback')}",
             function=function,
-            kinds=frozenset(parse_member(UpdateKind, kind) for kind in kinds),
-            states=frozenset(parse_member(TaskState, state) for state in states),
-            senders=frozenset(_names("senders", senders)),
-            tasks=frozenset(_names("tasks", tasks)),
+            kinds=frozenset(read_member("kinds", kind, UpdateKind) for kind in kinds),
+            states=frozenset(read_member("states", state, TaskState) for state in states),
+            senders=frozenset(senders),
+            tasks=frozenset(tasks),
             timeout=timeout,
+            is_async=_is(inspect.iscoroutinefunction, function),
         )
         if not _takes_one(function):
             raise ConfigError(
@@ -125,7 +119,7 @@ class CallbackRegistry:
                 f"callback {callback.name}: found a generator, which a call would not run, expected"
                 " a function without `yield`"
             )
-        if self._frozen:
+        if self.is_frozen:
             raise ConfigError(
                 f"callback {callback.name}: registered while the receiver runs, expected before it"
                 " starts: it would miss the notifications that are done already"
@@ -213,17 +207,3 @@ def _takes_one(function: CallbackFunction) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _names(what: str, names: Iterable[str]) -> Iterable[str]:
-    check_list(what, names)
-    return names
-
-
-def parse_member(kind: type[_Named], value: _Named | str) -> _Named:
-    """Return a member of an enumeration by its value. Raises ConfigError: it has no such value."""
-    try:
-        return kind(value)
-    except ValueError as exc:
-        known = ", ".join(entry.value for entry in kind)
-        raise ConfigError(f"found {value!r}, expected one of {known}") from exc

@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 
 from pushkit.a2a import TaskState
+from pushkit.arguments import read_member
 from pushkit.errors import ConfigError, InboundError, StorageError
 from pushkit.scheduling.pump import cancelled
 from pushkit.storage.database import Database
-from receiver.callbacks.registry import parse_member
 from receiver.inbox.model import Notification
 from receiver.inbox.store import Inbox
 
@@ -142,7 +142,7 @@ def in_states(states: Collection[TaskState]) -> Callable[[Notification], bool]:
     """
     # A single state is a string, and a string is a collection of its letters.
     listed = [states] if isinstance(states, str) else list(states)
-    wanted = frozenset(parse_member(TaskState, each) for each in listed)
+    wanted = frozenset(read_member("until", each, TaskState) for each in listed)
     if not wanted:
         raise ConfigError("until: found no state, expected at least one")
     return lambda notification: notification.state in wanted

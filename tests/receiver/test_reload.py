@@ -257,21 +257,21 @@ def fetched(**changes: object) -> TrustedSender:
 async def test_fetched_keys_outlive_a_change_of_anything_else(make_world: WorldFactory) -> None:
     world = make_world(keys=None, jwks_url=JWKS_URL)
     receiver = await world.start()
-    before = receiver.trust._by_name["agent"].source
+    before = receiver.trust._entries[0].source
 
     await receiver.reload_senders([fetched(tokens=("new",))])
 
-    assert receiver.trust._by_name["agent"].source is before
+    assert receiver.trust._entries[0].source is before
 
 
 async def test_another_url_has_other_keys(make_world: WorldFactory) -> None:
     world = make_world(keys=None, jwks_url=JWKS_URL)
     receiver = await world.start()
-    before = receiver.trust._by_name["agent"].source
+    before = receiver.trust._entries[0].source
 
     await receiver.reload_senders([fetched(jwks_url=f"{JWKS_URL}?v=2")])
 
-    assert receiver.trust._by_name["agent"].source is not before
+    assert receiver.trust._entries[0].source is not before
 
 
 async def test_one_wrong_sender_keeps_them_all(world: World) -> None:
