@@ -2,7 +2,7 @@
 
 Notifications that arrive at the same time form one group, with few statements and one commit.
 Nothing is written for a refused one. A notification that is the head of its task is stored in
-progress if this process has a slot for it (`CallbackSlots`): no claim is needed then.
+progress if the dispatcher of this process has a slot for it: no claim is needed then.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
 
 from pushkit.errors import InboundError
 from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script
+from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
 from receiver.inbox.model import (
     ClaimedNotification,
     Lease,
     NewNotification,
-    Notification,
     notification_of,
 )
 from receiver.inbox.store import Inbox, StoredIds, TaskQueues, task_lock
@@ -37,36 +37,6 @@ from receiver.senders import TaskPolicy
 from receiver.verification import HandedOut, HandedOutTo, Verified
 
 _KEY: Final = attrgetter("key")
-
-
-class CallbackSlots(Protocol):
-    """The slots for callbacks of this process, which its dispatcher manages."""
-
-    def lease(self, now: datetime, taken: float) -> Lease:
-        """Return the lease of a notification in a slot.
-
-        Args:
-            now: The current time, by the database's clock.
-            taken: When that time was read, by this process' monotonic clock, in seconds.
-        """
-
-    def reserve(self, senders: Sequence[str]) -> list[bool]:
-        """Reserve a slot for each new notification; False for one that has to wait for a claim."""
-
-    def cancel(self, senders: Iterable[str]) -> None:
-        """Give back the slots of notifications that were not stored."""
-
-    def begin(self, claimed: ClaimedNotification) -> None:
-        """Call back a notification that was stored in its slot."""
-
-    def keep(self, notification: Notification) -> None:
-        """Keep a stored notification that has to wait: its claim need not decode it again."""
-
-    def wake(self) -> None:
-        """Claim soon: a notification was stored that waits for a claim."""
-
-    def settle(self) -> None:
-        """Settle ended notifications, in one transaction with the next write that is submitted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +77,7 @@ class Acceptance:
         database: Database,
         replay: ReplayMemory,
         limits: Limits,
-        slots: CallbackSlots,
+        slots: Dispatcher,  # the slots for callbacks of this process
         # Called with the sender and the task of each stored notification that has a task.
         announce: Callable[[str, str], None],
     ) -> None:

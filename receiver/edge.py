@@ -24,7 +24,7 @@ from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from receiver.accepting import Acceptance
 from receiver.answers import PROBES, Answer, Health, Probes, echo, problem
 from receiver.limits import Limits
-from receiver.peers import Peers, shown
+from receiver.peers import Peers
 from receiver.refusals import Refusals, Verdict
 from receiver.selection import Endpoint, KeysOf
 from receiver.service_state import (
@@ -124,10 +124,7 @@ class Edge:
         """
         rest: Rest | None
         try:
-            if self.peers.are_direct:
-                peer = shown(head.socket_peer)
-            else:
-                peer = self.peers.of(head.socket_peer, head.headers)
+            peer = self.peers.of(head.socket_peer, head.headers)
             endpoint = self.trust.endpoints.get(head.path)
             # Probes are never rate-limited: a flood must not make an orchestrator restart us.
             if head.method in _READS and head.path in PROBES:

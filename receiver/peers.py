@@ -49,8 +49,6 @@ class Peers:
     ) -> None:
         check_list("trusted_proxies", trusted_proxies, shown=False)
         self._proxies = [_network(entry) for entry in trusted_proxies]
-        # Whether there are no proxies: a request is from its socket's peer, as `shown` spells it.
-        self.are_direct: bool = not self._proxies
         self._header = header
 
     def is_proxy(self, address: str) -> bool:
@@ -60,9 +58,9 @@ class Peers:
 
     def of(self, socket_peer: str, headers: Headers) -> str:
         """Return the address that a request came from, by its socket and its headers."""
-        hop = _parse(socket_peer)
+        hop = _parse(socket_peer) if self._proxies else None
         if hop is None or not self._trusts(hop):
-            return shown(socket_peer)
+            return _shown(socket_peer)
         for named in self._hops(headers):
             before = _parse(named)
             if before is None:
@@ -119,7 +117,7 @@ def _unquoted(text: str, separator: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def shown(text: str) -> str:
+def _shown(text: str) -> str:
     """Return an address in its canonical spelling; any other text unchanged."""
     address = _parse(text)
     return text if address is None else str(address)

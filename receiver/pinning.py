@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pushkit.bounded_json import JsonObject
-from pushkit.cards import FULL_COVERAGE, CardPolicy, CardTrust, card_url, fetch_card, verify_card
+from pushkit.cards import FULL_COVERAGE, CardTrust, card_url, fetch_card, verify_card
 from pushkit.errors import ConfigError
 from pushkit.net.transport import Transport
 from pushkit.url import Url
@@ -35,7 +35,6 @@ async def pin_card(
     *,
     transport: Transport,
     now: datetime,
-    policy: CardPolicy = FULL_COVERAGE,
 ) -> PinnedCard:
     """Fetch and verify the card at a URL, or the one of the agent at that URL.
 
@@ -47,7 +46,7 @@ async def pin_card(
     url = card_url(url)
     content = await fetch_card(transport, url)
     keys = await trust.keys_for(url, content)
-    verdict = await asyncio.to_thread(verify_card, content, keys, now=now, policy=policy)
+    verdict = await asyncio.to_thread(verify_card, content, keys, now=now, policy=FULL_COVERAGE)
     verdict.require()
     if verdict.jwks_url is None:
         raise ConfigError(

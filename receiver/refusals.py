@@ -318,10 +318,10 @@ class Refusals:
     ) -> None:
         self._events = events or Listeners(_log)
         self._clock = clock
-        spans = (_SECOND, _MINUTE)
-        self._by_interval = {span: RepeatedLog(_log, interval=span) for span in spans}
+        self._by_minute = RepeatedLog(_log, interval=_MINUTE)
         self._of_strangers = {
-            span: RepeatedLog(_log, interval=span, most=_OF_STRANGERS) for span in spans
+            span: RepeatedLog(_log, interval=span, most=_OF_STRANGERS)
+            for span in (_SECOND, _MINUTE)
         }
         self._of_senders = defaultdict[str, RepeatedLog](
             lambda: RepeatedLog(_log, interval=_SECOND, most=_OF_A_SENDER)
@@ -358,7 +358,7 @@ class Refusals:
         elif once_in is None:
             log, cause = self._of_senders[sender], object()
         else:
-            log, cause = self._by_interval[once_in], (code, sender)
+            log, cause = self._by_minute, (code, sender)
         self._tell(verdict, peer, reason, proven)
         unsaid = log.due(cause)
         if unsaid is not None:
@@ -377,7 +377,7 @@ class Refusals:
         """Log a fault of this process, with its traceback if it has one; return the verdict."""
         verdict, reason = Verdict.of(code), says or refusal_of(code).means
         args, facts = _line(verdict, peer, reason, proven)
-        self._by_interval[_MINUTE].log(
+        self._by_minute.log(
             (code, type(error)),
             refusal_of(code).level,
             _REFUSED,

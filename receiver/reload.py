@@ -20,7 +20,6 @@ from receiver.settings import ReceiverSettings, load_settings
 _log = logging.getLogger("receiver")
 
 _POLL = timedelta(seconds=2)
-_LIVE = frozenset({"senders"})
 
 
 class SettingsWatcher:
@@ -101,7 +100,7 @@ def _files_of(settings: ReceiverSettings) -> list[Path]:
 
 def _changed(before: ReceiverSettings, after: ReceiverSettings) -> list[str]:
     """Return the settings that differ and are not live."""
-    old, new = before.model_dump(exclude=set(_LIVE)), after.model_dump(exclude=set(_LIVE))
+    old, new = before.model_dump(exclude={"senders"}), after.model_dump(exclude={"senders"})
     return sorted(name for name in new if old[name] != new[name])
 
 

@@ -13,7 +13,7 @@ import functools
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -196,7 +196,7 @@ class Caller:
         self._threads.close()
 
     async def _run_in_thread(self, callback: Callback, notification: Notification) -> None:
-        result = await self._threads.run(functools.partial(_call_plain, callback, notification))
+        result = await self._threads.run(functools.partial(callback.function, notification))
         if inspect.isawaitable(result):  # a plain function that returned a coroutine
             await result
 
@@ -313,11 +313,3 @@ def within_trace(notification: Notification | StoredNotification) -> str:
     """Return the end of a log line that names the trace; empty without one."""
     trace_id = trace_id_of(notification.traceparent)
     return f" trace_id={trace_id}" if trace_id else ""
-
-
-def _call_plain(callback: Callback, notification: Notification) -> Awaitable[None] | None:
-    try:
-        return callback.function(notification)
-    except StopIteration as exc:
-        # A future cannot raise StopIteration.
-        raise RuntimeError("the callback raised StopIteration") from exc

@@ -100,7 +100,6 @@ class Dispatcher:
         self._abandoned: dict[str, set[asyncio.Task[None]]] = {}
         self._slots = SharedSlots(concurrency, senders)
         self._kept: dict[int, Notification] = {}
-        self._is_finished = False
         self._claimed_at: datetime | None = None
         self._spares_until = 0.0
         self._unmatched_kinds: set[UpdateKind] = set()
@@ -120,15 +119,14 @@ class Dispatcher:
             database,
             self._slots,
             self._leases,
-            begin=self.begin,
-            claim=self.pump.wake,
-            retrying=self.pump.keep_trying,
-            failed=self.pump.leave_to_lease,
+            self.pump,
+            self.begin,
         )
-        # As `receiver.accepting.CallbackSlots` declares them.
+        # For `receiver.accepting`.
         self.lease: Callable[[datetime, float], Lease] = self._leases.lease
         self.reserve: Callable[[Iterable[str]], list[bool]] = self._slots.reserve
         self.cancel: Callable[[Iterable[str]], None] = self._slots.cancel
+        self.wake: Callable[[], None] = self.pump.wake
         self.settle: Callable[[], None] = self._settler.settle
 
     @property
@@ -138,7 +136,7 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Call back until cancelled: notifications that are claimed, or held from when stored."""
-        self._is_finished = self._caller.is_ending = False
+        self._caller.is_ending = False
         self._slots.note_waiting()  # what the inbox has already comes first
         self._is_running = True
         try:
@@ -148,7 +146,7 @@ class Dispatcher:
 
     def begin(self, claimed: ClaimedNotification) -> None:
         """Call back a notification that is held; after `finish`, leave it for `retire`."""
-        if self._is_finished:
+        if self._caller.is_ending:
             self._slots.cancel([claimed.stored.sender])
         else:
             self.pump.begin(claimed)
@@ -159,10 +157,6 @@ class Dispatcher:
             if len(self._kept) >= _MOST_KEPT:  # other processes may have called back the oldest
                 del self._kept[next(iter(self._kept))]
             self._kept[notification.id] = notification
-
-    def wake(self) -> None:
-        """Claim soon, for a notification that was stored and waits for a claim."""
-        self.pump.wake()
 
     def note_waiting(self) -> None:
         """Claim soon; until then, what is stored waits behind what waits already."""
@@ -200,7 +194,6 @@ class Dispatcher:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
                 await self.pump.drain()
-        self._is_finished = True
         await self._caller.break_off()
         await self.pump.abandon()
         with contextlib.suppress(TimeoutError):

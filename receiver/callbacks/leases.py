@@ -17,7 +17,8 @@ from receiver.inbox.model import ClaimedNotification, Lease
 from receiver.inbox.store import Inbox
 
 _LEASE = timedelta(seconds=60)
-_SURE_FOR = _LEASE / 2
+SURE_FOR = _LEASE / 2
+"""How long a lease is certain to last after it was renewed."""
 _AFTER_FAULT = timedelta(seconds=1)  # until a renewal is tried again
 
 
@@ -50,13 +51,13 @@ class Leases:
         """The ids of the notifications that are held."""
         return tuple(self._held)
 
-    @property
-    def patience(self) -> timedelta:
-        """How long a lease is certain to last after it was renewed."""
-        return _SURE_FOR
-
     def lease(self, now: datetime, taken: float) -> Lease:
-        """Return a lease that begins at this moment."""
+        """Return a lease that begins at this moment.
+
+        Args:
+            now: The current time, by the database's clock.
+            taken: When that time was read, by this process's monotonic clock, in seconds.
+        """
         return Lease(worker=self.worker, until=now + _LEASE, taken=taken)
 
     def hold(self, claimed: ClaimedNotification) -> None:
@@ -73,7 +74,7 @@ class Leases:
     def is_sure(self, claimed: ClaimedNotification) -> bool:
         """Return whether no other worker can have it; after a suspension, one may."""
         since = self._since(claimed)
-        return since is not None and (time.perf_counter() - since <= _SURE_FOR.total_seconds())
+        return since is not None and (time.perf_counter() - since <= SURE_FOR.total_seconds())
 
     def _since(self, claimed: ClaimedNotification) -> float | None:
         holder, since = self._held.get(claimed.stored.id, (None, None))

@@ -17,11 +17,12 @@ from datetime import datetime
 from typing import Final, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
+from pushkit.scheduling.pump import Pump
 from pushkit.scheduling.retry import persist
 from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, Script
 from receiver.callbacks.calls import Call
-from receiver.callbacks.leases import Leases
+from receiver.callbacks.leases import SURE_FOR, Leases
 from receiver.callbacks.slots import SharedSlots
 from receiver.inbox.model import ClaimedNotification
 from receiver.inbox.store import Inbox, task_lock
@@ -70,10 +71,9 @@ class Settler:
     """Settles the notifications that every callback has had.
 
     Args:
+        pump: Claims what waits, and reports why notifications cannot be settled: they are tried
+            again, or return when their leases end.
         begin: Calls back the next notification of a task, which this process holds.
-        claim: Claims what waits.
-        retrying: Reports why notifications cannot be settled yet; they are tried again.
-        failed: Reports why notifications could not be settled: they return when their leases end.
     """
 
     def __init__(
@@ -81,20 +81,15 @@ class Settler:
         database: Database,
         slots: SharedSlots,
         leases: Leases,
-        *,
+        pump: Pump[ClaimedNotification],
         begin: Callable[[ClaimedNotification], None],
-        claim: Callable[[], None],
-        retrying: Callable[[StorageError], None],
-        failed: Callable[[Exception], None],
     ) -> None:
         self._database = database
         self._inbox = Inbox()
         self._slots = slots
         self._leases = leases
+        self._pump = pump
         self._begin = begin
-        self._claim = claim
-        self._retrying = retrying
-        self._failed = failed
         # Filled in the event loop, and emptied in the thread of a transaction.
         self._ended: deque[Ended] = deque()
         self._next: _Batch | None = None  # submitted and empty: its transaction will fill it
@@ -155,7 +150,7 @@ class Settler:
             self._watch(batch, writing)
             return
         if isinstance(error, Exception):
-            self._failed(error)
+            self._pump.leave_to_lease(error)
         if self._next is batch:  # its transaction never began
             self._next = None
         following = writing.result() if error is None else [None] * len(batch.ended)
@@ -174,7 +169,7 @@ class Settler:
         if any(each.offers_next for each in batch.ended):
             self._slots.note_waiting()  # a claim may have looked before this was committed
         if self._slots.some_wait:
-            self._claim()
+            self._pump.wake()
 
     async def persist(self, write: Callable[[], Awaitable[T]]) -> T:
         """Try to write until it succeeds: callbacks that ended would be called again otherwise.
@@ -183,9 +178,9 @@ class Settler:
         """
         while True:
             try:
-                return await persist(write, through=StorageError, within=self._leases.patience)
+                return await persist(write, through=StorageError, within=SURE_FOR)
             except StorageError as exc:
-                self._retrying(exc)
+                self._pump.keep_trying(exc)
 
     def _cancel_next(self, ended: Ended) -> None:
         if ended.holds_next:

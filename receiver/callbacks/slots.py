@@ -40,6 +40,7 @@ class SharedSlots(Slots):
         senders: Returns how many senders are trusted.
 
     Attributes:
+        free_slots: How many slots are free.
         unsettled: How many notifications have had their callbacks, and are not settled yet.
     """
 
@@ -53,7 +54,7 @@ class SharedSlots(Slots):
         self._turns = 0
         self._counting = threading.Lock()
         self._calling: Counter[str] = Counter()
-        self._free_slots = slots
+        self.free_slots = slots
         self._least_share = share_of(slots, alone=False)
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._took = _SLOW  # seconds: a moving average
@@ -63,11 +64,6 @@ class SharedSlots(Slots):
     def free(self) -> int:
         """How many more notifications may be held."""
         return max(self._most_held() - _MOST_HELD * self._slots + self._free, 0)
-
-    @property
-    def free_slots(self) -> int:
-        """How many slots are free."""
-        return self._free_slots
 
     @property
     def some_wait(self) -> bool:
@@ -120,7 +116,7 @@ class SharedSlots(Slots):
             took: For how long, in seconds.
         """
         self._calling[sender] -= 1
-        self._free_slots += 1
+        self.free_slots += 1
         self._took += (took - self._took) / 8
         self._freed_at = time.monotonic()
         while self._waiting and (able := [s for s in self._waiting if self._may_enter(s)]):
@@ -135,19 +131,19 @@ class SharedSlots(Slots):
 
     def _may_enter(self, sender: str) -> bool:
         calling = self._calling[sender]
-        return self._free_slots > 0 and (
+        return self.free_slots > 0 and (
             calling < self._least_share
             or calling < share_of(self._slots, alone=self._senders() <= 1)
         )
 
     def _let_in(self, sender: str) -> None:
         self._calling[sender] += 1
-        self._free_slots -= 1
+        self.free_slots -= 1
 
     def _most_held(self) -> int:
         if self.unsettled >= _MOST_UNSETTLED * self._slots:
             return 0
-        blocked = 0.0 if self._free_slots else time.monotonic() - self._freed_at
+        blocked = 0.0 if self.free_slots else time.monotonic() - self._freed_at
         quick = _MOST_WAIT / max(self._took, blocked, 1e-6)
         return self._slots + int(self._slots * min(quick, _MOST_HELD - 1))
 

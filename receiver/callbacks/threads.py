@@ -97,13 +97,16 @@ class CallbackThreads:
 
 def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
     while (job := jobs.get()) is not None:
-        result, error = None, None
+        result: object = None
+        error: BaseException | None = None
         try:
             result = job.work()
-        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001  # raised in `run`
-            error = exc
-        except BaseException as exc:  # noqa: BLE001  # `sys.exit()` ends a thread, not the service
+        except (KeyboardInterrupt, GeneratorExit, StopIteration) as exc:
+            # The first two would end the service, and a future cannot raise the third.
             error = RuntimeError(f"the callback raised {type(exc).__name__}")
+            error.__cause__ = exc
+        except BaseException as exc:  # noqa: BLE001  # raised in `run`
+            error = exc
         try:
             job.loop.call_soon_threadsafe(job.finished, result, error)
         except RuntimeError:  # its loop is closed: no task waits any more

@@ -432,13 +432,12 @@ class Inbox:
     # --- waiting for a task --------------------------------------------------------------------
 
     def of_task(
-        self, task_id: str, *, after: int = 0, sender: str | None = None, limit: int = 100
+        self, task_id: str, *, sender: str, after: int = 0, limit: int = 100
     ) -> Script[list[StoredNotification]]:
         """Return a task's notifications after an id, in the order of acceptance."""
         rows = yield Statement(
-            "SELECT * FROM pushkit_inbox WHERE task_id = $1 AND id > $2"
-            " AND (sender = $3 OR CAST($3 AS TEXT) IS NULL) ORDER BY id"
-            " LIMIT CAST($4 AS BIGINT)",
+            "SELECT * FROM pushkit_inbox WHERE task_id = $1 AND id > $2 AND sender = $3"
+            " ORDER BY id LIMIT CAST($4 AS BIGINT)",
             (task_id, after, sender, limit),
         )
         return [_stored(row) for row in rows]

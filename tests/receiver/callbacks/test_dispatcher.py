@@ -24,9 +24,8 @@ from pushkit.storage.script import Script
 from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks import dispatcher as of_dispatcher
-from receiver.callbacks import leases
+from receiver.callbacks import leases, settling
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
-from receiver.callbacks.leases import Leases
 from receiver.callbacks.settling import Ended, Settler
 from receiver.callbacks.slots import SharedSlots
 from receiver.inbox.inspection import InboxFilter, Inspection
@@ -700,18 +699,13 @@ async def test_an_offered_notification_is_claimed_though_a_claim_ran_before_the_
 ) -> None:
     for number in (1, 2):
         await house.store(number)
-    slots, claims = SharedSlots(1, lambda: 1), asyncio.Event()
+    slots, pump = SharedSlots(1, lambda: 1), house.dispatcher.pump
+    claims = asyncio.Event()
+    monkeypatch.setattr(pump, "wake", claims.set)
     taken: list[ClaimedNotification] = []
     await house.database.write(house.dispatcher._claim_script(taken))
-    settler = Settler(
-        house.database,
-        slots,
-        house.dispatcher._leases,
-        begin=house.dispatcher.begin,
-        claim=claims.set,
-        retrying=house.dispatcher.pump.keep_trying,
-        failed=house.dispatcher.pump.leave_to_lease,
-    )
+    begin = house.dispatcher.begin
+    settler = Settler(house.database, slots, house.dispatcher._leases, pump, begin)
 
     def claim_in_vain() -> Script[None]:
         slots.give_back(slots.take_for_claim())
@@ -796,7 +790,7 @@ async def test_no_call_is_repeated_however_long_the_database_is_away(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(Leases, "patience", timedelta(0))
+    monkeypatch.setattr(settling, "SURE_FOR", timedelta(0))
 
     async def lose(_: Notification) -> None:
         house.called.append("lose")
