@@ -146,7 +146,7 @@ class HttpConnection(asyncio.Protocol):
         self._begin_soon()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002  # the interface
-        """Stop counting the connection; a request in progress continues."""
+        """Stop counting the connection, unless a request is in progress: that continues."""
         self._is_lost = self._is_last = True
         for deadline in (
             self._head_deadline,
@@ -157,7 +157,8 @@ class HttpConnection(asyncio.Protocol):
             deadline.cancel()
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-        self._server.connections.forget(self)
+        if self._answering is None:  # else once it is answered: a peer has no more at once
+            self._server.connections.forget(self)
         self._transport = None  # with it, buffers are freed at once: there is no cycle
 
     # --- called by the server -------------------------------------------------------------------
@@ -235,6 +236,7 @@ class HttpConnection(asyncio.Protocol):
         parser = self._parser
         parser.body.clear()
         if self._is_lost or self._transport is None:
+            self._server.connections.forget(self)
             return
         unread = not parser.is_whole
         if (

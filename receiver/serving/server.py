@@ -85,6 +85,7 @@ class HttpServer:
                 await self.connections.until_none()
         for connection in self.connections:
             connection.abort()
+            self.connections.forget(connection)
         for task in [*broken_off, *self._handshakes]:
             await cancelled(task)
 

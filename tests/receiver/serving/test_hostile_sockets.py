@@ -7,6 +7,7 @@ import contextlib
 import gc
 import socket
 import ssl
+import struct
 import weakref
 from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Callable
@@ -299,6 +300,39 @@ async def test_a_request_in_work_never_makes_room(world: World, serve: Serve) ->
     assert (await first.answer()).status == 202
 
 
+async def test_a_request_in_progress_counts_after_its_connection_is_lost(
+    world: World, serve: Serve
+) -> None:
+    release, begun = asyncio.Semaphore(0), 0
+
+    async def slow(_head: Head, _read: ReadBody) -> Answer:
+        nonlocal begun
+        begun += 1
+        await release.acquire()
+        return Answer(status=202)
+
+    async def both_are_lost() -> bool:
+        return all(each._is_lost for each in site.server.connections)
+
+    site = await serve(own=slow, max_connections_per_peer=2)
+    clients = [await site.connect() for _ in range(2)]
+    for client in clients:
+        await client.send(request_of(world))
+    await site.until(lambda _: begun == 2)
+    for client in clients:
+        sock = client.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.writer.transport.abort()  # by a reset
+    await eventually(both_are_lost)
+    assert await (await site.connect()).ended() == b""
+    release.release()
+    await site.until(lambda found: len(found) == 1)
+    await (await site.connect()).send(request_of(world))
+    await site.until(lambda found: begun == 3 and len(found) == 2)
+    release.release()
+    release.release()
+
+
 async def test_draining_answers_requests_in_progress(world: World, serve: Serve) -> None:
     site = await serve()
     idle, working = await site.connect(), await site.connect()
@@ -551,7 +585,7 @@ def test_a_client_that_left_is_not_asked_for_its_body(new_loop: NewLoop) -> None
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(expecting)
                 await until(lambda: bool(server.in_progress))
-            await until(lambda: len(server.connections) == 0)
+            await until(lambda: all(each._is_lost for each in server.connections))
             lost.set()
             await until(lambda: not server.in_progress)
 
