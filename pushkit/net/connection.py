@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         self._max_body_bytes = request.max_body_bytes
         self._probe = probe
         self._interim = 0
-        self._head_bytes = 0
+        self._framing_bytes = 0  # received, without the body's
         self._status = 0
         self._fields: list[tuple[str, str]] = []
         self._body = bytearray()
@@ -175,8 +175,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
             return
         self.has_received = True
-        if not self._has_head:
-            self._head_bytes += nbytes
+        self._framing_bytes += nbytes
         try:
             self._parser.feed_data(self._buffer[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
@@ -193,9 +192,12 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self.close()
         elif not self._has_head:
-            if self._head_bytes > _MAX_HEAD_BYTES:
+            if self._framing_bytes > _MAX_HEAD_BYTES:
                 self.close()
                 self._end_early(_too_long())
+        elif self._framing_bytes > _MAX_HEAD_BYTES + self._max_body_bytes:
+            self.close()  # llhttp collects an endless trailer field, slower and slower
+            self._answer(complete=False)
         elif self._body_timeout is not None:
             deadline = self._loop.time() + self._body_timeout
             self._body_timeout = None  # it counts from the head
@@ -229,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
         """Check the head, which the body follows."""
         if self._waiter is None:
             return
-        if self._head_bytes > _MAX_HEAD_BYTES:  # body bytes may be included: count exactly
+        if self._framing_bytes > _MAX_HEAD_BYTES:  # body bytes may be included: count exactly
             size = sum(len(name) + len(value) + 4 for name, value in self._fields)
             if size > _MAX_HEAD_BYTES:
                 self._fail(_too_long())
@@ -249,6 +251,7 @@ class Connection(asyncio.BufferedProtocol):
         """Keep a part of the body, up to `max_body_bytes`."""
         if self._waiter is None:
             return
+        self._framing_bytes -= len(chunk)
         self._body += chunk
         if len(self._body) > self._max_body_bytes:
             del self._body[self._max_body_bytes :]

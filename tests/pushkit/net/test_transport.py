@@ -235,6 +235,23 @@ async def test_the_status_stands_whatever_the_body_does(transport: Transport, ta
 
 
 @pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(b"0\r\nTrailer: " + b"x" * 200_000, id="trailer"),
+        pytest.param(b"0\r\n" + b"a:\r\n" * 50_000, id="trailers"),
+        pytest.param(b"1;" + b"x" * 200_000, id="chunk extension"),
+    ],
+)
+async def test_what_follows_a_head_and_is_no_body_is_read_up_to_a_bound(
+    transport: Transport, part: bytes
+) -> None:
+    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with serving(says(chunked, part, then=keeps_silent)) as server:
+        answer = await post(transport, server.url, within=timedelta(hours=1))
+    assert (answer.status, answer.complete) == (200, False)
+
+
+@pytest.mark.parametrize(
     "talk",
     [
         pytest.param(says(HEAD, b"Content-Length: 9\r\n\r\nx", then=resets), id="reset"),
