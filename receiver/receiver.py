@@ -125,10 +125,12 @@ class Receiver(CallbackDecorators):
             raise ConfigError("senders: expected at least one trusted sender")
         if concurrency < 1:
             raise ConfigError(f"concurrency: found {concurrency}, expected at least 1")
-        if callback_timeout is not None and callback_timeout <= timedelta(0):
-            raise ConfigError(
-                f"callback_timeout: found {callback_timeout}, expected more than zero, or None"
-            )
+        if callback_timeout is not None:
+            check_type("callback_timeout", callback_timeout, timedelta)
+            if callback_timeout <= timedelta(0):
+                raise ConfigError(
+                    f"callback_timeout: found {callback_timeout}, expected more than zero, or None"
+                )
         check_type("drain", drain, timedelta)
         retry = callback_retry() if retry is None else retry
         check_type("retry", retry, RetryPolicy)

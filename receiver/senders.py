@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pushkit.arguments import check_list, read_member
+from pushkit.arguments import check_list, check_type, read_member
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
@@ -153,6 +153,8 @@ class TrustedSender:
         put = functools.partial(object.__setattr__, self)
         for name in ("algorithms", "audience", "credentials", "tokens", "webhook_secrets"):
             check_list(f"sender {self.name!r}: {name}", getattr(self, name), shown=False)
+        for name in ("tolerance", "stale_for"):
+            check_type(f"sender {self.name!r}: {name}", getattr(self, name), timedelta)
         put("profile", read_member(f"sender {self.name!r}: profile", self.profile, SenderProfile))
         put("tasks", read_member(f"sender {self.name!r}: tasks", self.tasks, TaskPolicy))
         setting = f"sender {self.name!r}: algorithms"

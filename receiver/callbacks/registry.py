@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from pushkit.a2a import TaskState, UpdateKind
-from pushkit.arguments import check_list, check_type, read_member
+from pushkit.arguments import check_callable, check_list, check_type, read_member
 from pushkit.errors import ConfigError
 from pushkit.record import record
 from receiver.inbox.model import Notification
@@ -90,10 +90,11 @@ class CallbackRegistry:
         """Register a function.
 
         Raises:
-            ConfigError: An unknown kind or state, a time-out that is not positive, a generator, a
-                function that takes no notification, a name that is taken, or the registry is
-                frozen.
+            ConfigError: An unknown kind or state, a time-out that is not positive, nothing that can
+                be called, a generator, a function that takes no notification, a name that is taken,
+                or the registry is frozen.
         """
+        check_callable("callback", function)
         if timeout is not None and timeout != NO_TIMEOUT:
             check_type("timeout", timeout, timedelta)
             if timeout <= timedelta(0):

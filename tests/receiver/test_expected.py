@@ -7,7 +7,7 @@ import dataclasses
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -493,6 +493,14 @@ async def test_other_secrets_than_were_handed_out_are_refused(
     verdict = await speak_with(registered, config, **changes)
 
     assert (verdict.status, verdict.code) == (401, "invalid_token")
+
+
+@pytest.mark.parametrize("name", ["expires_in", "overlap"])
+async def test_a_duration_without_a_unit_is_refused(world: World, name: str) -> None:
+    duration: dict[str, Any] = {name: 60}
+    await world.start()
+    with pytest.raises(ConfigError, match=f"{name}: found int, expected timedelta"):
+        await world.receiver.expect("agent", **duration)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,8 @@ NO_TOKEN = Headers()
         pytest.param({"profile": "trpc"}, id="an-unknown-profile"),
         pytest.param({"tasks": "all"}, id="an-unknown-policy-of-tasks"),
         pytest.param({"name": ""}, id="no-name"),
+        pytest.param({"tolerance": 300}, id="a-tolerance-without-a-unit"),
+        pytest.param({"stale_for": 3600}, id="a-time-of-stale-keys-without-a-unit"),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_an_error(changes: Mapping[str, Any]) -> None:

@@ -129,6 +129,13 @@ def test_a_function_that_takes_no_notification_is_refused(function: Any) -> None
         CallbackRegistry().add(function)
 
 
+@pytest.mark.parametrize("name", [None, "named"])
+def test_what_is_no_function_is_refused(name: str | None) -> None:
+    function: Any = 5
+    with pytest.raises(ConfigError, match="callback: found int, expected a callable"):
+        CallbackRegistry().add(function, name=name)
+
+
 def yielding(_: Notification) -> Iterator[None]:
     yield
 

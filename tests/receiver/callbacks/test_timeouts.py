@@ -159,6 +159,8 @@ async def test_no_time_at_all_is_refused(house: House, make_world: WorldFactory)
         house.registry.add(print, timeout=timedelta(0))
     with pytest.raises(ConfigError, match="callback_timeout"):
         make_world({"callback_timeout": timedelta(0)}).receiver  # noqa: B018  # it is made here
+    with pytest.raises(ConfigError, match="callback_timeout: found int, expected timedelta"):
+        make_world({"callback_timeout": 5}).receiver  # noqa: B018
 
 
 # --- plain functions ------------------------------------------------------------------------------
