@@ -1,4 +1,4 @@
-"""What would fail far from its cause is refused where it is given."""
+"""Arguments that would fail later are refused where they are given."""
 
 from __future__ import annotations
 

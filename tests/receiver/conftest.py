@@ -342,7 +342,7 @@ class World:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back over HTTP."""
+    """A response over HTTP."""
 
     status: int
     content_type: str
@@ -371,7 +371,7 @@ def trusted_sender(**changes: Any) -> TrustedSender:
 
 @dataclass(frozen=True)
 class State:
-    """Where a receiver keeps its state."""
+    """The location of a receiver's state."""
 
     database: str
     replay: str | None

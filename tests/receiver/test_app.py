@@ -1,4 +1,4 @@
-"""What the aiohttp edge answers around the steps: sizes, types, methods, broken bytes."""
+"""Answers of the aiohttp edge outside the steps: sizes, types, methods, broken bytes."""
 
 from __future__ import annotations
 

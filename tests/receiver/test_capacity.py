@@ -1,4 +1,4 @@
-"""The bounds of the unfinished inbox: who is over them is told when to come again."""
+"""The bounds of the unfinished inbox: refusals over them have `Retry-After`."""
 
 from __future__ import annotations
 

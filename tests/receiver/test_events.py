@@ -1,4 +1,4 @@
-"""What a receiver tells: each verdict, and each callback."""
+"""The events of a receiver: one for each verdict, and one for each callback."""
 
 from __future__ import annotations
 

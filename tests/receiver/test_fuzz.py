@@ -1,4 +1,4 @@
-"""Whatever arrives ends in an answer, and only the genuine request is accepted."""
+"""Every request gets an answer, and only the genuine one is accepted."""
 
 from __future__ import annotations
 

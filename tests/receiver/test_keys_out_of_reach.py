@@ -1,4 +1,4 @@
-"""One sender's key host that is down or hangs: whom it concerns, for how long, and nobody else."""
+"""A key host that is down or hangs affects only its own sender, for a limited time."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_a_revoked_key_is_refused_once_its_set_has_been_fetched_again(
 async def test_a_sender_whose_key_host_hangs_does_not_delay_others_at_its_path(
     make_world: WorldFactory, hosts: list[KeyHost]
 ) -> None:
-    """Told apart by their keys alone: the keys at hand are looked at first."""
+    """Senders without an issuer: the keys at hand are tried first."""
     legacy = {"profile": SenderProfile.A2A_SAMPLES, "issuer": None}
     world = fetching(make_world, hosts[0], **legacy)
     hanging = fetching(make_world, hosts[1], name="hanging", **legacy).sender

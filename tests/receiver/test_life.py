@@ -55,7 +55,7 @@ async def post(receiver: Receiver, number: int) -> int:
 def test_a_receiver_opened_repeatedly_waits_for_and_calls_back_what_another_stored(
     tmp_path: Path,
 ) -> None:
-    """`ours` hears of what `other` stored, and calls it back: claims and waiting go on."""
+    """`ours` waits for what `other` stored, and calls it back, each time it is opened."""
     ours, other = receiver_of(tmp_path), receiver_of(tmp_path)
     called: list[str | None] = []
 

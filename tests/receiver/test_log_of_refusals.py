@@ -1,4 +1,4 @@
-"""What the log says of a refusal: enough to mend a wrong setting, once, and no secret."""
+"""The log of a refusal: enough to correct a wrong setting, once, and no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a receiver's metrics say, read as Prometheus reads them."""
+"""The metrics of a receiver, parsed as Prometheus parses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose request it is, behind proxies that are trusted and others that are not."""
+"""The peer of a request behind trusted and untrusted proxies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a verified card pins, of an agent behind a public name."""
+"""The issuer and keys that a verified card pins for an agent with a public name."""
 
 from __future__ import annotations
 

@@ -454,7 +454,7 @@ EDGES = ("aiohttp", "asgi")
 
 
 def assert_tells_nothing(text: str, draft: Draft) -> None:
-    """Nothing that is private may be said to anybody, nor a piece of the signature."""
+    """Check that an answer contains no secret, and no part of the signature."""
     private = ["-is-private", "static-credentials", *filter(None, draft.token().split(".")[1:])]
     assert not [secret for secret in private if len(secret) > 8 and secret in text]
 

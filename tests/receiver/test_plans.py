@@ -1,4 +1,4 @@
-"""What the receiver runs finds its rows by an index: SQLite says how it means to find them."""
+"""Statements of the receiver find their rows by an index, as SQLite plans them."""
 
 from __future__ import annotations
 

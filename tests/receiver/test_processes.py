@@ -56,7 +56,7 @@ async def process(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 @pytest.fixture
 async def calls(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """Where the processes write down whom they called."""
+    """A connection to the database whose table `calls` the processes write."""
     connection = await asyncpg.connect(postgres_dsn)
     await connection.execute(
         "CREATE TABLE calls (number BIGINT GENERATED ALWAYS AS IDENTITY, pid BIGINT NOT NULL,"

@@ -1,4 +1,4 @@
-"""Who is trusted: what the configuration may say, and which sender a message selects."""
+"""Trusted senders: their configuration, and the sender that a message selects."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def trusting(*senders: tuple[TrustedSender, VerificationKeys]) -> Trust:
 
 
 def token(kid: str | None = KEY.kid, issuer: str | None = None) -> Headers:
-    """Write the headers of a request whose JWT, which nobody has verified yet, claims this."""
+    """Return the headers of a request with an unverified JWT that has these claims."""
     header = {"alg": "ES256"} | ({} if kid is None else {"kid": kid})
     claims = {} if issuer is None else {"iss": issuer}
     segments = [

@@ -1,4 +1,4 @@
-"""What real senders put on the wire is read, and written back equal in value."""
+"""Captured notifications of real senders are read, and written back equal in value."""
 
 from __future__ import annotations
 

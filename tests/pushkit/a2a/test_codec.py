@@ -1,4 +1,4 @@
-"""What is refused in either direction, and what a subscription gets."""
+"""Refusals of the codec in both directions, and the bodies of subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The neutral data by itself."""
+"""The neutral model of updates, without a wire format."""
 
 from __future__ import annotations
 

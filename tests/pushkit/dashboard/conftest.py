@@ -74,7 +74,7 @@ class House:
         return delivery_id
 
     async def state(self, delivery_id: str) -> str:
-        """Return where a delivery stands."""
+        """Return the state of a delivery."""
         report = await self.sender.outbox.show(delivery_id)
         assert report is not None
         return report.delivery.state.value
@@ -106,7 +106,7 @@ async def house(location: str, aiohttp_server: AiohttpServer) -> AsyncIterator[H
 
 @dataclass
 class Browser:
-    """What a browser without JavaScript does: follows links and redirects, keeps cookies."""
+    """A browser without JavaScript: follows links and redirects, and keeps cookies."""
 
     client: TestClient[web.Request, web.Application]
 
@@ -132,14 +132,14 @@ class Browser:
         return await self.submit(await self.get("/login"), "Log in", token=token)
 
     def link(self, page: str, text: str) -> str:
-        """Return where a link leads."""
+        """Return the target of a link."""
         found = re.search(rf'<a[^>]*href="([^"]*)"[^>]*>[^<]*{re.escape(text)}', page)
         assert found, f"there is no link {text!r}"
         return html.unescape(found[1])
 
 
 def _form(page: str, button: str) -> tuple[str, dict[str, str]]:
-    """Return where a form with this button posts to, and its hidden fields."""
+    """Return the action and the hidden fields of the form with this button."""
     for form in re.findall(r"<form[^>]*method=\"post\".*?</form>", page, re.DOTALL):
         pressed = re.search(rf"<button([^>]*)>{re.escape(button)}</button>", form)
         if pressed is None:
@@ -180,13 +180,13 @@ def open_dashboard(house: House, aiohttp_client: AiohttpClient) -> Open:
 
 @pytest.fixture
 async def reader(open_dashboard: Open) -> Browser:
-    """Somebody on this machine, who reads."""
+    """A browser on this machine, which may read."""
     return await open_dashboard()
 
 
 @pytest.fixture
 async def operator(open_dashboard: Open) -> Browser:
-    """Somebody who may act, and has logged in."""
+    """A browser of an operator, who has logged in and may act."""
     browser = await open_dashboard(DashboardAccess(token=TOKEN, allow_actions=True))
     await browser.log_in()
     return browser

@@ -1,4 +1,4 @@
-"""Who may look, and who may act."""
+"""Access to the dashboard: who may read, and who may act."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def _fill(sender: PushSender) -> tuple[str, str]:
 
 @dataclass
 class Served:
-    """What is served, and the ids that are in it."""
+    """A served dashboard, and the ids of its data."""
 
     thread: SiteThread
     ids: dict[str, str]

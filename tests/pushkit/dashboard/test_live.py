@@ -1,4 +1,4 @@
-"""Pages are told when to look again."""
+"""Live pages receive an event when their data changes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tests.pushkit.dashboard.conftest import TOKEN, House
 async def ops(
     request: pytest.FixtureRequest, house: House, aiohttp_server: AiohttpServer
 ) -> AsyncIterator[str]:
-    """Where the dashboard is mounted, in each of these."""
+    """The URL of the dashboard, mounted in each framework."""
     mounted: Site = sender_dashboard(
         house.sender, token=TOKEN, hosts=["127.0.0.1"], allow_actions=True
     )

@@ -1,4 +1,4 @@
-"""The pages, as somebody without JavaScript reads them."""
+"""The pages, read without JavaScript."""
 
 from __future__ import annotations
 

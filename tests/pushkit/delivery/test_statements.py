@@ -28,7 +28,7 @@ APART = re.compile(r"SELECT oldest FROM pushkit_writers|SELECT COUNT\(\*\)")
 
 @pytest.fixture
 def outbox(location: str) -> str:
-    """Return where the outbox is: every test here runs on both databases."""
+    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
     return location
 
 

@@ -1,4 +1,4 @@
-"""Who hears of an event, and that nobody's listening costs nothing."""
+"""Listeners receive events; without listeners an event costs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adapter of a2a-sdk 1.x: what one task or one client suffers is nobody else's."""
+"""The adapter of a2a-sdk 1.x: a fault of one task or client does not affect others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What connections to webhooks leave behind in a sender."""
+"""Ended connections to webhooks leave nothing behind in a sender."""
 
 from __future__ import annotations
 

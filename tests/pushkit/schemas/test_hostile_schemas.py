@@ -1,4 +1,4 @@
-"""Schemas made to cost: refused, or given up in time, and nobody else waits for them."""
+"""Expensive schemas are refused or abandoned in time, and delay nothing else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def doubling(levels: int, leaf: Any, keyword: str = "allOf") -> dict[str, Any]:
 
 
 def doubling_for_members(levels: int) -> dict[str, Any]:
-    """Return a schema that asks for the level below where there is an `a`, and where a `b`."""
+    """Return a schema that requires the level below for `a` and for `b`."""
     found: dict[str, Any] = {"d0": True}
     for level in range(1, levels + 1):
         below = {"$ref": f"#/$defs/d{level - 1}"}

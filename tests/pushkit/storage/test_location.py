@@ -1,4 +1,4 @@
-"""How the location of a database is read, and which part of it may be shown."""
+"""Locations of databases are parsed, and shown without their secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How slots are shared among senders."""
+"""Slots are shared among senders."""
 
 from __future__ import annotations
 

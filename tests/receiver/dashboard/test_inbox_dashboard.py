@@ -83,7 +83,7 @@ Client = TestClient[web.Request, web.Application]
 
 @pytest.fixture
 async def reader(desk: Desk, aiohttp_client: AiohttpClient) -> Client:
-    """Somebody on this machine, who reads."""
+    """A browser on this machine, which may read."""
     return await aiohttp_client(
         inbox_dashboard(InboxAdmin(desk.database), access=DashboardAccess()).app()
     )

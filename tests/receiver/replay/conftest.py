@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Memory:
-    """What a receiver does with its memory of ids."""
+    """The calls of a receiver to its memory of ids."""
 
     database: Database
     replay: ReplayMemory

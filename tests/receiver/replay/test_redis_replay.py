@@ -1,4 +1,4 @@
-"""What is Redis's own: leases, expiry, and a server that goes away."""
+"""The memory of ids in Redis: leases, expiry, and a server that goes away."""
 
 from __future__ import annotations
 

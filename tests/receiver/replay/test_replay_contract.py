@@ -1,4 +1,4 @@
-"""What every memory of ids promises: in SQLite, in PostgreSQL, in Redis."""
+"""The contract of every memory of ids: in SQLite, PostgreSQL and Redis."""
 
 from __future__ import annotations
 

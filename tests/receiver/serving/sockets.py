@@ -104,7 +104,7 @@ Serve = Callable[..., Awaitable[Site]]
 
 
 def limits(**changes: object) -> ConnectionLimits:
-    """Return limits under which nothing ends by itself, but for what is named."""
+    """Return limits under which no connection times out, except for the given ones."""
     settings = {"head_timeout": NEVER, "keep_alive": NEVER, "write_timeout": NEVER, **changes}
     return ConnectionLimits(**settings)  # type: ignore[arg-type]  # the caller's types
 

@@ -1,4 +1,4 @@
-"""What an unfriendly peer does to a connection: each ends in time, and others are served."""
+"""Hostile connections end in time, and others are served meanwhile."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_each_request_may_have_empty_lines_before_it() -> None:
 
 
 class Llhttp:
-    """What llhttp makes of the same bytes."""
+    """The result of llhttp for the same bytes."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str, list[tuple[str, str]], bytes, bool]] = []

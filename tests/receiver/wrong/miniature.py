@@ -87,7 +87,7 @@ class Miniature(ReceiverUnderTest):
         self._spawn(self._call_back())
 
     async def stop(self) -> None:
-        """Cancel all tasks at whatever point they are: the closest that a task comes to a kill."""
+        """Cancel all tasks at any point: the closest equivalent of a kill."""
         assert self._runner is not None
         tasks, self._tasks = self._tasks, set()
         for task in tasks:

@@ -60,7 +60,7 @@ def api(sender: PushSender) -> PushConfigApi:
 
 @dataclass
 class Server:
-    """Where the API is mounted, and a client that is logged in as alice."""
+    """The URL of the API, and a client that is logged in as alice."""
 
     url: str
     http: httpx.AsyncClient

@@ -1,4 +1,4 @@
-"""What the official SDK's client does with the API, by whichever binding."""
+"""The calls of the official SDK's client to the API, for every binding."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def create_read_list_and_delete(client: Client, sender: PushSender, versio
 
 
 async def meet_the_errors(client: Client) -> None:
-    """Ask for what is not there, and for what is refused."""
+    """Make calls that fail: for unknown and for refused configs."""
     with pytest.raises(TaskNotFoundError):
         await client.get_task_push_notification_config(
             a2a_pb2.GetTaskPushNotificationConfigRequest(task_id="task-1", id="nothing")
