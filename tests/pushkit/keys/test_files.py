@@ -113,7 +113,7 @@ def test_a_file_that_a_group_of_others_may_read_is_refused_and_says_why(
     monkeypatch.setattr(os, "getgroups", lambda: [theirs + 2])
     with pytest.raises(KeyFileError) as refused:
         load_key_ring(path)
-    assert f"mode 0440, so that the group {theirs} may read" in str(refused.value)
+    assert f"mode 0440, so that it may be read by the group {theirs}," in str(refused.value)
     assert f"groups {theirs + 1}, {theirs + 2})" in str(refused.value)
     assert f"fsGroup: {theirs}" in str(refused.value)
 
