@@ -27,7 +27,7 @@ def load_settings(path: Path) -> ReceiverSettings:
         ConfigError: `file:line: member: what was expected`, one line per mistake.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # some editors write a byte order mark
         place = functools.partial(_place, path, text)
         settings = ReceiverSettings(**tomllib.loads(text)).read_from(path, place)
     except OSError as exc:

@@ -109,7 +109,7 @@ def rate(per_second: int) -> RateLimit:
 def read_text(path: Path, *, setting: str) -> str:
     """Return the text of a file that a setting names. Raises ConfigError: it cannot be read."""
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8"
         raise ConfigError(f"{setting}: cannot read {path}: {reason}") from exc

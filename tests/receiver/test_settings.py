@@ -273,6 +273,14 @@ def test_a_top_level_setting_below_a_table_is_refused_with_where_it_belongs(
         build(tmp_path, f'{SHORTEST}listen = "127.0.0.1:9001"\n')
 
 
+def test_a_byte_order_mark_belongs_to_no_setting(tmp_path: Path) -> None:
+    (tmp_path / "tokens.txt").write_text("a-token-of-16-or-more\n", "utf-8-sig")
+    path = tmp_path / "receiver.toml"
+    path.write_text(f'{SHORTEST}tokens_file = "tokens.txt"\n', "utf-8-sig")
+    [sender] = load_settings(path).trusted_senders()
+    assert sender.tokens == ["a-token-of-16-or-more"]
+
+
 def test_two_senders_of_one_name_are_refused(tmp_path: Path) -> None:
     table = SHORTEST.partition("\n\n")[2]
     with pytest.raises(ConfigError, match="two senders are called 'agent'"):
