@@ -90,6 +90,3 @@ class ReplayMemory(Protocol):
 
     async def release(self, reserved: Seen) -> None:
         """Give up a reservation: nothing was stored, so the next copy may be."""
-
-    def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:
-        """Delete ids past their retention, at most `limit`; return how many."""

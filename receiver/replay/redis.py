@@ -160,11 +160,6 @@ class RedisReplay:
         with contextlib.suppress(StorageError), self._asking():
             await self._redis.eval(_RELEASE, 1, self._key(reserved), _reserved(reserved))
 
-    def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:  # noqa: ARG002
-        """Do nothing: keys expire."""
-        yield from ()
-        return 0
-
     def _key(self, seen: Seen) -> str:
         # Hashed, so that the length is bounded and two names cannot be confused.
         parts = (self._namespace, seen.sender, seen.delivery_id)

@@ -170,7 +170,6 @@ async def test_redis_replay_writes_nothing_into_the_database(replay: RedisReplay
     reservation = await reserved(replay)
 
     assert list(replay.remember([reservation], datetime.now(UTC))) == []
-    assert list(replay.forget(datetime.now(UTC))) == []
 
 
 def test_a_memory_that_was_closed_goes_on_in_another_event_loop(redis_url: str) -> None:
