@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -80,7 +81,7 @@ class Peers:
             for address in value.split(",")[: -_MAX_HOPS - 1 : -1]:
                 yield address.strip()
         else:
-            for element in _unquoted(value, ",")[:_MAX_HOPS]:
+            for element in itertools.islice(_unquoted(value, ","), _MAX_HOPS):
                 yield _for(element)
 
 
@@ -100,20 +101,23 @@ def _for(element: str) -> str:
     return named[0].removeprefix('"').removesuffix('"') if len(named) == 1 else ""
 
 
-def _unquoted(text: str, separator: str) -> list[str]:
-    """Split a text outside of quotes, from the right: the last part is the nearest proxy's.
+def _unquoted(text: str, separator: str) -> Iterator[str]:
+    """Yield the parts of a text, split outside of quotes, from the right (nearest proxy first).
 
     A proxy quotes the `Host` that a client sent, which may contain `,for=192.0.2.1`; and a quote
-    that a client leaves open, on the left, must not swallow what a proxy appended.
+    that a client leaves open, on the left, must not swallow what a proxy appended. Only the parts
+    that are asked for are looked for: a client may have written thousands of others.
     """
-    parts, end, quoted = [], len(text), False
-    for found in reversed(list(re.finditer(rf'(?<!\\)(\\*)"|{separator}', text))):
-        if found[0] != separator:
-            quoted ^= len(found[1]) % 2 == 0  # RFC 9110 §5.6.4: not an escaped quote
+    end = at = len(text)
+    quoted = False
+    while (at := max(text.rfind('"', 0, at), text.rfind(separator, 0, at))) >= 0:
+        if text[at] == '"':
+            backslashes = at - len(text[:at].rstrip("\\"))
+            quoted ^= backslashes % 2 == 0  # RFC 9110 §5.6.4: not an escaped quote
         elif not quoted:
-            parts.append(text[found.end() : end])
-            end = found.start()
-    return [*parts, text[:end]]
+            yield text[at + 1 : end]
+            end = at
+    yield text[:end]
 
 
 @functools.lru_cache(maxsize=4096)

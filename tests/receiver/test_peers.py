@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,6 +77,25 @@ def test_reads_rfc_7239_where_that_is_what_the_proxies_write(value: str, expecte
     assert peers.of("10.0.0.1", Headers([("Forwarded", value)])) == expected
     # The other header is the client's own word.
     assert peers.of("10.0.0.1", Headers([("X-Forwarded-For", "1.1.1.1")])) == "10.0.0.1"
+
+
+@pytest.mark.parametrize("written", [",", '"', ';"\\"', "for=1.1.1.1,"])
+def test_of_what_a_client_writes_before_its_proxy_little_is_read(written: str) -> None:
+    peers = Peers(PROXIES, ForwardedHeader.FORWARDED)
+    headers = Headers([("Forwarded", f"{written * 3000}, for=192.0.2.7")])
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        found = peers.of("10.0.0.1", headers)
+    finally:
+        sys.setprofile(None)
+    assert found == "192.0.2.7"
+    assert calls < 200
 
 
 @pytest.mark.parametrize("entry", ["10.0.0.0/33", "proxy", "", "10.0.0.1/8"])
