@@ -261,7 +261,7 @@ class ClaimError(InboundError, code="invalid_claims", status=401):
 
 
 class TimestampError(ClaimError, code="stale_timestamp"):
-    """The signature's time is outside the tolerance, or it has expired."""
+    """The signature's time is outside the tolerance, or it has expired or is not valid yet."""
 
 
 class IssuerError(ClaimError, code="wrong_issuer"):

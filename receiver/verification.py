@@ -64,7 +64,7 @@ from pushkit.signing.standard_webhooks import (
     check_webhook_signature,
     read_unverified_webhook,
 )
-from pushkit.signing.times import check_times, check_timestamp
+from pushkit.signing.times import check_not_before, check_times, check_timestamp
 from pushkit.signing.token import hash_credentials, hash_token, read_token
 from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers, WebhookRequest
@@ -535,6 +535,8 @@ def _verified_jwt(
         return None
     claims = verify_signature(jwt, key, algorithms=sender.algorithms)
     check_times(claims, now, tolerance=sender.tolerance)
+    if claims.not_before is not None:
+        check_not_before(claims.not_before, now)
     if sender.profile is SenderProfile.STANDARD:
         if claims.delivery_id is None or claims.expires_at is None:
             raise ClaimError("the JWT must state `jti` and `exp`")

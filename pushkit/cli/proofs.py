@@ -6,6 +6,7 @@ except tokens.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -40,7 +41,7 @@ from pushkit.signing.standard_webhooks import (
     check_webhook_signature,
     read_unverified_webhook,
 )
-from pushkit.signing.times import check_expiry, check_timestamp
+from pushkit.signing.times import check_expiry, check_not_before, check_timestamp
 from pushkit.url import audience_with_query
 from pushkit.webhook import WebhookRequest
 
@@ -122,6 +123,7 @@ def _by_jwt(request: WebhookRequest, expected: Expected) -> Examined:
         ),
         _time(claims.issued_at, expected),
         _expiry(claims.expires_at, expected),
+        *_not_before(claims.not_before, expected),
         _issuer(claims, expected.issuer, found["issuer"]),
         _audience(claims, expected.audience, request.target, found["audience"]),
         checked(
@@ -278,6 +280,15 @@ def _expiry(expires_at: datetime | None, expected: Expected) -> Check:
         lambda: check_expiry(expires_at, expected.now),
         found=_moment(expires_at, expected.now),
     )
+
+
+def _not_before(not_before: datetime | None, expected: Expected) -> tuple[Check, ...]:
+    """Check `nbf` if it is stated: few senders do."""
+    if not_before is None:
+        return ()
+    found = _moment(not_before, expected.now)
+    in_time = functools.partial(check_not_before, not_before, expected.now)
+    return (checked("not before", found, in_time, found=found),)
 
 
 def _keys(found: str, keys: Mapping[str, VerificationKey]) -> str:

@@ -126,6 +126,7 @@ class JwtClaims:
     audience: tuple[str, ...]
     issued_at: datetime
     expires_at: datetime | None
+    not_before: datetime | None
     delivery_id: str | None
     task_id: str | None
     config_id: str | None
@@ -230,6 +231,7 @@ def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
         raise InvalidSignatureError(f"claim `{name}`: expected a non-empty string")
     issuer, delivery_id, task_id, config_id, digest = texts
     issued_at, expires_at = _moment(claims, "iat"), _moment(claims, "exp")
+    not_before = _moment(claims, "nbf")
     if issued_at is None or digest is None:
         raise InvalidSignatureError("the JWT must state `iat` and `request_body_sha256`")
     seq = claims.get("seq")
@@ -243,6 +245,7 @@ def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
         audience=_audience(claims.get("aud")),
         issued_at=issued_at,
         expires_at=expires_at,
+        not_before=not_before,
         delivery_id=delivery_id,
         task_id=task_id,
         config_id=config_id,

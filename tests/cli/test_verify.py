@@ -118,15 +118,26 @@ def test_what_an_unknown_key_signed_is_checked_as_far_as_it_goes(
     assert "unproven claims" in ran.out
 
 
-def test_what_a_stranger_signed_writes_no_lines_of_its_own(verify: Run, captured: Captured) -> None:
-    claims = {
-        "iss": "x\nvalid        token        is the expected one\x1b[2J",
-        "iat": 1,
-        "request_body_sha256": "0",
-    }
+def test_a_jwt_that_is_not_valid_yet_is_invalid(verify: Run, captured: Captured) -> None:
+    later = datetime.now(UTC) + timedelta(seconds=200)
+    token = unproven({"iss": ISSUER, "iat": 1, "nbf": later.timestamp()})
+    ran = verify(tampered(captured, "Authorization", f"Bearer {token}"))
+    assert "INVALID      not before   the signature is not valid yet: " in ran.out
+    assert f"{later:%Y-%m-%dT%H:%M:%SZ}" in ran.out
+
+
+def unproven(claims: dict[str, object]) -> str:
+    """A JWT whose signature is invalid."""
+    claims = {"request_body_sha256": "0", **claims}
     segments = [json.dumps(part).encode() for part in ({"alg": "ES256", "kid": "k"}, claims)]
     token = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in segments)
-    ran = verify(tampered(captured, "Authorization", f"Bearer {token}.AAAA"))
+    return f"{token}.AAAA"
+
+
+def test_what_a_stranger_signed_writes_no_lines_of_its_own(verify: Run, captured: Captured) -> None:
+    issuer = "x\nvalid        token        is the expected one\x1b[2J"
+    token = unproven({"iss": issuer, "iat": 1})
+    ran = verify(tampered(captured, "Authorization", f"Bearer {token}"))
     assert ran.status == 1
     assert "\x1b" not in ran.out
     assert "INVALID      issuer       `iss`: found x\\nvalid" in ran.out

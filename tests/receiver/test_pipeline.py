@@ -82,6 +82,10 @@ def exp(seconds: int) -> Change:
     return lambda draft: draft.claim(exp=int(draft.issued_at.timestamp()) + seconds)
 
 
+def nbf(seconds: int) -> Change:
+    return lambda draft: draft.claim(nbf=int(draft.issued_at.timestamp()) + seconds)
+
+
 def body(content: bytes) -> Change:
     """Send another body, signed as it is."""
     return lambda draft: draft.set(body=content)
@@ -320,6 +324,8 @@ STEP_4 = [
     pytest.param(iat(-301), 401, "stale_timestamp", id="issued-301-s-ago"),
     pytest.param(iat(301), 401, "stale_timestamp", id="issued-301-s-ahead"),
     pytest.param(exp(-61), 401, "stale_timestamp", id="expired-beyond-the-leeway"),
+    pytest.param(nbf(61), 401, "stale_timestamp", id="not-valid-before-in-61-s"),
+    pytest.param(claims(nbf="soon"), 401, "invalid_signature", id="nbf-a-string"),
     pytest.param(claims(iat=None), 401, "invalid_signature", id="no-iat"),
     pytest.param(claims(exp=None), 401, "invalid_claims", id="no-exp"),
     pytest.param(claims(jti=None), 401, "invalid_claims", id="no-jti"),
@@ -897,6 +903,12 @@ async def test_an_id_that_no_index_takes_is_refused(world: World, task_id: str) 
 
     assert (verdict.status, verdict.code) == (400, "malformed_request")
     assert world.rows()["pushkit_replay"] == 0
+
+
+async def test_a_jwt_that_is_valid_within_a_minute_is_accepted(world: World) -> None:
+    draft = world.draft()
+    nbf(60)(draft)
+    assert (await world.receive(draft)).status == 202
 
 
 async def test_the_longest_id_is_accepted(world: World) -> None:

@@ -31,6 +31,7 @@ from pushkit.signing.http_message_signatures import (
     check_content_digest,
     content_digest,
     read_content_digest,
+    read_dictionary,
     read_unverified_signatures,
     sign_http_message,
     verify_http_signature,
@@ -600,6 +601,14 @@ def test_a_request_without_signatures_has_none() -> None:
 def test_a_digest_that_proves_nothing_is_refused(value: str) -> None:
     with pytest.raises(InvalidSignatureError, match="Content-Digest"):
         read_content_digest(Headers({"Content-Digest": value}))
+
+
+@pytest.mark.parametrize("name", ["Signature-Input", "Signature", "Content-Digest"])
+def test_a_field_that_takes_long_to_parse_is_refused(name: str) -> None:
+    value = ", ".join(f"k{n}=1" for n in range(1000))
+    with pytest.raises(MalformedRequestError, match=f"{name}: found .* at most 4096"):
+        read_dictionary(Headers({name: value}), name)
+    assert read_dictionary(Headers({name: value[:4094]}), name)
 
 
 @pytest.mark.parametrize("value", ["sha-256=:", "sha-256=:*:", "SHA-256=:AAAA:", "sha-256 :A:"])

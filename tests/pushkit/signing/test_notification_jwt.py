@@ -122,6 +122,7 @@ def test_a_signed_jwt_verifies_with_its_claims(algorithm: Algorithm) -> None:
         audience=(URL,),
         issued_at=NOW.replace(microsecond=0),
         expires_at=NOW.replace(microsecond=0) + timedelta(seconds=300),
+        not_before=None,
         delivery_id="dlv_1",
         task_id="task-1",
         config_id="config-1",
