@@ -160,6 +160,9 @@ class Runtime:
             await self.database.read(Inbox().next_due())
         except StorageError as exc:
             unready["storage"] = f"storage: {exc}"
+        else:
+            if fault := self.database.write_fault():
+                unready["storage"] = f"storage: it cannot be written: {fault}"
         if self._background:
             try:
                 await self.replay.open()

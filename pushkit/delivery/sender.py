@@ -391,6 +391,9 @@ class PushSender:
             await self._database.read(self._database.now())
         except StorageError as exc:
             found["storage"] = f"storage: {exc}"
+        else:
+            if fault := self._database.write_fault():
+                found["storage"] = f"storage: it cannot be written: {fault}"
         if self._running is None or self._running.done():
             found["worker"] = "worker: it does not run"
         try:

@@ -120,6 +120,12 @@ class Database(Protocol):
     def announce(self) -> Script[None]:
         """Notify other processes when this commits of rows that are no work for them."""
 
+    def write_fault(self) -> str | None:
+        """Return why the disk refused this process a write in the last ten seconds, if it did.
+
+        Reading works meanwhile, and so do transactions that change nothing.
+        """
+
     async def listen(
         self, wake: Callable[[], None], news: Callable[[], None] = lambda: None
     ) -> None:

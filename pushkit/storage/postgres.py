@@ -24,6 +24,7 @@ from asyncpg.pool import PoolConnectionProxy
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.record import record
+from pushkit.storage.faults import RecentFault
 from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit, held_too_long
 from pushkit.storage.location import host_of
 from pushkit.storage.migrations import (
@@ -101,6 +102,7 @@ _PASSING = (
     asyncpg.DeadlockDetectedError,
     asyncpg.InvalidCachedStatementError,  # a migration has changed what a statement returns
 )
+_OF_DISK = (asyncpg.DiskFullError, asyncpg.ReadOnlySQLTransactionError, asyncpg.PostgresIOError)
 
 # Replaced at every start, under the migration lock: they hold no data.
 _FUNCTIONS = (
@@ -192,6 +194,7 @@ class PostgresDatabase:
         self._pool: asyncpg.Pool | None = None
         self._waiting = asyncio.Semaphore()
         self._faults = RepeatedLog(_log)
+        self._write_fault = RecentFault()
         self._group_commit: GroupCommit | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -368,6 +371,10 @@ class PostgresDatabase:
         if self._group_commit is not None:
             await self._group_commit.drain(within)
 
+    def write_fault(self) -> str | None:
+        """Return why the disk refused a write in the last ten seconds, if it did."""
+        return self._write_fault.reason()
+
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the READ COMMITTED transaction of a caller's connection."""
         found = driver_connection(connection)
@@ -518,6 +525,8 @@ class PostgresDatabase:
         except _FAULTS as exc:
             if isinstance(exc, asyncpg.ReadOnlySQLTransactionError):
                 await pool.expire_connections()  # after a failover they lead to a standby
+            if isinstance(exc, _OF_DISK):
+                self._write_fault.note(_reason(exc))
             raise self._refusal(exc, "nothing was stored") from exc
         finally:
             self._scripts -= 1

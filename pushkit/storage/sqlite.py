@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar
 from pushkit.clock import utc_now
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
+from pushkit.storage.faults import RecentFault
 from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit
 from pushkit.storage.migrations import (
     Access,
@@ -64,6 +65,14 @@ _BY_WHOM = (
 )
 _HAS_TABLE = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = $1"
 # How SQLite opens the file: only a process that upgrades the schema may create it.
+_DISK_ERRORS = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+}
 _MODES = {Access.UPGRADE: "rwc", Access.WRITE: "rw", Access.READ: "ro"}
 
 
@@ -101,6 +110,7 @@ class SqliteDatabase:
         self._opened: tuple[int | None, ...] = (None, None, None)  # inodes that the writer opened
         self._log_check_at = 0.0  # when the log's length is checked again
         self._faults = RepeatedLog(_log)
+        self._write_fault = RecentFault()
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the file for a kind of access."""
@@ -197,7 +207,9 @@ class SqliteDatabase:
             self._opened = self._inodes()
             return connection
 
-        return _Writer(connect, self._busy_timeout.total_seconds(), self._keep_log_short)
+        return _Writer(
+            connect, self._busy_timeout.total_seconds(), self._keep_log_short, self._write_fault
+        )
 
     def _keep_log_short(self, connection: sqlite3.Connection) -> None:
         """Restart the log if it has grown, which readers that overlap prevent otherwise.
@@ -268,6 +280,10 @@ class SqliteDatabase:
         """Wait until everything submitted by `write_together` is done, at most so many seconds."""
         if self._group_commit is not None:
             await self._group_commit.drain(within)
+
+    def write_fault(self) -> str | None:
+        """Return why the disk refused a write in the last ten seconds, if it did."""
+        return self._write_fault.reason()
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the caller's thread, to which the connection belongs."""
@@ -542,11 +558,13 @@ class _Writer(threading.Thread):
         connect: Callable[[], sqlite3.Connection],
         patience: float = 0,
         committed: Callable[[sqlite3.Connection], None] = lambda _: None,  # runs after each commit
+        fault: RecentFault | None = None,  # where faults of the disk are noted
     ) -> None:
         super().__init__(name="pushkit-writer", daemon=True)
         self._connect = connect
         self._patience = patience
         self._committed = committed
+        self._fault = fault or RecentFault()
         self._connection: sqlite3.Connection | None = None
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[tuple[Sequence[Batch[Any, Any]], BatchesDone, bool] | None]
@@ -572,7 +590,7 @@ class _Writer(threading.Thread):
         try:
             self._run(connection, batches)
         except Exception as exc:  # noqa: BLE001  # the submitters get it
-            _fail(connection, batches, exc)
+            self._fail(batches, exc)
         now = time.perf_counter()
         if now - began > _LONG:
             self._in_thread_until = now + _PAUSE_AFTER_LONG
@@ -613,7 +631,7 @@ class _Writer(threading.Thread):
                 with contextlib.suppress(sqlite3.Error):  # the batches are committed
                     self._committed(connection)
         except Exception as exc:  # noqa: BLE001  # the submitters get it
-            _fail(self._connection, batches, exc)
+            self._fail(batches, exc)
 
     def _run(self, connection: sqlite3.Connection, batches: Sequence[Batch[Any, Any]]) -> None:
         if self.check is not None:
@@ -626,6 +644,32 @@ class _Writer(threading.Thread):
             for batch in batches:
                 _run_beside_others(connection, batch)
 
+    def _fail(self, batches: Sequence[Batch[Any, Any]], exc: Exception) -> None:
+        """Roll the transaction back, and note the error on each batch."""
+        error, connection = exc, self._connection
+        if connection is not None and connection.in_transaction:
+            try:
+                connection.execute("ROLLBACK")
+            except sqlite3.Error as again:
+                error = again
+        if _is_busy(error):
+            error = StorageError(f"the database refused: {exc}, {_BY_WHOM}; nothing was stored")
+        elif isinstance(error, sqlite3.Error):
+            error = StorageError(f"the database refused: {exc}; nothing was stored")
+        elif not isinstance(error, StorageError):
+            error = StorageError(f"the writer failed: {type(exc).__name__}: {exc}")
+        if error is not exc:
+            error.__cause__ = exc
+        if _is_of_disk(error.__cause__):
+            self._fault.note(str(error.__cause__))
+        for batch in batches:
+            batch.error, batch.is_final = error, True
+
+
+def _is_of_disk(exc: BaseException | None) -> bool:
+    # An error that Python's module raised itself has no code.
+    return getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DISK_ERRORS
+
 
 def _are_few(batches: Sequence[Batch[Any, Any]]) -> bool:
     """Return whether the batches are a few items of groups: a single script may take long."""
@@ -635,28 +679,6 @@ def _are_few(batches: Sequence[Batch[Any, Any]]) -> bool:
             return False
         items += len(batch.waiting)
     return items <= _FEW
-
-
-def _fail(
-    connection: sqlite3.Connection | None, batches: Sequence[Batch[Any, Any]], exc: Exception
-) -> None:
-    """Roll the transaction back, and note the error on each batch."""
-    error = exc
-    if connection is not None and connection.in_transaction:
-        try:
-            connection.execute("ROLLBACK")
-        except sqlite3.Error as again:
-            error = again
-    if _is_busy(error):
-        error = StorageError(f"the database refused: {exc}, {_BY_WHOM}; nothing was stored")
-    elif isinstance(error, sqlite3.Error):
-        error = StorageError(f"the database refused: {exc}; nothing was stored")
-    elif not isinstance(error, StorageError):
-        error = StorageError(f"the writer failed: {type(exc).__name__}: {exc}")
-    if error is not exc:
-        error.__cause__ = exc
-    for batch in batches:
-        batch.error, batch.is_final = error, True
 
 
 def _make_durable(connection: sqlite3.Connection, patience: float) -> None:

@@ -147,6 +147,9 @@ async def test_with_a_full_disk_what_is_refused_is_not_stored(
     with pytest.raises(StorageError, match="full"):
         await sender.notify(numbered("task-1", 2, size=100_000))
     assert [each.seq for each in await sender.deliveries("task-1")] == [1]
+    assert (await sender.unready())["storage"] == (
+        "storage: it cannot be written: database or disk is full"
+    )
     await database_of(sender).write(_room_for(pages=1_000))
     await sender.notify(numbered("task-1", 2, size=100_000))
     assert [each.seq for each in await sender.deliveries("task-1")] == [1, 2]  # no gap

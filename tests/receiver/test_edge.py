@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pushkit.storage.script import Script, Statement
 from receiver import Limits, RateLimit
 from receiver.answers import _READINESS_HOLDS
 
@@ -40,6 +41,28 @@ async def test_a_sender_without_keys_is_said_and_is_no_reason_to_stop(
     assert ready.status == 200
     assert json.loads(ready.text) == {"status": "ready", "degraded": ["keys"]}
     assert "degraded: keys of sender agent: no keys from http://127.0.0.1" in caplog.text
+
+
+@EDGES
+async def test_a_full_disk_is_no_readiness(
+    make_world: WorldFactory, edge: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world()
+    world.edge = edge
+    assert (await world.post(world.draft())).status == 202
+    await world.receiver._runtime.database.write(_full())
+    draft = world.draft(2)
+    draft.set(body=draft.body.replace(b"{", b"{" + b" " * 200_000, 1))
+    refused = await world.post(draft)
+    assert (refused.status, refused.code) == (503, "storage")
+    assert (await world.get("/readyz")).status == 503
+    assert "not ready: storage: it cannot be written: database or disk is full" in caplog.text
+
+
+def _full() -> Script[None]:
+    # SQLite answers a file at its limit as it answers a full disk.
+    rows = yield Statement("PRAGMA page_count")
+    yield Statement(f"PRAGMA max_page_count = {rows[0]['page_count'] + 4}")
 
 
 @EDGES

@@ -749,6 +749,27 @@ async def test_a_script_that_a_migration_interrupts_is_run_again(postgres_dsn: s
     await database.close()
 
 
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [("53100", "of the disk"), ("25006", "of the disk"), ("22012", None)],
+    ids=["a full disk", "a standby", "another error"],
+)
+async def test_a_fault_of_the_servers_disk_is_remembered(
+    postgres_dsn: str, code: str, says: str | None
+) -> None:
+    database = PostgresDatabase(postgres_dsn, component="things", migrations=(THINGS,))
+    await database.open()
+
+    def fail() -> Script[None]:
+        yield Statement(f"DO $$ BEGIN RAISE '{says}' USING ERRCODE = '{code}'; END $$")
+
+    assert database.write_fault() is None
+    with pytest.raises(StorageError):
+        await database.write(fail())
+    assert database.write_fault() == says
+    await database.close()
+
+
 async def test_a_script_that_waits_too_long_for_a_row_fails(
     postgres_dsn: str,
     held: asyncio.Event,  # noqa: ARG001  # holds

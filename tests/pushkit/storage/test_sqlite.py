@@ -22,6 +22,7 @@ import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
 from pushkit.storage import sqlite
+from pushkit.storage.faults import RecentFault
 from pushkit.storage.migrations import Migration
 from pushkit.storage.script import Refused, Script, Statement
 from pushkit.storage.sqlite import SqliteDatabase
@@ -619,11 +620,35 @@ async def test_a_full_disk_is_a_storage_error_and_nothing_is_stored(
         yield from insert("b" * 100_000)
 
     await write(database, fill_up())
+    assert database.write_fault() is None
     with pytest.raises(StorageError, match="full"):
         await write(database, insert_much())
     assert await database.read(names()) == []
     await write(database, insert("c"))
     assert await database.read(names()) == ["c"]
+    assert database.write_fault() == "database or disk is full"
+
+
+async def test_a_fault_of_the_disk_is_remembered_for_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 5.0
+    monkeypatch.setattr("pushkit.storage.faults.time.monotonic", lambda: now)
+    fault = RecentFault()
+    fault.note("full")
+    now = 14.9
+    assert fault.reason() == "full"
+    now = 15.0
+    assert fault.reason() is None
+
+
+async def test_an_error_of_a_statement_is_no_fault_of_the_disk(
+    database: SqliteDatabase, write: Write
+) -> None:
+    await write(database, insert("a"))
+    with pytest.raises(StorageError, match="UNIQUE"):
+        await write(database, insert("a"))
+    assert database.write_fault() is None
 
 
 async def test_with_a_full_disk_no_item_of_the_batch_gets_a_result(
@@ -654,6 +679,7 @@ async def test_a_commit_in_which_the_disk_fails_is_uncertain(
     try:
         with pytest.raises(CommitUncertainError, match="may have been stored or not"):
             await write(database, insert("b"))
+        assert database.write_fault() == "disk I/O error"
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     await write(database, insert("c"))
