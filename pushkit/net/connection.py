@@ -23,6 +23,7 @@ from pushkit.webhook import Headers
 MAX_ANSWER_BYTES: Final = 64 * 1024
 _KEPT_SECONDS: Final = 15.0
 _MAX_HEAD_BYTES: Final = 64 * 1024
+_MAX_FIELDS: Final = 256
 _MAX_INTERIM: Final = 16
 _BUFFER_BYTES: Final = 16 * 1024
 _JOINED_BYTES: Final = 64 * 1024
@@ -224,8 +225,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a field of the head; trailer fields are dropped."""
-        if not self._has_head:
-            self._fields.append((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")))
+        if self._has_head or self._waiter is None:
+            return
+        if len(self._fields) == _MAX_FIELDS:
+            self._fail(BrokenAnswerError(f"more than {_MAX_FIELDS} header fields"))
+            return
+        self._fields.append((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")))
 
     def on_headers_complete(self) -> None:
         """Check the head, which the body follows."""

@@ -299,6 +299,11 @@ async def test_an_answer_that_comes_before_the_request_was_read_counts(
         pytest.param(says(HEAD, b"X: a\0b\r\n\r\n"), id="a zero in a header"),
         pytest.param(says(HEAD, b"Content-Length: -1\r\n\r\n"), id="a negative length"),
         pytest.param(says(then=repeats(b"HTTP/1.1 103 X\r\n\r\n")), id="endless interim answers"),
+        pytest.param(says(HEAD, b"A: b\r\n" * 257, b"\r\n"), id="very many fields"),
+        pytest.param(
+            says(b"HTTP/1.1 103 X\r\n", b"A: b\r\n" * 257, b"\r\n", OK),
+            id="very many fields of an interim answer",
+        ),
     ],
 )
 async def test_a_hostile_head_is_a_transport_error(transport: Transport, talk: Talk) -> None:
