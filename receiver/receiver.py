@@ -121,8 +121,9 @@ class Receiver(CallbackDecorators):
         tracing: Tracing | None = None,
         alerts: AlertOptions | None = None,
     ) -> None:
-        if not senders:
-            raise ConfigError("senders: expected at least one trusted sender")
+        check_type("url", url, str)
+        limits = Limits() if limits is None else limits
+        check_type("limits", limits, Limits)
         if concurrency < 1:
             raise ConfigError(f"concurrency: found {concurrency}, expected at least 1")
         if callback_timeout is not None:
@@ -135,7 +136,7 @@ class Receiver(CallbackDecorators):
         retry = callback_retry() if retry is None else retry
         check_type("retry", retry, RetryPolicy)
         retention = retention or InboxRetention()
-        check_memory(senders, retention.ids)
+        _check_senders(senders, retention.ids)
         self.events: Listeners = Listeners(_log)
         if on_event is not None:
             self.events.add(on_event)
@@ -174,7 +175,6 @@ class Receiver(CallbackDecorators):
             housekeeper=Housekeeper("inbox", lambda: self.inbox.retain(retention), log=_log),
             drain=drain,
         )
-        limits = limits or Limits()
         acceptance = Acceptance(
             self._database, memory, limits, self.dispatcher, self._arrivals.announce
         )
@@ -404,9 +404,7 @@ class Receiver(CallbackDecorators):
         Raises:
             ConfigError: As for `senders` of the constructor; the current ones stay in force.
         """
-        if not senders:
-            raise ConfigError("senders: expected at least one trusted sender")
-        check_memory(senders, self._ids_kept)
+        _check_senders(senders, self._ids_kept)
         before = self.trust
         trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
         warn_of_weak_trust(senders)
@@ -564,3 +562,9 @@ class Receiver(CallbackDecorators):
 
         found = await check_structured_data_apart(notification.update, sender.schemas)
         return replace(notification, data=tuple(found))
+
+
+def _check_senders(senders: Sequence[TrustedSender], ids_kept: timedelta) -> None:
+    if isinstance(senders, TrustedSender) or not senders:
+        raise ConfigError("senders: expected a list of at least one trusted sender")
+    check_memory(senders, ids_kept)

@@ -477,8 +477,7 @@ class PushSender:
             UnsupportedVersionError: A version that pushkit does not speak.
             ConfigError: An argument has a wrong type: SQLite would accept 7 for '7'.
         """
-        for name, value in (("task_id", task_id), ("owner", owner), ("tenant", tenant)):
-            check_type(name, value, str)
+        _check_ids(task_id=task_id, owner=owner, tenant=tenant)
         check_type("filter", filter, Filter)
         wire_version = WireVersion.parse(str(version))
         parsed = (
@@ -522,8 +521,8 @@ class PushSender:
         Returns:
             How many subscriptions were removed.
         """
+        choice = _choice(tenant, task_id, owner, config_id)
         await self._ready()
-        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         removed, _ = await self._database.write_patiently(lambda: self._changes.remove(choice))
         return report_changed(self.events, SubscriptionChange.REMOVED, removed, self._clock())
 
@@ -535,8 +534,8 @@ class PushSender:
         Returns:
             How many subscriptions were found: the given one, or all of the owner's to the task.
         """
+        choice = _choice(tenant, task_id, owner, config_id)
         await self._ready()
-        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         paused, _ = await self._database.write_patiently(lambda: self._changes.pause(choice))
         return report_changed(self.events, SubscriptionChange.PAUSED, paused, self._clock())
 
@@ -548,8 +547,8 @@ class PushSender:
         Returns:
             How many subscriptions were found, as `pause`.
         """
+        choice = _choice(tenant, task_id, owner, config_id)
         await self._ready()
-        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         resumed, _ = await self._database.write_patiently(lambda: self._changes.resume(choice))
         self.worker.pump.wake()
         return report_changed(self.events, SubscriptionChange.RESUMED, resumed, self._clock())
@@ -564,8 +563,8 @@ class PushSender:
         Returns:
             How many subscriptions were found, as `pause`.
         """
+        choice = _choice(tenant, task_id, owner, config_id)
         await self._ready()
-        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         disabled, _ = await self._database.write_patiently(lambda: self._changes.disable(choice))
         return report_changed(self.events, SubscriptionChange.DISABLED, disabled, self._clock())
 
@@ -590,8 +589,8 @@ class PushSender:
         Returns:
             How many subscriptions were found, as `pause`.
         """
+        choice = _choice(tenant, task_id, owner, config_id)
         await self._ready()
-        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         enabled = await self._database.write_patiently(
             lambda: self._changes.enable(choice, resend=resend)
         )
@@ -617,8 +616,8 @@ class PushSender:
         Returns:
             The delivery ids; `deliveries()` returns the outcome of each.
         """
+        choice = _choice(tenant, task_id, owner, config_id)
         await self._ready()
-        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         sent = await self._database.write_patiently(lambda: self._changes.test(choice, snapshot))
         self.worker.pump.wake()
         return list(sent.deliveries)
@@ -627,6 +626,7 @@ class PushSender:
         self, task_id: str, *, owner: str = "", tenant: str = ""
     ) -> list[Subscription]:
         """Return one owner's subscriptions to a task, without tokens and credentials (A2A#1681)."""
+        _check_ids(task_id=task_id, owner=owner, tenant=tenant)
         await self._ready()
         return await self._database.read(
             self._subscriptions.of_owner(tenant=tenant, task_id=task_id, owner=owner)
@@ -634,6 +634,7 @@ class PushSender:
 
     async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
         """Return all owners' active subscriptions to a task: for the agent, not for clients."""
+        _check_ids(task_id=task_id, tenant=tenant)
         await self._ready()
         return await self._database.read(
             self._subscriptions.active_of_task(tenant=tenant, task_id=task_id)
@@ -647,6 +648,7 @@ class PushSender:
         Raises:
             SealedSecretError: A secret of one of them cannot be opened.
         """
+        _check_ids(task_id=task_id, tenant=tenant)
         await self._ready()
         found = await self._database.read(
             self._subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
@@ -761,6 +763,7 @@ class PushSender:
         Raises:
             SealedSecretError: A body is sealed with a key that this sender does not have.
         """
+        _check_ids(task_id=task_id, tenant=tenant)
         await self._ready()
         found = await self._database.read(self._outbox.of_task(tenant=tenant, task_id=task_id))
         return [replace(each, body=self._vault.open_body(each.id, each.body)) for each in found]
@@ -768,6 +771,18 @@ class PushSender:
     def jwks(self, if_none_match: str | None = None) -> DocumentResponse:
         """Return the answer to `GET /.well-known/jwks.json`: the public keys, cacheable."""
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
+
+
+def _choice(tenant: str, task_id: str, owner: str, config_id: str | None) -> Choice:
+    _check_ids(tenant=tenant, task_id=task_id, owner=owner)
+    if config_id is not None:
+        _check_ids(config_id=config_id)
+    return Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
+
+
+def _check_ids(**ids: object) -> None:
+    for name, value in ids.items():
+        check_type(name, value, str)
 
 
 def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -650,7 +651,8 @@ def _reason(exc: BaseException) -> str:
     if isinstance(exc, asyncpg.InternalClientError):
         return "the connection broke"
     if not isinstance(exc, asyncpg.PostgresError):
-        return type(exc).__name__
+        number = exc.errno if isinstance(exc, OSError) else None
+        return os.strerror(number) if number else type(exc).__name__
     # The message names tables and limits. Its detail holds the refused row, with tokens and bodies,
     # and would be shown in every traceback.
     exc.detail = None

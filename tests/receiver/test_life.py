@@ -9,11 +9,12 @@ import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pushkit import AlertOptions
-from pushkit.errors import StorageError
+from pushkit.errors import ConfigError, StorageError
 from pushkit.events.model import HealthFault
 from pushkit.net.transport import Transport
 from pushkit.webhook import WebhookRequest
@@ -24,20 +25,21 @@ from tests.eventually import eventually
 AGENT = SigningAgent(webhook_url="https://client.example.com/a2a/push")
 
 
+SENDER = TrustedSender(
+    name="agent",
+    issuer=AGENT.issuer,
+    keys={AGENT.key.kid: AGENT.key.to_verification_key()},
+    tokens=[AGENT.token],
+    tasks=TaskPolicy.ANY,
+)
+
+
 def receiver_of(
     folder: Path, alerts: AlertOptions | None = None, replay: str | None = None
 ) -> Receiver:
-    key = AGENT.key.to_verification_key()
-    sender = TrustedSender(
-        name="agent",
-        issuer=AGENT.issuer,
-        keys={key.kid: key},
-        tokens=[AGENT.token],
-        tasks=TaskPolicy.ANY,
-    )
     return Receiver(
         url="https://client.example.com",
-        senders=[sender],
+        senders=[SENDER],
         database=folder / "inbox.db",
         replay=replay,
         alerts=alerts,
@@ -248,3 +250,20 @@ async def test_calls_open_a_new_receiver_but_not_a_closed_one(
     await receiver.open()
     assert await receiver.expect_no_longer(token=token) == 1
     await receiver.close()
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"url": None}, "url: found NoneType, expected str"),
+        ({"senders": []}, "senders: expected a list of at least one trusted sender"),
+        ({"senders": SENDER}, "senders: expected a list of at least one trusted sender"),
+        ({"limits": {"max_body_bytes": 1}}, "limits: found dict, expected Limits"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused(
+    tmp_path: Path, argument: dict[str, Any], says: str
+) -> None:
+    given = {"url": "https://client.example.com", "senders": [SENDER], **argument}
+    with pytest.raises(ConfigError, match=says):
+        Receiver(database=tmp_path / "inbox.db", **given)

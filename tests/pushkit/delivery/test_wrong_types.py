@@ -102,3 +102,26 @@ async def test_a_subscription_id_instead_of_a_list_is_refused(sender: PushSender
 
     with pytest.raises(ConfigError, match=rf"expected a list: \['{subscription.id}'\]"):
         await sender.subscription_admin.remove(subscription.id)
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["unsubscribe", "pause", "resume", "disable", "enable", "send_test", "subscriptions"],
+)
+@pytest.mark.parametrize("name", ["task_id", "owner", "tenant"])
+async def test_an_id_of_a_wrong_type_selects_nothing_silently(
+    sender: PushSender, method: str, name: str
+) -> None:
+    given: dict[str, Any] = {"task_id": "task-1", "owner": "", "tenant": "", name: None}
+    with pytest.raises(ConfigError, match=f"^{name}: found NoneType, expected str$"):
+        await getattr(sender, method)(**given)
+
+
+@pytest.mark.parametrize("method", ["subscribers", "configs_to_send_with", "deliveries"])
+async def test_a_tenant_of_a_wrong_type_selects_nothing_silently(
+    sender: PushSender, method: str
+) -> None:
+    with pytest.raises(ConfigError, match="tenant: found NoneType, expected str"):
+        await getattr(sender, method)("task-1", tenant=None)
+    with pytest.raises(ConfigError, match="config_id: found int, expected str"):
+        await sender.pause("task-1", 7)  # type: ignore[arg-type]

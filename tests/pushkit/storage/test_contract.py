@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import subprocess
 import sys
 import traceback
@@ -906,6 +907,19 @@ async def test_a_connection_that_breaks_within_a_script_stores_nothing(postgres_
         await database.write(insert_and_break())
     assert await database.read(names()) == []
     assert await database.write(insert("b")) == "b"
+    await database.close()
+
+
+async def test_an_error_of_the_system_says_what_failed(postgres_dsn: str) -> None:
+    database = things(postgres_dsn)
+    await database.open()
+
+    def meet_it() -> Script[None]:
+        yield from insert("a")
+        raise FileNotFoundError(errno.ENOENT, "not shown: it may name the DSN")
+
+    with pytest.raises(StorageError, match="refused: No such file or directory; nothing"):
+        await database.write(meet_it())
     await database.close()
 
 
