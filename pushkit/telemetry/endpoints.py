@@ -5,7 +5,6 @@ The answers give reasons for each fault, so they are served on a listener that i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import socket
@@ -18,6 +17,7 @@ from aiohttp import web
 
 from pushkit.logs import RepeatedLog, printable
 from pushkit.telemetry.metrics import Metrics, Page
+from pushkit.terminal.listening import accept
 
 _log = logging.getLogger("pushkit.telemetry")
 
@@ -71,9 +71,8 @@ async def serving(endpoints: Endpoints, sockets: Sequence[socket.socket]) -> Asy
 
     # `_created` series would double the page; the setting is global, and this is our process.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-    loop = asyncio.get_running_loop()
     server = web.Server(handle, access_log=None)
-    accepting = [await loop.create_server(server, sock=each) for each in sockets]
+    accepting = await accept(server, sockets)
     endpoints.metrics.start()
     try:
         yield

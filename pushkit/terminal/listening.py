@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from pushkit.errors import ConfigError
 from pushkit.url import parse_host_and_port
 
+if TYPE_CHECKING:
+    from aiohttp import web
+
 LISTEN_BACKLOG: Final = 1024
+_MAX_CONNECTIONS: Final = 128
 
 
 def listen(address: str, *, setting: str) -> list[socket.socket]:
@@ -63,3 +69,20 @@ def _reason(exc: OSError) -> str:
     # `create_server` reports an unknown name as a plain OSError with a negative number.
     is_of_name = isinstance(exc, socket.gaierror) or number < 0
     return str(exc.strerror).partition(" (while")[0] if is_of_name else os.strerror(number)
+
+
+async def accept(server: web.Server, sockets: Sequence[socket.socket]) -> list[asyncio.Server]:
+    """Accept connections for operators on listening sockets, at most 128 at once.
+
+    At the limit the oldest connection is closed for a new one: aiohttp keeps one without a request
+    open for ever, and the process needs its files for others.
+    """
+
+    def connect() -> asyncio.Protocol:
+        still_open = [each for each in server.connections if each.transport is not None]
+        if len(still_open) >= _MAX_CONNECTIONS:
+            still_open[0].force_close()
+        return server()
+
+    loop = asyncio.get_running_loop()
+    return [await loop.create_server(connect, sock=each) for each in sockets]
