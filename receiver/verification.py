@@ -536,7 +536,7 @@ def _verified_jwt(
     claims = verify_signature(jwt, key, algorithms=sender.algorithms)
     check_times(claims, now, tolerance=sender.tolerance)
     if claims.not_before is not None:
-        check_not_before(claims.not_before, now)
+        check_not_before(claims.not_before, now, sender.tolerance)
     if sender.profile is SenderProfile.STANDARD:
         if claims.delivery_id is None or claims.expires_at is None:
             raise ClaimError("the JWT must state `jti` and `exp`")

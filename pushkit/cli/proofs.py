@@ -287,7 +287,7 @@ def _not_before(not_before: datetime | None, expected: Expected) -> tuple[Check,
     if not_before is None:
         return ()
     found = _moment(not_before, expected.now)
-    in_time = functools.partial(check_not_before, not_before, expected.now)
+    in_time = functools.partial(check_not_before, not_before, expected.now, expected.tolerance)
     return (checked("not before", found, in_time, found=found),)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TOKEN_LIFETIME: Final = timedelta(seconds=300)
 TOLERANCE: Final = timedelta(seconds=300)
-_LEEWAY: Final = timedelta(seconds=60)
+_EXPIRY_LEEWAY: Final = timedelta(seconds=60)
 LARGEST_EPOCH: Final = 253402300799  # 9999-12-31, the last day of `datetime`
 
 
@@ -50,9 +50,12 @@ def check_times(
         check_expiry(stated.expires_at, now)
 
 
-def check_not_before(moment: datetime, now: datetime) -> None:
-    """Raise TimestampError if a time is over a minute ahead."""
-    if moment - now > _LEEWAY:
+def check_not_before(moment: datetime, now: datetime, tolerance: timedelta) -> None:
+    """Raise TimestampError if a time is more than `tolerance` ahead.
+
+    Many libraries state `iat` as `nbf`, too: a clock that is accepted there is accepted here.
+    """
+    if moment - now > tolerance:
         raise TimestampError("the signature is not valid yet")
 
 
@@ -68,5 +71,5 @@ def check_timestamp(moment: datetime, now: datetime, tolerance: timedelta) -> No
 def check_expiry(moment: datetime, now: datetime) -> None:
     """Raise TimestampError if a time is over a minute ago."""
     # Compared as an age: at the ends of the calendar, adding the leeway to a time would overflow.
-    if now - moment > _LEEWAY:
+    if now - moment > _EXPIRY_LEEWAY:
         raise TimestampError("the signature has expired")
