@@ -14,6 +14,7 @@ import functools
 import logging
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -254,16 +255,19 @@ class PostgresDatabase:
             except BaseException:
                 pool.terminate()
                 raise
+        except ssl.SSLError as exc:  # a refused certificate is a ValueError, too
+            raise self._unreachable(_reason(exc)) from exc
         except ValueError:
             pass  # its message quotes the DSN, and would be shown as the cause
         except _FAULTS as exc:
-            raise StorageError(
-                f"PostgreSQL: cannot connect to {host_of(self._dsn)}: {_reason(exc)}"
-            ) from exc
-        raise StorageError(
-            f"PostgreSQL: cannot connect to {host_of(self._dsn)}: the DSN cannot be read; in user"
-            " and password, percent-encode every character but letters and digits"
+            raise self._unreachable(_reason(exc)) from exc
+        raise self._unreachable(
+            "the DSN cannot be read; in user and password, percent-encode every character but"
+            " letters and digits"
         )
+
+    def _unreachable(self, reason: str) -> StorageError:
+        return StorageError(f"PostgreSQL: cannot connect to {host_of(self._dsn)}: {reason}")
 
     async def _schema_on(self, pool: asyncpg.Pool) -> Schema:
         try:
@@ -648,6 +652,10 @@ def _reason(exc: BaseException) -> str:
     """Return what may be logged of a fault: a server's own message; others might hold the DSN."""
     if isinstance(exc, socket.gaierror):
         return f"the host name cannot be looked up: {exc.strerror}"
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {exc.verify_message}"
+    if isinstance(exc, ssl.SSLError):  # its number is none of the operating system
+        return f"TLS failed: {exc.reason or type(exc).__name__}"
     if isinstance(exc, asyncpg.InternalClientError):
         return "the connection broke"
     if not isinstance(exc, asyncpg.PostgresError):

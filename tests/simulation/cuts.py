@@ -405,8 +405,8 @@ CUTS = (
         "No error contains the password of the database.",
         "pushkit.storage.postgres",
         (
-            'f"PostgreSQL: cannot connect to {host_of(self._dsn)}: {_reason(exc)}"',
-            'f"PostgreSQL: cannot connect to {self._dsn}: {_reason(exc)}"',
+            'f"PostgreSQL: cannot connect to {host_of(self._dsn)}: {reason}"',
+            'f"PostgreSQL: cannot connect to {self._dsn}: {reason}"',
         ),
     ),
     _cut(

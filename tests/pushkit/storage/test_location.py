@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
+import ssl
 import traceback
 from pathlib import Path
 
 import pytest
+import trustme
 
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
@@ -17,6 +20,7 @@ from pushkit.storage.location import is_file, masked
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.sqlite import SqliteDatabase
+from pushkit.url import host_and_port
 from tests.security.canaries import Canaries
 
 NOTHING = Migration(1, ())
@@ -164,4 +168,33 @@ async def test_an_unknown_host_name_is_reported_in_words(monkeypatch: pytest.Mon
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
     database = at("postgresql://u:secret@nowhere.example.com/agent")
     with pytest.raises(StorageError, match="the host name cannot be looked up: Name or service"):
+        await database.open()
+
+
+async def test_a_refused_certificate_is_reported_in_words(tmp_path: Path) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)
+    trusted = tmp_path / "trusted.pem"
+    trustme.CA().cert_pem.write_to_path(trusted)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)  # whether the server speaks TLS
+        writer.write(b"S")
+        with contextlib.suppress(OSError):
+            await writer.start_tls(tls)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        where = host_and_port(*server.sockets[0].getsockname())
+        database = at(f"postgresql://u:p@{where}/a?sslmode=verify-full&sslrootcert={trusted}")
+        expected = f"cannot connect to {where}: its certificate is refused: "
+        with pytest.raises(StorageError, match=expected):
+            await database.open()
+
+
+async def test_a_file_without_certificates_is_reported_by_openssls_reason(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    database = at(f"postgresql://u:p@127.0.0.1:1/a?sslmode=verify-full&sslrootcert={empty}")
+    with pytest.raises(StorageError, match="TLS failed: NO_CERTIFICATE_OR_CRL_FOUND"):
         await database.open()
