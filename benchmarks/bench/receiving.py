@@ -465,7 +465,8 @@ async def _measured(
     at_last = ask("moments")
     moments = at_last["moments"]
     waits = sorted(sender.waits)
-    calls = sorted(moments[jti] - at for jti, at in sender.sent.items() if jti in moments)
+    # Duplicates were called back before they were sent again.
+    calls = sorted(moments[jti] - at for jti, at in sender.sent.items() if moments.get(jti, 0) > at)
     return {
         "answered": len(requests) / answered,
         "called": len(requests) / called,
