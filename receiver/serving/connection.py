@@ -277,7 +277,7 @@ class HttpConnection(asyncio.Protocol):
                 return None
             if parser.is_whole:
                 return bytes(body)
-            if parser.error is not None or self._is_lost:
+            if parser.error is not None or self._is_half_closed or self._is_lost:
                 raise BrokenBodyError
             self._resume()
             self._reader = asyncio.get_running_loop().create_future()

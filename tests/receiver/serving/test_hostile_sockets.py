@@ -505,6 +505,17 @@ async def test_a_half_close_in_mid_body_ends_the_connection(world: World, serve:
     assert not any(world.rows().values())
 
 
+async def test_a_half_close_in_the_second_body_ends_without_a_time_out(
+    world: World, serve: Serve
+) -> None:
+    client = await (await serve()).connect()
+    await client.send(request_of(world) + request_of(world, number=2)[:-10])
+    client.writer.write_eof()
+    first, second = await client.answer(), await client.answer()
+    assert (first.status, second.status, second.code) == (202, 400, "incomplete_body")
+    assert await client.ended() == b""
+
+
 async def test_a_half_close_without_a_request_ends_the_connection(serve: Serve) -> None:
     client = await (await serve()).connect()
     client.writer.write_eof()
