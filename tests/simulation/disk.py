@@ -98,6 +98,7 @@ class Disk:
     def begin_with(self, component: str, migrations: Sequence[Migration]) -> None:
         """Create the tables of these migrations, unless the database has tables."""
         if migrations and not self.select("SELECT 1 FROM sqlite_master"):
+            self.connection.close()
             self.connection = _POOL.take(component, migrations)
             self.connection.disk = self
 

@@ -70,6 +70,7 @@ class _Stage:
 def stage() -> Iterator[_Stage]:
     stage = _Stage()
     yield stage
+    stage.disk.connection.close()
     stage.loop.close()
 
 
