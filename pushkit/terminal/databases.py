@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
@@ -11,7 +10,7 @@ import click
 
 from pushkit.storage.database import Database, opened, upgrade
 from pushkit.storage.migrations import Access
-from pushkit.terminal.progress import showing_progress, showing_steps
+from pushkit.terminal.progress import run_interruptibly, showing_progress, showing_steps
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -35,12 +34,12 @@ class OperatedDatabase(Generic[A]):
 
     def look(self, work: Callable[[A], Awaitable[R]]) -> R:
         """Run `work` on the database, opened for reading."""
-        return asyncio.run(self._work(Access.READ, work))
+        return run_interruptibly(self._work(Access.READ, work))
 
     def change(self, work: Callable[[A], Awaitable[R]]) -> R:
         """Run `work` on the database, opened for writing, and show its progress."""
         with showing_progress():
-            return asyncio.run(self._work(Access.WRITE, work))
+            return run_interruptibly(self._work(Access.WRITE, work))
 
     async def _work(self, access: Access, work: Callable[[A], Awaitable[R]]) -> R:
         async with opened(self._find(), access) as database:
@@ -49,11 +48,11 @@ class OperatedDatabase(Generic[A]):
 
 def migrate_database(found: Database, *, check: bool) -> None:
     """Migrate a database to this version's schema, or print what that would do, and exit."""
-    schema = asyncio.run(found.schema())
+    schema = run_interruptibly(found.schema())
     if check:
         schema.check_not_newer()
         click.echo(schema.outlook)
         sys.exit(0 if schema.is_current else 1)
     with showing_steps(len(schema.missing)):
-        done = asyncio.run(upgrade(found)).done
+        done = run_interruptibly(upgrade(found)).done
     click.echo(done)

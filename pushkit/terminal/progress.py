@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import click
 
 from pushkit.progress import followed
+
+T = TypeVar("T")
 
 _AT_MOST_EVERY = 0.1  # seconds
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -50,6 +56,22 @@ def _showing(counter: _Counter, interrupted: str) -> Iterator[None]:
         sys.exit(_INTERRUPTED)
     finally:
         counter.clear()
+
+
+def run_interruptibly(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as `asyncio.run` does, in an event loop that every Ctrl-C wakes.
+
+    `asyncio.run` alone does not see one that comes just before its loop waits, until something else
+    wakes the loop: here, that may be the end of a long statement in another thread.
+    """
+
+    async def woken() -> T:
+        # The handler is never called. With it, asyncio lets all signals wake the loop.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGURG, lambda: None)
+        return await main
+
+    is_main = threading.current_thread() is threading.main_thread()
+    return asyncio.run(woken() if is_main else main)  # only the main thread gets signals
 
 
 class _Counter:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from pushkit.progress import advance, followed
 from pushkit.storage.database import open_location, upgrade
 from pushkit.storage.migrations import Migration
 from pushkit.terminal import progress
-from pushkit.terminal.progress import showing_progress, showing_steps
+from pushkit.terminal.progress import run_interruptibly, showing_progress, showing_steps
 from tests.eventually import DEADLINE
 
 TASKS = 210  # more than one batch
@@ -121,6 +124,33 @@ def test_steps_are_shown_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> 
         advance(1)
         assert "\r1 of 3 steps done" in screen.getvalue()
     assert screen.getvalue().endswith(" \r")
+
+
+def test_ctrl_c_wakes_a_loop_that_waits() -> None:
+    """Another thread gets the signal: nothing interrupts the main thread's wait."""
+    was_woken_otherwise = threading.Event()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    async def wait() -> None:
+        loop, waited = asyncio.get_running_loop(), asyncio.Event()
+
+        def interrupt() -> None:
+            time.sleep(0.1)  # the loop waits by now
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            time.sleep(2)
+            was_woken_otherwise.set()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(waited.set)
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        await waited.wait()
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_interruptibly(wait())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not was_woken_otherwise.is_set()
 
 
 # Long enough to be interrupted in the middle of its second step.
