@@ -14,7 +14,7 @@ from pushkit.errors import StorageError
 from pushkit.net.transport import Transport
 from pushkit.scheduling.housekeeping import Housekeeper
 from pushkit.scheduling.pump import cancelled
-from pushkit.storage.database import Database
+from pushkit.storage.database import Database, fault_of
 from pushkit.storage.migrations import Access
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
@@ -156,13 +156,8 @@ class Runtime:
     async def unready(self) -> dict[str, str]:
         """Return the failing parts without which nothing can be served, each with its reason."""
         unready: dict[str, str] = {}
-        try:
-            await self.database.read(Inbox().next_due())
-        except StorageError as exc:
-            unready["storage"] = f"storage: {exc}"
-        else:
-            if fault := self.database.write_fault():
-                unready["storage"] = f"storage: it cannot be written: {fault}"
+        if fault := await fault_of(self.database, Inbox().next_due()):
+            unready["storage"] = f"storage: {fault}"
         if self._background:
             try:
                 await self.replay.open()

@@ -67,6 +67,7 @@ from pushkit.scheduling.housekeeping import Housekeeper
 from pushkit.scheduling.pump import cancelled
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
+from pushkit.storage.database import fault_of
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.owners import OwnerStore
 from pushkit.subscriptions.secrets import open_subscription
@@ -387,13 +388,8 @@ class PushSender:
         The parts are `storage`, `worker` (it does not run) and `keys`.
         """
         found: dict[str, str] = {}
-        try:
-            await self._database.read(self._database.now())
-        except StorageError as exc:
-            found["storage"] = f"storage: {exc}"
-        else:
-            if fault := self._database.write_fault():
-                found["storage"] = f"storage: it cannot be written: {fault}"
+        if fault := await fault_of(self._database, self._database.now()):
+            found["storage"] = f"storage: {fault}"
         if self._running is None or self._running.done():
             found["worker"] = "worker: it does not run"
         try:

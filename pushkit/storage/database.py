@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, StorageError
 from pushkit.storage.location import postgres_dsn
 from pushkit.storage.migrations import Access, Migration, Schema
 from pushkit.storage.script import Group, OnDone, Script
@@ -130,6 +130,16 @@ class Database(Protocol):
         self, wake: Callable[[], None], news: Callable[[], None] = lambda: None
     ) -> None:
         """Call back whenever another process runs `wake` or `announce`, until cancelled."""
+
+
+async def fault_of(database: Database, reading: Script[object]) -> str | None:
+    """Return why a database cannot be used: reading fails, or a write did recently."""
+    try:
+        await database.read(reading)
+    except StorageError as exc:
+        return str(exc)
+    fault = database.write_fault()
+    return None if fault is None else f"it cannot be written: {fault}"
 
 
 @contextlib.asynccontextmanager

@@ -64,7 +64,6 @@ _BY_WHOM = (
     " end, or end it; `fuser` lists who has the file open"
 )
 _HAS_TABLE = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = $1"
-# How SQLite opens the file: only a process that upgrades the schema may create it.
 _DISK_ERRORS = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
@@ -73,6 +72,7 @@ _DISK_ERRORS = {
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
 }
+# How SQLite opens the file: only a process that upgrades the schema may create it.
 _MODES = {Access.UPGRADE: "rwc", Access.WRITE: "rw", Access.READ: "ro"}
 
 
@@ -446,9 +446,13 @@ def _execute_patiently(connection: sqlite3.Connection, sql: str, seconds: float)
 
 def _is_busy(exc: BaseException | None) -> bool:
     """Return whether a statement failed because another process holds a lock."""
-    if not isinstance(exc, sqlite3.OperationalError):
-        return False
-    return exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    return _code_of(exc) == sqlite3.SQLITE_BUSY
+
+
+def _code_of(exc: BaseException | None) -> int:
+    """Return SQLite's primary result code; 0 for an error that is none of SQLite's."""
+    code: int = getattr(exc, "sqlite_errorcode", 0)
+    return code & 0xFF
 
 
 def _inode(path: str) -> int | None:
@@ -660,15 +664,10 @@ class _Writer(threading.Thread):
             error = StorageError(f"the writer failed: {type(exc).__name__}: {exc}")
         if error is not exc:
             error.__cause__ = exc
-        if _is_of_disk(error.__cause__):
+        if _code_of(error.__cause__) in _DISK_ERRORS:
             self._fault.note(str(error.__cause__))
         for batch in batches:
             batch.error, batch.is_final = error, True
-
-
-def _is_of_disk(exc: BaseException | None) -> bool:
-    # An error that Python's module raised itself has no code.
-    return getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DISK_ERRORS
 
 
 def _are_few(batches: Sequence[Batch[Any, Any]]) -> bool:
@@ -685,7 +684,7 @@ def _make_durable(connection: sqlite3.Connection, patience: float) -> None:
     try:
         _execute_patiently(connection, "COMMIT", patience)
     except sqlite3.OperationalError as exc:
-        if connection.in_transaction or exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR:
+        if connection.in_transaction or _code_of(exc) != sqlite3.SQLITE_IOERR:
             raise
         # It may be in the log, and be recovered when the file is next opened.
         raise CommitUncertainError(
