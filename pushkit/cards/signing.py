@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from typing import Final
 
+from pushkit.arguments import read_member
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.cards.document import FORM, MAX_SIGNATURES, read_card, read_signatures
 from pushkit.cards.forms import Canonical, CardForm, canonicalize
@@ -179,12 +180,7 @@ def _strongest_forms(canonical: Sequence[Canonical]) -> dict[bytes, CardForm]:
 
 
 def _form(form: CardForm | str) -> CardForm:
-    try:
-        return CardForm(form)
-    except ValueError as exc:
-        raise ConfigError(
-            f"card form: found {form!a}, expected one of {', '.join(CardForm)}"
-        ) from exc
+    return read_member("card form", form, CardForm)
 
 
 def _canonical(card: JsonObject, form: CardForm) -> Canonical:
