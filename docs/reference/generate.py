@@ -37,8 +37,8 @@ _ERROR_MENDS = {
     "card_refused": "`pushkit card verify` shows why each signature fails.",
     "card_unavailable": "Check that the URL is that of the card itself, without a redirect: the"
     " message has the answer.",
-    "commit_uncertain": "Call again with the same `idempotency_key`: an update that was stored is"
-    " not stored twice.",
+    "commit_uncertain": "Repeat `notify()` with the same `idempotency_key`: an update that was"
+    " stored is not stored twice. Before another operation, look whether it was stored.",
     "forward_failed": "The log of the forward's target says why. The forward is repeated"
     " automatically.",
     "idempotency_conflict": "Use a new idempotency key for each update.",

@@ -315,7 +315,7 @@ class PostgresDatabase:
             except _BROKEN as exc:
                 raise CommitUncertainError(
                     "the connection broke in the commit: it may have been stored or not;"
-                    " repeat the call with the same idempotency key"
+                    " look before you repeat it, or repeat notify() with its idempotency key"
                 ) from exc
             return result
 

@@ -688,8 +688,8 @@ def _make_durable(connection: sqlite3.Connection, patience: float) -> None:
             raise
         # It may be in the log, and be recovered when the file is next opened.
         raise CommitUncertainError(
-            f"the disk failed in the commit: {exc}: it may have been stored or not; repeat the call"
-            " with the same idempotency key"
+            f"the disk failed in the commit: {exc}: it may have been stored or not; look before you"
+            " repeat it, or repeat notify() with its idempotency key"
         ) from exc
 
 
