@@ -20,6 +20,23 @@ def check_type(name: str, value: object, kind: type) -> None:
         raise ConfigError(f"{name}: found {type(value).__name__}, expected {kind.__name__}")
 
 
+def check_count(name: str, count: int) -> None:
+    """Raise ConfigError if a count is no int, or less than 1."""
+    check_type(name, count, int)
+    if count < 1:
+        raise ConfigError(f"{name}: found {count}, expected at least 1")
+
+
+def check_duration(name: str, duration: timedelta, *, otherwise: str = "") -> None:
+    """Raise ConfigError if a duration is no timedelta, or not more than zero.
+
+    `otherwise` ends the message with what else would be accepted.
+    """
+    check_type(name, duration, timedelta)
+    if duration <= timedelta(0):
+        raise ConfigError(f"{name}: found {duration}, expected more than zero{otherwise}")
+
+
 def check_callable(name: str, value: object) -> None:
     """Raise ConfigError if an argument is not callable."""
     if not callable(value):

@@ -7,7 +7,7 @@ import secrets
 from datetime import datetime, timedelta
 
 from pushkit.a2a import Authentication, PushConfig, WireVersion, format_push_config
-from pushkit.arguments import check_type
+from pushkit.arguments import check_duration, check_type
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
 from pushkit.record import record
@@ -62,9 +62,7 @@ def hand_out(
     """
     check_type("overlap", overlap, timedelta)
     if expires_in is not None:
-        check_type("expires_in", expires_in, timedelta)
-        if expires_in <= timedelta(0):
-            raise ConfigError(f"expires_in: found {expires_in}, expected more than zero")
+        check_duration("expires_in", expires_in)
     if replaces is not None and task_id is not None:
         raise ConfigError("task_id: a token that replaces another has its task; leave task_id out")
     wire_version = WireVersion.parse(str(version))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pushkit.arguments import check_type
+from pushkit.arguments import check_count, check_duration
 from pushkit.errors import ConfigError
 
 
@@ -50,14 +50,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("max_body_bytes", "max_header_bytes", "max_backlog", "max_backlog_per_sender"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"limits: {name}: found {getattr(self, name)}, expected 1 or more"
-                )
-        check_type("limits: request_timeout", self.request_timeout, timedelta)
-        if self.request_timeout <= timedelta(0):
-            found = self.request_timeout
-            raise ConfigError(f"limits: request_timeout: found {found}, expected more than zero")
+            check_count(f"limits: {name}", getattr(self, name))
+        check_duration("limits: request_timeout", self.request_timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

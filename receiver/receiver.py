@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from pushkit.a2a import TaskState, WireVersion
-from pushkit.arguments import check_type
+from pushkit.arguments import check_count, check_duration, check_type
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.listeners import Listener, Listeners
@@ -124,14 +124,9 @@ class Receiver(CallbackDecorators):
         check_type("url", url, str)
         limits = Limits() if limits is None else limits
         check_type("limits", limits, Limits)
-        if concurrency < 1:
-            raise ConfigError(f"concurrency: found {concurrency}, expected at least 1")
+        check_count("concurrency", concurrency)
         if callback_timeout is not None:
-            check_type("callback_timeout", callback_timeout, timedelta)
-            if callback_timeout <= timedelta(0):
-                raise ConfigError(
-                    f"callback_timeout: found {callback_timeout}, expected more than zero, or None"
-                )
+            check_duration("callback_timeout", callback_timeout, otherwise=", or None")
         check_type("drain", drain, timedelta)
         retry = callback_retry() if retry is None else retry
         check_type("retry", retry, RetryPolicy)

@@ -26,7 +26,6 @@ SENDER_ROWS = [
     {"terminal"},
     {"a2a", "captured", "keys", "storage", "scheduling"},
     {
-        "arguments",
         "bounded_json",
         "caching",
         "clock",
@@ -38,7 +37,7 @@ SENDER_ROWS = [
         "webhook",
     },
     {"events"},
-    {"logs"},
+    {"arguments", "logs"},
     {"errors", "progress", "record", "version"},
 ]
 RECEIVER_ROWS = [

@@ -12,7 +12,7 @@ from typing import Final
 
 from pushkit.alerts.rule import Alert, AlertBound, alert_of
 from pushkit.alerts.sinks import AlertCommand, AlertLog, AlertSink, log_alert
-from pushkit.arguments import check_list, check_type
+from pushkit.arguments import check_duration, check_list
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.events.listeners import Listeners
 from pushkit.events.model import Event
@@ -59,10 +59,7 @@ class AlertOptions:
             raise ConfigError("alerts: nowhere to send them, expected log, command or webhook")
         check_list("alerts: command", self.command, shown=False)
         for name in ("every", "look_every"):
-            check_type(f"alerts: {name}", getattr(self, name), timedelta)
-            if getattr(self, name) <= timedelta(0):
-                found = getattr(self, name)
-                raise ConfigError(f"alerts: {name}: found {found}, expected more than 0 s")
+            check_duration(f"alerts: {name}", getattr(self, name))
 
     def sinks(self) -> list[AlertSink]:
         """Return the sinks other than the webhook."""

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
-from pushkit.arguments import check_type
+from pushkit.arguments import check_count, check_duration
 from pushkit.errors import AddressRefusedError, ConfigError, DestinationRefusedError
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
@@ -116,13 +116,11 @@ class BreakerPolicy:
     longest_wait: timedelta = timedelta(minutes=10)
 
     def __post_init__(self) -> None:
-        check_type("breaker: failures", self.failures, int)
-        check_type("breaker: first_wait", self.first_wait, timedelta)
-        check_type("breaker: longest_wait", self.longest_wait, timedelta)
-        if self.failures < 1 or not timedelta(0) < self.first_wait <= self.longest_wait:
-            raise ConfigError(
-                "breaker: expected failures of 1 or more, and 0 < first_wait <= longest_wait"
-            )
+        check_count("breaker: failures", self.failures)
+        check_duration("breaker: first_wait", self.first_wait)
+        check_duration("breaker: longest_wait", self.longest_wait)
+        if self.first_wait > self.longest_wait:
+            raise ConfigError("breaker: expected first_wait <= longest_wait")
 
 
 def wait_after(policy: BreakerPolicy, failures: int) -> timedelta | None:

@@ -8,11 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pushkit.arguments import check_callable, check_type
+from pushkit.arguments import check_callable, check_count, check_duration, check_type
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.limits import check_pace
 from pushkit.delivery.signatures import Signing, SigningChoice
-from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationRules
 from pushkit.outbox.retention import Retention
@@ -111,13 +110,9 @@ class SenderOptions:
         if not isinstance(self.signing, Signing):
             check_callable("signing", self.signing)
         for name in _AT_LEAST_ONE:
-            check_type(name, getattr(self, name), int)
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: found {getattr(self, name)}, expected at least 1")
+            check_count(name, getattr(self, name))
         for name in _ABOVE_ZERO:
-            check_type(name, getattr(self, name), timedelta)
-            if getattr(self, name) <= timedelta(0):
-                raise ConfigError(f"{name}: found {getattr(self, name)}, expected more than 0 s")
+            check_duration(name, getattr(self, name))
         check_pace(self.rate_per_origin, self.concurrency_per_host)
 
 

@@ -10,6 +10,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
+from pushkit.arguments import check_callable
 from pushkit.errors import ConfigError
 from pushkit.events.model import Event
 from pushkit.logs import printable
@@ -36,8 +37,7 @@ class Listeners:
             ConfigError: The listener is not callable, or is a coroutine function, whose calls would
                 not be awaited.
         """
-        if not callable(listener):
-            raise ConfigError(f"on_event: found {type(listener).__name__}, expected a callable")
+        check_callable("on_event", listener)
         if inspect.iscoroutinefunction(listener):
             raise ConfigError("on_event: found a coroutine function, expected a plain one")
         self._listeners += (listener,)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from pushkit.a2a import TaskState, UpdateKind
-from pushkit.arguments import check_callable, check_list, check_type, read_member
+from pushkit.arguments import check_callable, check_duration, check_list, read_member
 from pushkit.errors import ConfigError
 from pushkit.record import record
 from receiver.inbox.model import Notification
@@ -96,9 +96,7 @@ class CallbackRegistry:
         """
         check_callable("callback", function)
         if timeout is not None and timeout != NO_TIMEOUT:
-            check_type("timeout", timeout, timedelta)
-            if timeout <= timedelta(0):
-                raise ConfigError(f"timeout: found {timeout}, expected more than zero, or 'none'")
+            check_duration("timeout", timeout, otherwise=", or 'none'")
         check_list("senders", senders)
         check_list("tasks", tasks)
         callback = Callback(

@@ -32,7 +32,7 @@ def test_a_count_is_at_least_one(name: str) -> None:
 @pytest.mark.parametrize("name", TIMES)
 def test_a_time_is_more_than_zero(name: str) -> None:
     SenderOptions(**{name: timedelta(microseconds=1)})  # type: ignore[arg-type]  # one of several
-    with pytest.raises(ConfigError, match=f"^{name}: found 0:00:00, expected more than 0 s"):
+    with pytest.raises(ConfigError, match=f"^{name}: found 0:00:00, expected more than zero"):
         SenderOptions(**{name: timedelta(0)})  # type: ignore[arg-type]  # one of several
 
 
