@@ -1,9 +1,10 @@
-"""Packages that import each of their names when it is first used (PEP 562)."""
+"""Imports: of names when they are first used (PEP 562), and of libraries that extras install."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 
 
@@ -25,3 +26,19 @@ def names_on_demand(
 
     names = sorted(home_of, key=lambda name: (not name.isupper(), name))  # constants first
     return names, load, lambda: names
+
+
+@contextlib.contextmanager
+def from_extra(extra: str, needed: str) -> Iterator[None]:
+    """Import what an extra installs, within; `needed` begins the message if it is missing.
+
+    Raises:
+        ConfigError: The extra is not installed.
+    """
+    try:
+        yield
+    except ImportError as exc:
+        from pushkit.errors import ConfigError  # `import pushkit` alone does not need it
+
+        says = f"{needed}: pip install '.[{extra}]' in pushkit's source folder"
+        raise ConfigError(says) from exc

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pushkit.errors import ConfigError
+from pushkit.lazy import from_extra
 from pushkit.storage.database import opened
 from pushkit.storage.migrations import Access
 from pushkit.terminal.options import DashboardOptions, dashboard_options
@@ -37,13 +37,9 @@ def dashboard(*, where: InboxOptions, options: DashboardOptions) -> None:
     It shows the inbox only: refusals are shown by the dashboard inside `receiver serve`
     (`[dashboard]`). Without a token it can be reached from this machine only, and is read-only.
     """
-    try:
+    with from_extra("dashboard", "the dashboard needs Jinja2"):
         from pushkit.webui.serving import run_dashboard
         from receiver.dashboard.app import inbox_dashboard
-    except ImportError as exc:
-        raise ConfigError(
-            "the dashboard needs Jinja2: pip install '.[dashboard]' in pushkit's source folder"
-        ) from exc
     location = where.existing()
 
     @contextlib.asynccontextmanager

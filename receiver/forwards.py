@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 from pushkit.errors import ConfigError, PushkitError, TransportError
+from pushkit.lazy import from_extra
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.programs import find_program, run_program
@@ -123,12 +124,8 @@ class StreamForward:
     """
 
     def __init__(self, url: str, *, timeout: timedelta = _TIMEOUT) -> None:
-        try:
+        with from_extra("redis", "forward: redis is missing"):
             from redis.asyncio import Redis
-        except ImportError as exc:
-            raise ConfigError(
-                "forward: redis is missing: pip install '.[redis]' in pushkit's source folder"
-            ) from exc
         parts = urlsplit(url)
         query = parse_qs(parts.query, keep_blank_values=True)
         streams, lengths = query.pop("stream", [""]), query.pop("maxlen", ["0"])

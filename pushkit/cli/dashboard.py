@@ -13,8 +13,8 @@ from pushkit.cli.options import KeyFile, key_file_options
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.database import open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
-from pushkit.errors import ConfigError
 from pushkit.keys.source import FileKeySource
+from pushkit.lazy import from_extra
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import opened
@@ -47,13 +47,9 @@ def dashboard(
 
     Without a token, it can only be read, and only from this machine.
     """
-    try:
+    with from_extra("dashboard", "the dashboard needs Jinja2"):
         from pushkit.dashboard.app import dashboard_app
         from pushkit.webui.serving import run_dashboard
-    except ImportError as exc:
-        raise ConfigError(
-            "the dashboard needs Jinja2: pip install '.[dashboard]' in pushkit's source folder"
-        ) from exc
     location = checked_database(database)
     keys = FileKeySource(key_file.path, key_file.passphrase) if key_file else None
 

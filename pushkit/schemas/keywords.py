@@ -11,14 +11,12 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pushkit.bounded_json import JsonValue
-from pushkit.errors import ConfigError, InvalidSchemaError
+from pushkit.errors import InvalidSchemaError
+from pushkit.lazy import from_extra
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-MISSING_EXTRA = (
-    "structured data needs the extra: pip install '.[schemas]' in pushkit's source folder"
-)
 MAX_SECONDS = 2.0
 _MAX_REGEX_CHARS = 1024
 # For an automaton and its cache; in the worst case, its time grows with its size.
@@ -129,11 +127,9 @@ def _search_cost(patterns: Iterable[str], characters: int) -> int:
 
 def require_extra() -> None:
     """Import the libraries. Raises ConfigError: the extra `schemas` is not installed."""
-    try:
+    with from_extra("schemas", "structured data needs the extra"):
         import jsonschema  # noqa: F401
         import re2  # noqa: F401
-    except ImportError as exc:
-        raise ConfigError(MISSING_EXTRA) from exc
 
 
 Keyword = Callable[[Any, Any, Any, Any], Any]

@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from pushkit.errors import ConfigError, StorageError
+from pushkit.errors import StorageError
+from pushkit.lazy import from_extra
 from pushkit.storage.location import postgres_dsn
 from pushkit.storage.migrations import Access, Migration, Schema
 from pushkit.storage.script import Group, OnDone, Script
@@ -192,10 +193,6 @@ def open_location(
     dsn = postgres_dsn(location)
     if dsn is None:
         return SqliteDatabase(location, component=component, migrations=migrations, clock=clock)
-    try:
+    with from_extra("postgres", "PostgreSQL needs asyncpg"):
         from pushkit.storage.postgres import PostgresDatabase
-    except ImportError as exc:
-        raise ConfigError(
-            "PostgreSQL needs asyncpg: pip install '.[postgres]' in pushkit's source folder"
-        ) from exc
     return PostgresDatabase(dsn, component=component, migrations=migrations)

@@ -15,18 +15,15 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pushkit.errors import ConfigError, PushkitError
+from pushkit.errors import PushkitError
+from pushkit.lazy import from_extra
 from pushkit.logs import RepeatedLog
 from pushkit.version import __version__
 
-try:
+with from_extra("otel", "tracing: OpenTelemetry is missing"):
     from opentelemetry import trace
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ImportError as exc:
-    raise ConfigError(
-        "tracing: OpenTelemetry is missing: pip install '.[otel]' in pushkit's source folder"
-    ) from exc
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanKind, TracerProvider

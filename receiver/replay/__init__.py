@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pushkit.errors import ConfigError
+from pushkit.lazy import from_extra
 from receiver.replay.database import DatabaseReplay
 from receiver.replay.memory import MEMORY, ReplayMemory
 
@@ -23,10 +24,6 @@ def open_replay(
         return DatabaseReplay(remember_for)
     if not location.startswith(_REDIS):
         raise ConfigError("replay: expected a redis://, rediss:// or unix:// URL")
-    try:
+    with from_extra("redis", "replay: Redis needs its driver"):
         from receiver.replay.redis import RedisReplay
-    except ImportError as exc:
-        raise ConfigError(
-            "replay: Redis needs its driver: pip install '.[redis]' in pushkit's source folder"
-        ) from exc
     return RedisReplay(location, namespace=namespace, remember_for=remember_for)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pushkit.errors import ConfigError
+from pushkit.lazy import from_extra
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import LISTEN_BACKLOG, listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
@@ -221,12 +222,8 @@ def dashboard_access(settings: ReceiverSettings) -> DashboardAccess | None:
     """
     if settings.dashboard is None:
         return None
-    try:
+    with from_extra("dashboard", "[dashboard] needs Jinja2"):
         from pushkit.webui.serving import access_of
-    except ImportError as exc:
-        raise ConfigError(
-            "[dashboard] needs Jinja2: pip install '.[dashboard]' in pushkit's source folder"
-        ) from exc
     return access_of(settings.dashboard.build(settings.folder))
 
 
