@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pushkit.errors import InboundError
 from pushkit.storage.database import Database
@@ -32,9 +32,13 @@ from receiver.inbox.store import Inbox, StoredIds, TaskQueues, task_lock
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
 from receiver.registrations import RegistrationStore, Standings, TaskNotExpectedError
-from receiver.replay.memory import ConflictError, Replay, ReplayMemory, Seen
+from receiver.replay.database import Replay, remember_ids, unremember_ids
+from receiver.replay.memory import ConflictError, Seen
 from receiver.senders import TaskPolicy
 from receiver.verification import HandedOut, HandedOutTo, Verified
+
+if TYPE_CHECKING:
+    from receiver.replay.redis import RedisReplay
 
 _KEY: Final = attrgetter("key")
 
@@ -44,7 +48,7 @@ class Candidate:
     """A verified notification that is to be stored."""
 
     verified: Verified
-    seen: Seen  # its id and body hash, as the memory of ids reserved them
+    seen: Seen  # its id and body hash
     traceparent: str | None = None  # the trace that it belongs to, if it states one
     lease: Lease | None = field(default=None, init=False)  # set if it is stored in a slot
     stored: NewNotification | None = field(default=None, init=False)
@@ -75,14 +79,14 @@ class Acceptance:
     def __init__(
         self,
         database: Database,
-        replay: ReplayMemory,
+        redis: RedisReplay | None,  # the memory of ids, if it is not in the database
         limits: Limits,
         slots: Dispatcher,  # the slots for callbacks of this process
         # Called with the sender and the task of each stored notification that has a task.
         announce: Callable[[str, str], None],
     ) -> None:
         self._database = database
-        self._replay = replay
+        self._redis = redis
         self._registrations = RegistrationStore()
         self._slots = slots
         self._inbox = Inbox()
@@ -90,8 +94,8 @@ class Acceptance:
             per_sender=limits.max_backlog_per_sender, in_all=limits.max_backlog
         )
         self._announce = announce
-        # Whether the memory of ids is outside of the database: `begin` cannot be used then.
-        self.has_to_wait: bool = replay.is_external
+        # Whether each id is reserved in Redis first: `begin` cannot be used then.
+        self.has_to_wait: bool = redis is not None
 
     async def handed_out(self, asked: HandedOutTo) -> list[HandedOut]:
         """Return the registrations that step 5 asks for."""
@@ -117,23 +121,26 @@ class Acceptance:
         self._submit(candidate, done)
 
     async def accept(self, verified: Verified, traceparent: str | None) -> int | None:
-        """Store a notification, awaiting the memory of ids; return its id, None for a duplicate.
+        """Store a notification, its id reserved in Redis if ids are there; return as `begin` does.
 
         Raises:
             InboundError: It is refused.
             StorageError: It could not be stored.
         """
-        reserved = await self._replay.reserve(_seen(verified))
+        candidate = Candidate(verified, _seen(verified), traceparent)
+        # `_dispatch` is called even if the request is cancelled: its callbacks must begin.
+        dispatch = functools.partial(self._dispatch, candidate)
+        if self._redis is None:
+            return await self._submit(candidate, dispatch)
+        reserved = await self._redis.reserve(candidate.seen)
         if reserved is None:
             return None
-        candidate = Candidate(verified, reserved, traceparent)
         try:
-            # `_dispatch` is called even if the request is cancelled: its callbacks must begin.
-            stored = await self._submit(candidate, functools.partial(self._dispatch, candidate))
+            stored = await self._submit(candidate, dispatch)
         except Exception:
-            await self._replay.release(reserved)
+            await self._redis.release(reserved)
             raise
-        await self._replay.commit(reserved)
+        await self._redis.commit(reserved)
         return stored
 
     def _dispatch(self, candidate: Candidate, result: int | BaseException | None) -> None:
@@ -200,6 +207,7 @@ class Acceptance:
     ) -> Script[list[int | Deferred | Refused | None]]:
         firsts: dict[tuple[str, str], Candidate] = {}
         for each in candidates:
+            each.result = None
             firsts.setdefault(each.key, each)
         taken = time.perf_counter()
         ours, now = yield from self._held(firsts.values(), wait=wait)
@@ -226,8 +234,8 @@ class Acceptance:
             ):
                 each.result = Refused(ConflictError("this id is in the inbox with another body"))
                 refused.append(each)
-        if refused:
-            yield from self._replay.unremember([each.seen for each in refused])
+        if refused and self._redis is None:
+            yield from unremember_ids([each.seen for each in refused])
         if any(each.waits for each in stored):
             yield from self._database.wake()
         elif ids:
@@ -252,12 +260,15 @@ class Acceptance:
             yield from self._accept(again, wait=wait)
 
     def _remember(self, candidates: Sequence[Candidate], now: datetime) -> Script[list[Candidate]]:
-        """Do step 7; return the candidates whose ids are fresh."""
+        """Do step 7, unless Redis did it; return the candidates whose ids are fresh."""
+        if self._redis is not None:
+            return list(candidates)
         ordered = sorted(candidates, key=_KEY)  # one order for all: waits must not form a cycle
-        found = yield from self._replay.remember([each.seen for each in ordered], now)
+        found = yield from remember_ids([each.seen for each in ordered], now)
         news = set()
         for each, replay in zip(ordered, found, strict=True):
-            each.result = Refused(replay) if isinstance(replay, InboundError) else None
+            if isinstance(replay, InboundError):
+                each.result = Refused(replay)
             if replay is Replay.FRESH:
                 news.add(each)
         return [each for each in candidates if each in news]

@@ -32,7 +32,7 @@ from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import InboxRetention, Purge
 from receiver.inbox.store import task_lock
 from receiver.registrations import RegistrationStore
-from receiver.replay.database import DatabaseReplay
+from receiver.replay.database import forget_ids
 
 _BATCH = 100
 # Between two batches, so that other transactions get their turn.
@@ -186,8 +186,8 @@ class InboxAdmin:
         if retention.dead is not None:
             purged += await self.purge(older_than=retention.dead, statuses=(InboxStatus.DEAD,))
         now = await self._database.read(self._database.now())
-        replay = DatabaseReplay(retention.ids)
-        await _in_lots(lambda: self._database.write(replay.forget(now)))
+        accepted_before = now - retention.ids
+        await _in_lots(lambda: self._database.write(forget_ids(accepted_before)))
         expected = RegistrationStore(retention.ids)
         await _in_lots(lambda: self._database.write(expected.forget(now)))
         silent_since = now - retention.sequences

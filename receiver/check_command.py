@@ -25,8 +25,7 @@ from receiver.forwards import STREAM_SCHEMES
 from receiver.options import config_option, load_signing_key
 from receiver.public_url import Probe, check_public_url
 from receiver.receiver import Receiver
-from receiver.replay import open_replay
-from receiver.replay.memory import ReplayMemory
+from receiver.replay import redis_replay
 from receiver.senders import choose_sender
 from receiver.serving.service import dashboard_access
 from receiver.serving.tls import TlsFiles
@@ -94,7 +93,7 @@ def check(
         click.echo(f"database: ok{outlook}")
     if settings.replay is not None:
         with _tried("replay", failed):
-            asyncio.run(_try_replay(open_replay(settings.replay, namespace=settings.url)))
+            asyncio.run(_try_redis(settings.replay, settings.url))
             click.echo("replay: ok")
     if failed:
         sys.exit(1)
@@ -160,8 +159,8 @@ async def _try_keys(receiver: Receiver, failed: list[str]) -> None:
                 click.echo(f"  {key.algorithm.value:6} {in_a_line(key.kid)}")
 
 
-async def _try_replay(memory: ReplayMemory) -> None:
-    async with closing(memory):
+async def _try_redis(url: str, namespace: str) -> None:
+    async with closing(redis_replay(url, namespace=namespace)) as memory:
         await memory.open()
 
 

@@ -37,7 +37,7 @@ from receiver.limits import Limits
 from receiver.peers import ForwardedHeader, Peers
 from receiver.refusals import Verdict
 from receiver.registrations import RegistrationStore
-from receiver.replay import open_replay
+from receiver.replay import redis_replay
 from receiver.runtime import DRAIN, LoopLock, Runtime
 from receiver.senders import TrustedSender, check_memory, choose_sender
 from receiver.trust import Trust, warn_of_weak_trust
@@ -140,7 +140,9 @@ class Receiver(CallbackDecorators):
         self._transport = Transport(DestinationPolicy(allow))
         trust = Trust.build(url, senders, self._transport, clock)
         self.url: str = trust.url
-        memory = open_replay(replay, namespace=self.url, remember_for=retention.ids)
+        redis = None
+        if replay is not None:
+            redis = redis_replay(replay, namespace=self.url, remember_for=retention.ids)
         self.callbacks: CallbackRegistry = CallbackRegistry()
         self.dispatcher: Dispatcher = Dispatcher(
             self._database,
@@ -162,7 +164,7 @@ class Receiver(CallbackDecorators):
         self._metrics: ReceiverMetrics | None = None
         self._runtime = Runtime(
             database=self._database,
-            replay=memory,
+            redis=redis,
             transport=self._transport,
             trust=lambda: self.trust,
             dispatcher=self.dispatcher,
@@ -171,7 +173,7 @@ class Receiver(CallbackDecorators):
             drain=drain,
         )
         acceptance = Acceptance(
-            self._database, memory, limits, self.dispatcher, self._arrivals.announce
+            self._database, redis, limits, self.dispatcher, self._arrivals.announce
         )
         self.edge: Edge = Edge(
             trust,

@@ -19,11 +19,11 @@ from pushkit.storage.migrations import Access
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
 from receiver.inbox.store import Inbox
-from receiver.replay.memory import ReplayMemory
 from receiver.trust import Trust, warn_of_weak_trust
 
 if TYPE_CHECKING:
     from receiver.forwards import Forward
+    from receiver.replay.redis import RedisReplay
 
 _log = logging.getLogger("receiver")
 
@@ -48,7 +48,7 @@ class Runtime:
     """Opens, runs and closes the parts of a receiver."""
 
     database: Database  # the inbox and the expected tasks
-    replay: ReplayMemory  # the memory of ids
+    redis: RedisReplay | None  # the memory of ids, if it is not in the database
     transport: Transport  # fetches JWK Sets
     trust: Callable[[], Trust]  # returns the current one: it may be replaced at any time
     dispatcher: Dispatcher  # calls back
@@ -102,10 +102,11 @@ class Runtime:
         self._begin_to_listen()
         if self._background:
             return
-        try:
-            await self.replay.open()
-        except StorageError as exc:  # callbacks do not need it
-            _log.error("%s: notifications are answered 503 until it is back", exc)
+        if self.redis is not None:
+            try:
+                await self.redis.open()
+            except StorageError as exc:  # callbacks do not need it
+                _log.error("%s: notifications are answered 503 until it is back", exc)
         self.dispatcher.registry.is_frozen = True
         warn_of_weak_trust(self.trust().senders.values())
         self.trust().load()
@@ -137,7 +138,8 @@ class Runtime:
             await forward.close()
         await self.dispatcher.retire()
         self.dispatcher.registry.is_frozen = False
-        await self.replay.close()
+        if self.redis is not None:
+            await self.redis.close()
         await self.trust().close()
         await self.transport.close()
         async with self._opening.here:
@@ -158,9 +160,9 @@ class Runtime:
         unready: dict[str, str] = {}
         if fault := await fault_of(self.database, Inbox().next_due()):
             unready["storage"] = f"storage: {fault}"
-        if self._background:
+        if self._background and self.redis is not None:
             try:
-                await self.replay.open()
+                await self.redis.open()
             except StorageError as exc:
                 unready["replay"] = f"replay: {exc}"
         if not self._background or any(task.done() for task in self._background):

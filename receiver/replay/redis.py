@@ -12,22 +12,15 @@ import contextlib
 import hashlib
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
-from pushkit.errors import ConfigError, InboundError, StorageError
+from pushkit.errors import ConfigError, StorageError
 from pushkit.logs import RepeatedLog
-from pushkit.storage.script import Script
-from receiver.replay.memory import (
-    MEMORY,
-    BeingStoredError,
-    ConflictError,
-    Replay,
-    Seen,
-)
+from receiver.replay.memory import MEMORY, BeingStoredError, ConflictError, Seen
 
 _log = logging.getLogger("receiver")
 
@@ -42,13 +35,11 @@ _RELEASE = (
 
 
 class RedisReplay:
-    """Keys on a Redis server.
+    """Keys on a Redis server: `reserve` one, store its notification, then `commit` or `release`.
 
     Raises:
         ConfigError: The URL is none.
     """
-
-    is_external: bool = True
 
     def __init__(
         self,
@@ -129,19 +120,6 @@ class RedisReplay:
             return reserved
         _refuse_unless_accepted(found, seen)
         return None
-
-    def remember(
-        self,
-        reserved: Sequence[Seen],
-        now: datetime,  # noqa: ARG002  # the interface
-    ) -> Script[list[Replay | InboundError]]:
-        """Write nothing into the database: what is reserved is fresh."""
-        yield from ()
-        return [Replay.FRESH] * len(reserved)
-
-    def unremember(self, reserved: Sequence[Seen]) -> Script[None]:  # noqa: ARG002
-        """Do nothing: `release` lets go of it."""
-        yield from ()
 
     async def commit(self, reserved: Seen) -> None:
         """Remember an id for good; if that fails, only the inbox remembers it."""

@@ -8,7 +8,8 @@ from pushkit.errors import InboundError
 from pushkit.storage.script import Script
 from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, NewNotification
 from receiver.inbox.store import Inbox, TaskQueues
-from receiver.replay.memory import Replay, ReplayMemory, Seen
+from receiver.replay.database import Replay, remember_ids
+from receiver.replay.memory import Seen
 
 
 def store(
@@ -52,9 +53,9 @@ def store(
     return ids.get((sender, delivery_id))
 
 
-def remember(memory: ReplayMemory, reservation: Seen, now: datetime) -> Script[Replay]:
+def remember(seen: Seen, now: datetime) -> Script[Replay]:
     """Remember one id, or raise why it is refused."""
-    [found] = yield from memory.remember([reservation], now)
+    [found] = yield from remember_ids([seen], now)
     if isinstance(found, InboundError):
         raise found
     return found

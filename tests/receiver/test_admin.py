@@ -16,8 +16,8 @@ from pushkit.storage.script import Script, Statement
 from receiver import InboxFilter, InboxRetention, InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.store import Inbox
-from receiver.replay.database import DatabaseReplay
-from receiver.replay.memory import Replay, Seen
+from receiver.replay.database import Replay
+from receiver.replay.memory import Seen
 from tests.eventually import DEADLINE
 from tests.receiver.storing import remember, settle_one, store
 
@@ -171,21 +171,20 @@ async def test_a_retention_bounds_everything_that_is_kept(desk: Desk) -> None:
     await desk.settled(2, ago=8 * day)
     await desk.settled(2, InboxStatus.DEAD, ago=40 * day)
     kept = await desk.settled(2, InboxStatus.DEAD, ago=8 * day) + await desk.settled(3)
-    replay = DatabaseReplay()
     old, young = (
         Seen(sender="agent", delivery_id=name, body_sha256="aa") for name in ("old", "young")
     )
     now = datetime.now(UTC)
-    await desk.database.write(remember(replay, old, now - timedelta(hours=97)))
-    await desk.database.write(remember(replay, young, now - timedelta(hours=95)))
+    await desk.database.write(remember(old, now - timedelta(hours=97)))
+    await desk.database.write(remember(young, now - timedelta(hours=95)))
 
     purged = await desk.admin.retain(InboxRetention(dead=30 * day))
 
     assert purged == 4
     assert await desk.left() == sorted(kept)
     assert await desk.sequences() == 2 + 2 + 3  # of all but what has been silent for 30 days
-    assert await desk.database.write(remember(replay, old, now)) is Replay.FRESH
-    assert await desk.database.write(remember(replay, young, now)) is Replay.DUPLICATE
+    assert await desk.database.write(remember(old, now)) is Replay.FRESH
+    assert await desk.database.write(remember(young, now)) is Replay.DUPLICATE
 
 
 async def test_forever_is_for_ever(desk: Desk) -> None:

@@ -243,6 +243,7 @@ async def test_a_redis_that_forgot_everything_costs_no_second_callback(
     assert (again.status, again.code) == (200, "duplicate")
     assert (other.status, other.code) == (409, "id_conflict")
     assert called == ["delivery-task-1-1"]
+    assert world.rows()["pushkit_replay"] == 0
 
 
 async def test_a_redis_that_forgot_everything_refuses_no_retry_of_a_task_that_is_over(

@@ -501,15 +501,15 @@ CUTS = (
         (
             Edit(
                 "receiver.accepting",
-                "        candidate = Candidate(verified, reserved, traceparent)",
+                "        if self._redis is None:\n",
                 "        now = await self._database.read(self._database.now())\n"
-                "        remember = self._replay.remember([reserved], now)\n"
+                "        remember = remember_ids([candidate.seen], now)\n"
                 "        [replay] = await self._database.write(remember)\n"
                 "        if isinstance(replay, InboundError):\n"
                 "            raise replay\n"
                 '        if replay.value == "duplicate":\n'
                 "            return None\n"
-                "        candidate = Candidate(verified, reserved, traceparent)",
+                "        if self._redis is None:\n",
             ),
             Edit("receiver.edge", "        if self._acceptance.has_to_wait:", "        if True:"),
             Edit(

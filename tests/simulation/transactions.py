@@ -26,8 +26,8 @@ from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
 from receiver.inbox.model import ClaimedNotification, InboxStatus
 from receiver.inbox.store import Inbox, task_lock
-from receiver.replay.database import DatabaseReplay
-from receiver.replay.memory import Replay, Seen
+from receiver.replay.database import Replay, forget_ids
+from receiver.replay.memory import Seen
 from tests.receiver.storing import remember, settle_one, store
 
 __all__ = ["Memory", "StubDatabase", "Work", "prepare", "some_work", "tables"]
@@ -437,7 +437,7 @@ def _accept(chance: random.Random, _number: int) -> Make:
         yield from memory.database.exclusively(task_lock("agent", task))
         if remembers:
             seen = Seen(sender="agent", delivery_id=delivery_id, body_sha256=body.hex())
-            found = yield from remember(DatabaseReplay(), seen, now)
+            found = yield from remember(seen, now)
             if found is Replay.DUPLICATE:
                 return _nothing
         yield from store(
@@ -462,7 +462,7 @@ def _hurry(chance: random.Random, _number: int) -> Make:
     seen = Seen(sender="agent", delivery_id=f"task0#{chance.randint(1, 3)}", body_sha256="31")
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        yield from remember(DatabaseReplay(), seen, memory.database.moment)
+        yield from remember(seen, memory.database.moment)
         return _nothing
 
     return script
@@ -470,8 +470,7 @@ def _hurry(chance: random.Random, _number: int) -> Make:
 
 def _forget(_chance: random.Random, _number: int) -> Make:
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        replay = DatabaseReplay(timedelta(seconds=10))
-        yield from replay.forget(memory.database.moment, limit=100)
+        yield from forget_ids(memory.database.moment - timedelta(seconds=10), limit=100)
         return _nothing
 
     return script

@@ -12,8 +12,8 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.inbox.model import InboxStatus
-from receiver.replay.database import DatabaseReplay
-from receiver.replay.memory import Replay, Seen
+from receiver.replay.database import Replay
+from receiver.replay.memory import Seen
 from tests.receiver.storing import remember
 
 DUMP = Path(__file__).resolve().parents[2] / "vectors" / "inbox_schema_3.sql"
@@ -72,7 +72,7 @@ async def test_ids_and_sequences_of_an_old_file_are_remembered(tmp_path: Path) -
     await database.open()
     seen = Seen(sender="agent", delivery_id="task-done#1", body_sha256=BODY_SHA256)
 
-    found = await database.write(remember(DatabaseReplay(), seen, LATER))
+    found = await database.write(remember(seen, LATER))
     await database.close()
 
     assert found is Replay.DUPLICATE

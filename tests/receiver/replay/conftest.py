@@ -14,8 +14,10 @@ from pushkit.errors import InboundError
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script
 from receiver.admin import open_inbox
-from receiver.replay import open_replay
-from receiver.replay.memory import Replay, ReplayMemory, Seen
+from receiver.replay import redis_replay
+from receiver.replay.database import Replay
+from receiver.replay.memory import Seen
+from receiver.replay.redis import RedisReplay
 from tests.receiver.storing import remember
 
 if TYPE_CHECKING:
@@ -27,31 +29,35 @@ class Memory:
     """The calls of a receiver to its memory of ids."""
 
     database: Database
-    replay: ReplayMemory
+    redis: RedisReplay | None
 
     async def accept(self, seen: Seen) -> str:
         """Accept what arrived, or say why not."""
         try:
-            reservation = await self.replay.reserve(seen)
-            if reservation is None:
+            if self.redis is None:
+                return (await self.database.write(remember(seen, now()))).value
+            reserved = await self.redis.reserve(seen)
+            if reserved is None:
                 return "duplicate"
-            found = await self.database.write(remember(self.replay, reservation, now()))
-            await self.replay.commit(reservation)
+            await self.redis.commit(reserved)
         except InboundError as exc:
             return exc.code
-        return found.value
+        return "fresh"
 
     async def refuse(self, seen: Seen) -> None:
         """Refuse in the middle of the transaction that would have stored it."""
-        reservation = await self.replay.reserve(seen)
-        assert reservation is not None
-        with contextlib.suppress(RefusedError):
-            await self.database.write(self._remember_and_fail(reservation))
-        await self.replay.release(reservation)
+        if self.redis is None:
+            with contextlib.suppress(RefusedError):
+                await self.database.write(_remember_and_fail(seen))
+            return
+        reserved = await self.redis.reserve(seen)
+        assert reserved is not None
+        await self.redis.release(reserved)
 
-    def _remember_and_fail(self, reservation: Seen) -> Script[Replay]:
-        yield from remember(self.replay, reservation, now())
-        raise RefusedError
+
+def _remember_and_fail(seen: Seen) -> Script[Replay]:
+    yield from remember(seen, now())
+    raise RefusedError
 
 
 class RefusedError(InboundError):
@@ -65,9 +71,9 @@ def now() -> datetime:
 @pytest.fixture
 async def memory(state: State) -> AsyncIterator[Memory]:
     database = open_inbox(state.database)
-    replay = open_replay(state.replay, namespace="receiver-1")
+    redis = None if state.replay is None else redis_replay(state.replay, namespace="receiver-1")
     await database.open()
-    await replay.open()
-    yield Memory(database, replay)
-    await replay.close()
+    yield Memory(database, redis)
+    if redis is not None:
+        await redis.close()
     await database.close()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pushkit.storage.migrations import migrate
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
-from receiver.replay.database import DatabaseReplay
-from receiver.replay.memory import Replay, Seen
+from receiver.replay.database import Replay, forget_ids
+from receiver.replay.memory import Seen
 from tests.receiver.storing import remember
 
 if TYPE_CHECKING:
@@ -23,15 +23,14 @@ def reservation(delivery_id: str) -> Seen:
 
 def test_ids_are_forgotten_by_age_a_bounded_number_at_a_time(scripts: ScriptRunner) -> None:
     scripts.run(migrate("receiver", RECEIVER_MIGRATIONS))
-    replay = DatabaseReplay(timedelta(hours=1))
     for number in range(5):
-        scripts.run(remember(replay, reservation(f"old-{number}"), START))
+        scripts.run(remember(reservation(f"old-{number}"), START))
     young = START + timedelta(microseconds=1)
-    scripts.run(remember(replay, reservation("young"), young))
+    scripts.run(remember(reservation("young"), young))
 
     later = young + timedelta(hours=1)
-    forgotten = [scripts.run(replay.forget(later, limit=3)) for _ in range(3)]
+    forgotten = [scripts.run(forget_ids(young, limit=3)) for _ in range(3)]
 
     assert forgotten == [3, 2, 0]
-    assert scripts.run(remember(replay, reservation("old-0"), later)) is Replay.FRESH
-    assert scripts.run(remember(replay, reservation("young"), later)) is Replay.DUPLICATE
+    assert scripts.run(remember(reservation("old-0"), later)) is Replay.FRESH
+    assert scripts.run(remember(reservation("young"), later)) is Replay.DUPLICATE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from redis.asyncio import Redis
@@ -164,12 +164,6 @@ async def test_an_id_that_is_reserved_while_it_is_closed_can_be_let_go(
     await replay.release(reservation)
 
     assert await replay.reserve(SEEN) is not None
-
-
-async def test_redis_replay_writes_nothing_into_the_database(replay: RedisReplay) -> None:
-    reservation = await reserved(replay)
-
-    assert list(replay.remember([reservation], datetime.now(UTC))) == []
 
 
 def test_a_memory_that_was_closed_goes_on_in_another_event_loop(redis_url: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import ConfigError
-from receiver.replay import open_replay
+from receiver.replay import redis_replay
 from receiver.replay.memory import Seen
 
 if TYPE_CHECKING:
@@ -82,4 +82,4 @@ async def test_an_id_of_any_characters_is_remembered(memory: Memory) -> None:
 
 async def test_another_location_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected a redis://"):
-        open_replay("http://127.0.0.1", namespace="receiver-1")
+        redis_replay("http://127.0.0.1", namespace="receiver-1")
