@@ -21,7 +21,7 @@ class RedisServer:
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="pushkit-redis-"))
-        socket = self._folder / "redis.sock"
+        self._socket = socket = self._folder / "redis.sock"
         self.url = f"unix://{socket}"
         self._command = [
             *(_executable(), "--port", "0", "--unixsocket", str(socket)),
@@ -38,6 +38,11 @@ class RedisServer:
         """Stop it; what it knew is lost."""
         self._process.kill()
         self._process.wait()
+
+    def lead_to(self, other: RedisServer) -> None:
+        """Let new connections to its URL reach another server."""
+        self._socket.unlink()
+        self._socket.symlink_to(other._socket)
 
     def remove(self) -> None:
         """Stop it for good."""

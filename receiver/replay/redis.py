@@ -16,7 +16,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.exceptions import RedisError
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as DisconnectedError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from pushkit.errors import ConfigError, StorageError
 from pushkit.logs import RepeatedLog
@@ -24,6 +27,7 @@ from receiver.replay.memory import MEMORY, BeingStoredError, ConflictError, Seen
 
 _log = logging.getLogger("receiver")
 
+_PREFIX = "pushkit:replay:"
 _LEASE = timedelta(seconds=30)
 _CONNECTIONS = 16
 _TIMEOUT = timedelta(seconds=5)
@@ -60,13 +64,13 @@ class RedisReplay:
         self._asked: set[asyncio.Future[None]] = set()  # requests without an answer yet
 
     async def open(self) -> None:
-        """Check that the server can be reached.
+        """Check that the server stores ids: one that is full or a replica answers a ping, too.
 
         Raises:
-            StorageError: It cannot.
+            StorageError: It does not.
         """
         with _faults():
-            await self._redis.ping()
+            await self._redis.set(f"{_PREFIX}{secrets.token_hex(8)}", "", px=1)
 
     async def close(self) -> None:
         """Disconnect, once no request waits: an id that it reserves now could not be released."""
@@ -98,6 +102,8 @@ class RedisReplay:
                     timeout=seconds,
                     socket_timeout=seconds,
                     socket_connect_timeout=seconds,
+                    # Once more on a new connection: the old one was closed, or leads to a replica.
+                    retry=Retry(NoBackoff(), 1, (DisconnectedError, ReadOnlyError)),
                 )
             )
         raise ConfigError("replay: expected a redis://, rediss:// or unix:// URL")
@@ -116,9 +122,11 @@ class RedisReplay:
                 self._key(seen), _reserved(reserved), nx=True, px=self._lease // _MILLISECOND
             )
             found = None if fresh else await self._redis.get(self._key(seen))
-        if fresh:
+        text = found.decode("ascii", "replace") if isinstance(found, bytes) else found or ""
+        # If the connection broke, the command was repeated: it may find its own reservation.
+        if fresh or text == _reserved(reserved):
             return reserved
-        _refuse_unless_accepted(found, seen)
+        _refuse_unless_accepted(text, seen)
         return None
 
     async def commit(self, reserved: Seen) -> None:
@@ -144,16 +152,15 @@ class RedisReplay:
         digest = hashlib.sha256(
             b"\0".join(hashlib.sha256(p.encode("utf-8", "surrogatepass")).digest() for p in parts)
         )
-        return f"pushkit:replay:{digest.hexdigest()}"
+        return f"{_PREFIX}{digest.hexdigest()}"
 
 
 def _reserved(seen: Seen) -> str:
     return f"reserved {seen.holder} {seen.body_sha256}"
 
 
-def _refuse_unless_accepted(found: bytes | str | None, seen: Seen) -> None:
-    text = found.decode("ascii", "replace") if isinstance(found, bytes) else found or ""
-    state, _, digest = text.partition(" ")
+def _refuse_unless_accepted(found: str, seen: Seen) -> None:
+    state, _, digest = found.partition(" ")
     if state != "accepted":
         raise BeingStoredError("a copy with this id is being stored")
     if digest != seen.body_sha256:
@@ -164,6 +171,8 @@ def _refuse_unless_accepted(found: bytes | str | None, seen: Seen) -> None:
 def _faults() -> Iterator[None]:
     try:
         yield
+    except ResponseError as exc:
+        raise StorageError(f"Redis refused: {type(exc).__name__}: {exc}") from exc
     except (RedisError, OSError) as exc:
         # The type alone: a message may hold the URL.
         raise StorageError(f"Redis is out of reach: {type(exc).__name__}") from exc

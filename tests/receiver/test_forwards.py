@@ -27,6 +27,7 @@ from receiver.forwards import (
 )
 from receiver.settings.handlers import ForwardSettings
 from tests.eventually import DEADLINE, eventually, eventually_sync
+from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -196,6 +197,22 @@ async def test_a_notification_is_added_to_a_stream(
     assert fields[b"sender"] == b"agent"
     assert fields[b"task-id"] == b"task-1"
     assert fields[b"seq"] == b"1"
+
+
+async def test_no_forward_stays_with_a_server_that_became_a_replica(world: World) -> None:
+    notification = await accepted(world)
+    server, primary = RedisServer(), RedisServer()
+    forward = StreamForward(f"{server.url}?stream=updates")
+    await forward.send(notification)
+    async with Redis.from_url(server.url) as redis:
+        await redis.replicaof("::1", "1")
+    server.lead_to(primary)
+    await forward.send(notification)
+    async with Redis.from_url(primary.url) as redis:
+        assert await redis.xlen("updates") == 1
+    await forward.close()
+    server.remove()
+    primary.remove()
 
 
 async def test_a_key_that_is_not_a_stream_is_tried_again(

@@ -144,6 +144,73 @@ async def test_a_server_that_is_away_is_a_storage_error_and_comes_back(
     assert "only the inbox remembers id" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param("CONFIG SET maxmemory 1", id="full"),
+        pytest.param("REPLICAOF ::1 1", id="replica"),
+    ],
+)
+async def test_a_server_that_stores_nothing_is_reported(server: RedisServer, change: str) -> None:
+    replay = RedisReplay(server.url, namespace="receiver-1")
+    await replay.open()
+    async with Redis.from_url(server.url) as redis:
+        await redis.execute_command(*change.split())  # type: ignore[no-untyped-call]
+    with pytest.raises(StorageError, match=r"Redis refused: .*(maxmemory|replica)"):
+        await replay.open()
+    await replay.close()
+
+
+async def test_no_connection_stays_with_a_server_that_became_a_replica(
+    server: RedisServer,
+) -> None:
+    replay = RedisReplay(server.url, namespace="receiver-1")
+    await replay.open()
+    async with Redis.from_url(server.url) as redis:
+        await redis.replicaof("::1", "1")
+    primary = RedisServer()
+    server.lead_to(primary)
+
+    assert await replay.reserve(SEEN) is not None
+    await replay.close()
+    primary.remove()
+
+
+@pytest.mark.parametrize(
+    "answers", [pytest.param(True, id="idle"), pytest.param(False, id="before-the-answer")]
+)
+async def test_a_connection_that_breaks_refuses_nothing(
+    server: RedisServer, *, answers: bool
+) -> None:
+    broken: list[bytes] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = server.url.removeprefix("unix://")
+        from_server, to_server = await asyncio.open_unix_connection(path)
+        while data := await reader.read(65_536):
+            to_server.write(data)
+            answer = await from_server.read(65_536)
+            breaks = b"reserved" in data and not broken
+            if answers or not breaks:
+                writer.write(answer)
+            if breaks:
+                broken.append(data)
+                break
+        writer.close()
+        to_server.close()
+
+    relaying = await asyncio.start_server(relay, "127.0.0.1", 0)
+    port = relaying.sockets[0].getsockname()[1]
+    replay = RedisReplay(f"redis://127.0.0.1:{port}", namespace="receiver-1")
+    try:
+        await replay.commit(await reserved(replay))
+        assert broken
+        assert await replay.reserve(SEEN) is None
+    finally:
+        await replay.close()
+        relaying.close()
+
+
 async def test_an_id_that_is_reserved_while_it_is_closed_can_be_let_go(
     replay: RedisReplay, redis: Redis
 ) -> None:
