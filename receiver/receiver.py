@@ -125,6 +125,10 @@ class Receiver(CallbackDecorators):
         limits = Limits() if limits is None else limits
         check_type("limits", limits, Limits)
         check_count("concurrency", concurrency)
+        if tracing is not None:
+            from pushkit.telemetry.tracing import Tracing
+
+            check_type("tracing", tracing, Tracing)
         if callback_timeout is not None:
             check_duration("callback_timeout", callback_timeout, otherwise=", or None")
         check_type("drain", drain, timedelta)
@@ -243,8 +247,11 @@ class Receiver(CallbackDecorators):
         plain function cannot be cancelled: its notification is called back again when the lease has
         expired.
 
-        Calls at the same time wait for the same end; closing continues if a caller is cancelled.
+        Calls at the same time wait for the same end; closing continues if a caller is cancelled. In
+        a process that was forked meanwhile, nothing is closed.
         """
+        if self._runtime.is_forked:
+            return
         if self._closing is None or self._closing.done():
             self._closing = asyncio.create_task(self._close(), name="receiver-closing")
         await asyncio.shield(self._closing)
@@ -405,6 +412,7 @@ class Receiver(CallbackDecorators):
         before = self.trust
         trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
         warn_of_weak_trust(senders)
+        self.callbacks.warn_of_unknown(trust.senders)
         self.edge.trust = trust
         trust.load()
         await before.close(but=trust)

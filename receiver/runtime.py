@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from pushkit.errors import StorageError
+from pushkit.errors import ConfigError, StorageError
 from pushkit.net.transport import Transport
 from pushkit.scheduling.housekeeping import Housekeeper
 from pushkit.scheduling.pump import cancelled
@@ -55,7 +56,8 @@ class Runtime:
     arrivals: Arrivals  # wakes the callers of `wait` and `updates`
     housekeeper: Housekeeper  # deletes rows whose retention is over
     drain: timedelta  # how long callbacks may continue after `wind_down`
-    is_open: bool = field(default=False, init=False)  # whether notifications can be accepted
+    # The process that opened it, and in which it is open.
+    _opened_in: int | None = field(default=None, init=False)
     _is_closed: bool = field(default=False, init=False)  # closed, and not opened again since
     _ends_at: float | None = field(default=None, init=False)  # of the drain, by the loop's clock
     _forwards: list[Forward] = field(default_factory=list, init=False)
@@ -64,6 +66,16 @@ class Runtime:
     _background: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _listening: asyncio.Task[None] | None = field(default=None, init=False)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether notifications can be accepted."""
+        return self._opened_in == os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it was opened before this process was forked: nothing of it runs here."""
+        return self._opened_in is not None and not self.is_open
+
     def close_with(self, forward: Forward) -> None:
         """Also close this forward, once callbacks have ended."""
         self._forwards.append(forward)
@@ -71,8 +83,13 @@ class Runtime:
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the inbox, without callbacks."""
         async with self._opening.here:
+            if self.is_forked:
+                raise ConfigError(
+                    "the receiver was opened before this process was forked: make one in each"
+                    " process"
+                )
             await self.database.open(access)
-            self.is_open, self._is_closed = True, False
+            self._opened_in, self._is_closed = os.getpid(), False
 
     async def ask(self) -> None:
         """Open the inbox for a query or a write, unless the receiver was closed.
@@ -109,6 +126,7 @@ class Runtime:
                 _log.error("%s: notifications are answered 503 until it is back", exc)
         self.dispatcher.registry.is_frozen = True
         warn_of_weak_trust(self.trust().senders.values())
+        self.dispatcher.registry.warn_of_unknown(self.trust().senders)
         self.trust().load()
         if allowed := self.transport.policy.allow:
             _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
@@ -127,7 +145,7 @@ class Runtime:
     async def close(self) -> None:
         """Wait for running callbacks, then close everything; the inbox last."""
         self.wind_down()
-        self.is_open, self._is_closed = False, True
+        self._opened_in, self._is_closed = None, True
         background, self._background = self._background, []
         for task in background:
             await cancelled(task)
@@ -143,7 +161,10 @@ class Runtime:
         await self.trust().close()
         await self.transport.close()
         async with self._opening.here:
-            self.is_open, self._is_closed = False, True  # another task may have opened it meanwhile
+            self._opened_in, self._is_closed = (
+                None,
+                True,
+            )  # another task may have opened it meanwhile
             listening, self._listening = self._listening, None
             if listening is not None:
                 await cancelled(listening)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -139,6 +140,10 @@ class PushSender:
             )
         self.options: SenderOptions = SenderOptions() if options is None else options
         check_type("options", self.options, SenderOptions)
+        if tracing is not None:
+            from pushkit.telemetry.tracing import Tracing
+
+            check_type("tracing", tracing, Tracing)
         self.events: Listeners = Listeners(_log)
         self._tracing = tracing
         if on_event is not None:
@@ -180,7 +185,7 @@ class PushSender:
         self._opening = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
-        self._is_open = False
+        self._opened_in: int | None = None  # the process that opened it, and in which it is open
         self._running: asyncio.Task[None] | None = None
         self._housekeeping: asyncio.Task[None] | None = None
         self._metrics: SenderMetrics | None = None
@@ -265,9 +270,13 @@ class PushSender:
                 raise ConfigError("the sender is closed: make a new one")
             if self._is_open:
                 return
+            if self._opened_in is not None:
+                raise ConfigError(
+                    "the sender was opened before this process was forked: make one in each process"
+                )
             self._keys.ring()  # a bad key file is reported now, not at the first delivery
             await self._database.open()
-            self._is_open = True
+            self._opened_in = os.getpid()
             if self._metrics is not None:
                 self._metrics.start()
         warn_of_no_audience(self.options.signing)
@@ -281,9 +290,11 @@ class PushSender:
 
         Undelivered notifications stay in the outbox for the next start. A closed sender stays
         closed. Concurrent calls all wait for the same close. If a caller is cancelled, the close
-        still runs to its end.
+        still runs to its end. In a process that was forked meanwhile, nothing is closed.
         """
         self._closed = True
+        if self._opened_in is not None and not self._is_open:
+            return  # tasks, threads and connections are another process'
         if self._closing is None or self._closing.done():
             self._closing = asyncio.create_task(self._close(), name="pushkit-closing")
         await asyncio.shield(self._closing)
@@ -296,7 +307,7 @@ class PushSender:
             if task is not None:
                 await cancelled(task)
         if self._is_open:
-            self._is_open = False
+            self._opened_in = None
             await self._worker.finish(within=self.options.drain)
             self._worker.retire()
         if self._alerts is not None:
@@ -309,6 +320,10 @@ class PushSender:
         await self._client.close()
         await self._transport.close()
         await self._database.close()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._opened_in == os.getpid()
 
     async def _ready(self) -> None:
         # After `open()` no worker is started: that process only enqueues, or pumps by hand.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ class GroupCommit:
     that the script defers, because another transaction holds a row, is run again later. An item is
     processed even if its submitter is cancelled.
 
-    Belongs to the event loop in which it is made.
+    Belongs to the process and the event loop in which it is made.
 
     Args:
         most: How many items go together.
@@ -117,6 +118,7 @@ class GroupCommit:
         self._patience = patience.total_seconds()
         self._wait = wait
         self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         self._waiting: deque[_Waiting[Any, Any]] = deque()
         self._is_scheduled = False  # the driver runs batches, or will within a few rounds
         self._has_leader = False
@@ -181,6 +183,8 @@ class GroupCommit:
     ) -> _Waiting[Item, T]:
         if asyncio.get_running_loop() is not self._loop:
             raise StorageError("the database was opened in another event loop: open one in each")
+        if os.getpid() != self._process:
+            raise StorageError("the database was opened before this process was forked")
         self._unfinished += 1
         return _Waiting(group, item, self._loop.create_future(), on_done)
 

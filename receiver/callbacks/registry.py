@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import timedelta
 from typing import Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
@@ -14,6 +15,8 @@ from pushkit.record import record
 from receiver.inbox.model import Notification
 
 CallbackFunction: TypeAlias = "Callable[[Notification], Awaitable[None] | None]"
+
+_log = logging.getLogger("receiver")
 
 NO_TIMEOUT: Final = "none"
 Timeout: TypeAlias = 'timedelta | Literal["none"] | None'
@@ -134,6 +137,18 @@ class CallbackRegistry:
     def has_one(self) -> bool:
         """Whether there is at most one callback."""
         return len(self._callbacks) <= 1
+
+    def warn_of_unknown(self, senders: Collection[str]) -> None:
+        """Log a warning for each callback that names a sender which is not one of these."""
+        for callback in self._callbacks.values():
+            if unknown := callback.senders.difference(senders):
+                _log.warning(
+                    "callback %s: senders: found %s, expected some of the trusted %s: it is not"
+                    " called for others",
+                    callback.name,
+                    ", ".join(map(repr, sorted(unknown))),
+                    ", ".join(senders),
+                )
 
     def wanting(self, notification: Notification) -> list[Callback]:
         """Return the callbacks that get a notification."""

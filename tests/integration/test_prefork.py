@@ -59,3 +59,70 @@ async def test_processes_that_fork_from_one_that_made_sender_and_receiver_work_s
         await process.communicate(b"\n\n")
 
     assert len({*first, *second}) == 4
+
+
+# Opened before the fork: the forked process cannot use them, and leaves the parent's alone.
+OPENED = """
+import asyncio, os, sys
+from datetime import UTC, datetime
+from pushkit import KeyRing, PushSender
+from pushkit.errors import ConfigError
+from pushkit.webhook import WebhookRequest
+from receiver import Receiver, TaskPolicy, TrustedSender
+from receiver.testing import SigningAgent
+
+agent = SigningAgent(webhook_url="https://client.example.com/a2a/push")
+sender = PushSender(issuer=agent.issuer, keys=KeyRing.create(datetime.now(UTC)),
+                    database="outbox.db")
+receiver = Receiver(url="https://client.example.com", database="inbox.db",
+                    senders=[TrustedSender(name="agent", issuer=agent.issuer, tokens=[agent.token],
+                                           keys={agent.key.kid: agent.key.to_verification_key()},
+                                           tasks=TaskPolicy.ANY)])
+
+async def post():
+    request = agent.draft("task-1").request()
+    async with asyncio.timeout(10):
+        verdict = await receiver.receive(
+            WebhookRequest(target="/a2a/push", headers=request.headers, body=request.body))
+    return verdict.status
+
+async def restart(part):
+    async with asyncio.timeout(10):
+        try:
+            await part.start()
+        except ConfigError as exc:
+            sys.stdout.write(f"{exc}\\n")
+        await part.close()
+
+loop = asyncio.new_event_loop()
+for part in (sender, receiver):
+    loop.run_until_complete(part.start())
+child = os.fork()
+if child == 0:
+    assert loop.run_until_complete(post()) == 503
+    for part in (sender, receiver):
+        loop.run_until_complete(restart(part))
+        asyncio.run(restart(part))
+    sys.exit(3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+assert loop.run_until_complete(post()) == 202
+for part in (sender, receiver):
+    assert not loop.run_until_complete(part.unready())
+    loop.run_until_complete(part.close())
+"""
+
+
+async def test_a_process_that_forks_from_one_that_opened_them_is_told_and_may_close_them(
+    tmp_path: Path,
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", OPENED), cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(DEADLINE):
+            written, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert written.decode().count("was opened before this process was forked") == 3
+    assert process.returncode == 0

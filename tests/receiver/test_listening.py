@@ -246,6 +246,20 @@ async def test_any_issuer_with_a_known_key_is_accepted_by_default(terminal: Open
         assert results(arrival) == dict.fromkeys(STEPS, True) | {"issuer": None}
 
 
+async def test_the_issuer_of_trigger_is_accepted_by_a_known_key_and_by_the_trial_key(
+    terminal: Open,
+) -> None:
+    async with terminal(jwks=True) as listener:
+        draft = replace(listener.agent.draft("task-1"), issuer=TRIAL_ISSUER)
+        await listener.post(draft)
+        await listener.post(replace(draft, delivery_id="d-2", key=TRIAL_KEY))
+        await listener.post(
+            replace(draft, delivery_id="d-3", key=SigningAgent(webhook_url=draft.url).key)
+        )
+    codes = [arrival["code"] for arrival in listener.arrivals()]
+    assert codes == ["accepted", "accepted", "unknown_sender"]
+
+
 async def test_any_key_is_accepted_and_everything_else_is_checked(terminal: Open) -> None:
     async with terminal(any_key=True) as listener:
         await listener.post(listener.agent.draft("task-1"))

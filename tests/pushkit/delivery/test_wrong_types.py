@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from a2a.types import TaskStatusUpdateEvent
 
-from pushkit import PushSender, StatusUpdate, TaskStatus
+from pushkit import KeyRing, PushSender, StatusUpdate, TaskStatus
 from pushkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -125,3 +127,10 @@ async def test_a_tenant_of_a_wrong_type_selects_nothing_silently(
         await getattr(sender, method)("task-1", tenant=None)
     with pytest.raises(ConfigError, match="config_id: found int, expected str"):
         await sender.pause("task-1", 7)  # type: ignore[arg-type]
+
+
+def test_a_tracing_that_is_none_is_refused_by_the_constructor(tmp_path: Path) -> None:
+    keys = KeyRing.create(datetime.now(UTC))
+    given: dict[str, Any] = {"tracing": True}
+    with pytest.raises(ConfigError, match=r"^tracing: found bool, expected Tracing$"):
+        PushSender(issuer="https://agent.example.com", keys=keys, database=tmp_path / "o", **given)

@@ -65,6 +65,20 @@ async def test_a_callback_that_is_registered_while_the_receiver_runs_is_refused(
     receiver.on_update(callback)
 
 
+async def test_a_callback_for_a_sender_that_is_not_trusted_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    @world.receiver.on_update(name="typo", senders=["agent", "agnet"])
+    async def callback(notification: Notification) -> None:
+        """Names a sender that there is not."""
+
+    receiver = await world.start()
+    says = "callback typo: senders: found 'agnet', expected some of the trusted agent"
+    assert caplog.text.count(says) == 1
+    await receiver.reload_senders(list(receiver.senders.values()))
+    assert caplog.text.count(says) == 2
+
+
 async def test_a_receiver_that_is_only_open_takes_callbacks(world: World) -> None:
     async def callback(notification: Notification) -> None:
         """Is registered in time."""
