@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from pushkit.a2a import (
     Message,
@@ -45,6 +45,8 @@ from pushkit.subscriptions.model import (
 )
 from pushkit.subscriptions.store import SubscriptionStore
 
+_MOST_READ: Final = 1000  # deliveries of a task, in a transaction that others wait for
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Registrar:
@@ -67,20 +69,34 @@ class Registrar:
         origin: str,
         profile: Profile,
         wanted: Filter,
-    ) -> Script[tuple[Subscription, Subscription | None]]:
+        last_seq: int | None = None,
+    ) -> Script[tuple[Subscription, Subscription | None] | None]:
         """Register or change a subscription; unfinished deliveries move to its new destination.
 
+        Args:
+            last_seq: That of the key's removed subscriptions; None if it was not read before.
+
         Returns:
-            The subscription, and the one that it replaced, if any.
+            The subscription, and the one that it replaced, if any; None if `last_seq` is needed,
+            but the task has so many deliveries that others would wait while they are read.
 
         Raises:
             TooManyConfigsError: The owner has `max_configs_per_task` for this task already.
             TooManySubscriptionsError: The owner has used up its quota.
         """
         now = yield from self.database.now()
-        before = yield from self._find_or_check_quota(key, now)
-        # Receivers order updates by `seq` within a task and config: a lower one would look late.
-        last_seq = 0 if before else (yield from self.subscriptions.last_seq(key))
+        found = yield from self.subscriptions.of_owner(
+            tenant=key.tenant, task_id=key.task_id, owner=key.owner, config_id=key.config_id
+        )
+        before = found[0] if found else None
+        if before is None:
+            yield from self._check_quota(key, now)
+            # Receivers order updates by `seq` within a task and config: a lower one looks late.
+            if last_seq is None:
+                last_seq = yield from self.subscriptions.last_seq(key, most=_MOST_READ)
+            if last_seq is None:
+                return None
+            self.quota.add(key.owner, 1)
         subscription = yield from self.subscriptions.put(
             key,
             config,
@@ -90,33 +106,25 @@ class Registrar:
             vault=self.vault,
             wanted=wanted,
             now=now,
-            last_seq=last_seq,
+            last_seq=last_seq or 0,
         )
         yield from self.outbox.move(subscription.id, origin)
         return replace(subscription, replaced=before is not None), before
 
-    def _find_or_check_quota(
-        self, key: SubscriptionKey, now: datetime
-    ) -> Script[Subscription | None]:
-        """Return the subscription of a key; if there is none, check that one may be added."""
-        found = yield from self.subscriptions.of_owner(
-            tenant=key.tenant, task_id=key.task_id, owner=key.owner
-        )
-        for each in found:
-            if each.key == key:
-                return each
-        if len(found) >= self.max_configs_per_task:
+    def _check_quota(self, key: SubscriptionKey, now: datetime) -> Script[None]:
+        """Check that a subscription may be added."""
+        most = self.max_configs_per_task
+        number = yield from self.subscriptions.count_of_owner(key, most)
+        if number >= most:
             raise TooManyConfigsError(
-                f"task {key.task_id!r} has {len(found)} push configs of this owner,"
-                f" expected at most {self.max_configs_per_task}: delete one first"
+                f"task {key.task_id!r} has {number} push configs of this owner,"
+                f" expected at most {most}: delete one first"
             )
         if (yield from self.quota.left(key.owner, now)) <= 0:
             raise TooManySubscriptionsError(
                 f"owner {key.owner!r} has {self.quota.limit} subscriptions already, the maximum"
                 " (max_subscriptions_per_owner): remove some first"
             )
-        self.quota.add(key.owner, 1)
-        return None
 
 
 class Choice(NamedTuple):
@@ -248,10 +256,12 @@ class SubscriptionChanges:
         if not isinstance(chosen, Choice):
             return list((yield from self.subscriptions.lock_all(chosen)).values())
         found = yield from self.subscriptions.of_owner(
-            tenant=chosen.tenant, task_id=chosen.task_id, owner=chosen.owner
+            tenant=chosen.tenant,
+            task_id=chosen.task_id,
+            owner=chosen.owner,
+            config_id=chosen.config_id,
         )
-        held = yield from self.subscriptions.lock_all([each.id for each in found])
-        return [each for each in held.values() if chosen.config_id in {None, each.key.config_id}]
+        return list((yield from self.subscriptions.lock_all([each.id for each in found])).values())
 
 
 def _test_update(task_id: str, version: WireVersion, snapshot: Task | None) -> TaskUpdate:

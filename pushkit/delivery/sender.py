@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -505,16 +506,20 @@ class PushSender:
             reason = f"{ALERTS_TASK} and {ALERTS_OWNER} are reserved for the operator's alerts"
             raise InvalidPushConfigError(f"task_id, owner: {reason}")
         await self._ready()
-        subscription, before = await self._database.write_patiently(
-            lambda: self._registrar.put(
-                key,
-                parsed,
-                version=wire_version,
-                origin=destination.origin,
-                profile=read_member("profile", profile, Profile),
-                wanted=filter,
-            )
+        put = functools.partial(
+            self._registrar.put,
+            key,
+            parsed,
+            version=wire_version,
+            origin=destination.origin,
+            profile=read_member("profile", profile, Profile),
+            wanted=filter,
         )
+        stored = await self._database.write_patiently(put)
+        while stored is None:  # other writers do not wait for this read
+            last_seq = await self._database.read(self._subscriptions.last_seq(key))
+            stored = await self._database.write_patiently(functools.partial(put, last_seq=last_seq))
+        subscription, before = stored
         change = SubscriptionChange.REGISTERED
         if before is not None:
             change = SubscriptionChange.REPLACED
@@ -634,14 +639,15 @@ class PushSender:
         return list(sent.deliveries)
 
     async def subscriptions(
-        self, task_id: str, *, owner: str = "", tenant: str = ""
+        self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
     ) -> list[Subscription]:
-        """Return one owner's subscriptions to a task, without tokens and credentials (A2A#1681)."""
-        _check_ids(task_id=task_id, owner=owner, tenant=tenant)
+        """Return an owner's subscriptions to a task, oldest first; or the one with a config id.
+
+        They are without tokens and credentials (A2A#1681).
+        """
+        choice = _choice(tenant, task_id, owner, config_id)
         await self._ready()
-        return await self._database.read(
-            self._subscriptions.of_owner(tenant=tenant, task_id=task_id, owner=owner)
-        )
+        return await self._database.read(self._subscriptions.of_owner(**choice._asdict()))
 
     async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
         """Return all owners' active subscriptions to a task: for the agent, not for clients."""

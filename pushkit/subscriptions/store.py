@@ -17,6 +17,7 @@ from pushkit.storage.script import (
     Script,
     Statement,
     among,
+    count,
     from_micros,
     moment_or_none,
     padded,
@@ -37,7 +38,8 @@ from pushkit.subscriptions.secrets import Secrets, StoredSubscription, seal_secr
 
 _T = TypeVar("_T")
 
-_BY_KEY = "tenant = $1 AND task_id = $2 AND owner = $3 AND config_id = $4 AND removed_at IS NULL"
+_OF_OWNER = "tenant = $1 AND task_id = $2 AND owner = $3 AND removed_at IS NULL"
+_BY_KEY = f"{_OF_OWNER} AND config_id = $4"
 _ACTIVE_OF_TASK = (
     "SELECT * FROM pushkit_subscriptions WHERE tenant = $1 AND task_id = $2 AND active = 1"
     " AND removed_at IS NULL ORDER BY id"
@@ -99,17 +101,19 @@ class SubscriptionStore:
         )
         return read_subscription(rows[0])
 
-    def last_seq(self, key: SubscriptionKey) -> Script[int]:
+    def last_seq(self, key: SubscriptionKey, *, most: int = 2**62) -> Script[int | None]:
         """Return the highest `seq` of a key's removed subscriptions; 0 without any.
 
-        Reads every delivery of the task.
+        Reads every delivery of the task; returns None if there are more than `most`.
         """
         rows = yield Statement(
-            "SELECT COALESCE(MAX(seq), 0) AS seq FROM pushkit_deliveries"
-            " WHERE tenant = $1 AND task_id = $2 AND owner = $3 AND config_id = $4",
-            _key_columns(key),
+            "SELECT COUNT(*) AS number,"
+            " COALESCE(MAX(CASE WHEN owner = $3 AND config_id = $4 THEN seq END), 0) AS seq"
+            " FROM (SELECT owner, config_id, seq FROM pushkit_deliveries"
+            " WHERE tenant = $1 AND task_id = $2 LIMIT CAST($5 AS BIGINT)) d",
+            (*_key_columns(key), most + 1),
         )
-        return int(rows[0]["seq"])
+        return None if rows[0]["number"] > most else int(rows[0]["seq"])
 
     def remove(self, key: SubscriptionKey) -> Script[str | None]:
         """Remove a subscription and return its id, or None if there was none."""
@@ -153,15 +157,26 @@ class SubscriptionStore:
             forgotten += len(rows)
         return forgotten
 
-    def of_owner(self, *, tenant: str, task_id: str, owner: str) -> Script[list[Subscription]]:
-        """Return one owner's subscriptions to a task, oldest first."""
+    def of_owner(
+        self, *, tenant: str, task_id: str, owner: str, config_id: str | None = None
+    ) -> Script[list[Subscription]]:
+        """Return one owner's subscriptions to a task, oldest first; or the one with a config id."""
+        named = () if config_id is None else (config_id,)
         rows = yield Statement(
-            "SELECT * FROM pushkit_subscriptions"
-            " WHERE tenant = $1 AND task_id = $2 AND owner = $3 AND removed_at IS NULL"
+            f"SELECT * FROM pushkit_subscriptions WHERE {_BY_KEY if named else _OF_OWNER}"
             " ORDER BY created_at, id",
-            (tenant, task_id, owner),
+            (tenant, task_id, owner, *named),
         )
         return [read_subscription(row) for row in rows]
+
+    def count_of_owner(self, key: SubscriptionKey, limit: int) -> Script[int]:
+        """Return how many subscriptions the owner of a key has to its task, at most `limit`."""
+        return count(
+            f"(SELECT 1 FROM pushkit_subscriptions WHERE {_OF_OWNER}"
+            " LIMIT CAST($4 AS BIGINT)) counted",
+            *_key_columns(key)[:3],
+            limit,
+        )
 
     def active_of_task(self, *, tenant: str, task_id: str) -> Script[list[Subscription]]:
         """Return every owner's active subscriptions to a task, in id order."""

@@ -70,10 +70,13 @@ class Configs:
         Without an id, that is the config registered without one, whose id is the task's, or else
         the oldest.
         """
-        found = await self._of_caller(caller, task_id)
-        named = [each for each in found if each.key.config_id == (config_id or task_id)]
-        chosen = named or ([] if config_id else found)
+        found = await self._of_caller(caller, task_id, config_id)
+        chosen = [each for each in found if each.key.config_id == task_id] or found
         return _as_read(chosen[0]) if chosen else None
+
+    async def all(self, caller: Caller, task_id: str) -> list[PushConfig]:
+        """Return all configs, the oldest first."""
+        return [_as_read(each) for each in await self._of_caller(caller, task_id)]
 
     async def page(self, caller: Caller, task_id: str, *, size: int = 0, token: str = "") -> Page:
         """Return the page of configs after `token`, by id; size 0 means the longest page."""
@@ -99,10 +102,14 @@ class Configs:
         async with _refusals():
             await sender.unsubscribe(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
 
-    async def _of_caller(self, caller: Caller, task_id: str) -> list[Subscription]:
+    async def _of_caller(
+        self, caller: Caller, task_id: str, config_id: str | None = None
+    ) -> list[Subscription]:
         sender = await self._sender_for(caller, task_id)
         async with _refusals():
-            return await sender.subscriptions(task_id, owner=caller.owner, tenant=caller.tenant)
+            return await sender.subscriptions(
+                task_id, config_id, owner=caller.owner, tenant=caller.tenant
+            )
 
     async def _sender_for(self, caller: Caller, task_id: str) -> PushSender:
         """Check that a caller may set configs of a task, and return the sender."""

@@ -153,12 +153,8 @@ async def _delete(call: _Call) -> JsonValue:
 
 
 async def _list_0_3(call: _Call) -> JsonValue:
-    task_id, found, token = text(call.params, "id"), [], ""
-    while True:  # 0.3 has no pages
-        page = await call.configs.page(call.caller, task_id, token=token)
-        found += page.configs
-        if not (token := page.next_page_token):
-            return [format_push_config(config, V0_3) for config in found]
+    found = await call.configs.all(call.caller, text(call.params, "id"))  # 0.3 has no pages
+    return [format_push_config(config, V0_3) for config in found]
 
 
 async def _list_1_0(call: _Call) -> JsonValue:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,11 @@ from pushkit import (
     Artifact,
     ArtifactUpdate,
     Authentication,
+    Filter,
     KeyRing,
     MessageUpdate,
     NotifyResult,
+    Profile,
     PushConfig,
     PushSender,
     Role,
@@ -35,6 +38,7 @@ from pushkit import (
     TaskSnapshot,
     TaskUpdate,
     TextPart,
+    WireVersion,
 )
 from pushkit import Message as A2AMessage
 from pushkit.errors import (
@@ -48,10 +52,15 @@ from pushkit.errors import (
     UnsupportedVersionError,
 )
 from pushkit.outbox.states import DeliveryState
+from pushkit.subscriptions import store
+from pushkit.subscriptions.model import SubscriptionKey
+from pushkit.subscriptions.store import read_subscription
 from tests.eventually import DEADLINE, eventually
 from tests.pushkit.delivery.sides import write
 
 if TYPE_CHECKING:
+    from pushkit import Subscription
+    from pushkit.storage.script import Row
     from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
 
 MakeStatus = Callable[..., StatusUpdate]
@@ -240,6 +249,47 @@ async def test_subscribing_after_unsubscribing_continues_the_seq(
     assert (second.last_seq, other.last_seq) == (1, 0)
     # Receivers count by task and config: they would take a second delivery 1 for a late one.
     assert sorted(await seqs(sender)) == [1, 1, 2]
+
+
+async def test_the_deliveries_of_a_large_task_are_not_read_in_a_transaction(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    for _ in range(11):
+        await asyncio.gather(*[sender.notify(status()) for _ in range(100)])
+    await sender.unsubscribe("task-1")
+    put = partial(
+        sender._registrar.put,
+        SubscriptionKey(tenant="", task_id="task-1", owner="", config_id="task-1"),
+        PushConfig(url=HOOK["url"]),
+        version=WireVersion.V1_0,
+        origin="https://client.example.com:443",
+        profile=Profile.STANDARD,
+        wanted=Filter(),
+    )
+    assert await sender._database.write_patiently(put) is None
+    assert await sender.subscriptions("task-1") == []
+    assert (await sender.subscribe("task-1", HOOK, version="1.0")).last_seq == 1100
+
+
+async def test_setting_getting_and_removing_a_config_does_not_read_the_others(
+    sender: PushSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        await sender.subscribe("task-1", HOOK | {"id": str(number)}, version="1.0")
+    read = 0
+
+    def counted(row: Row) -> Subscription:
+        nonlocal read
+        read += 1
+        return read_subscription(row)
+
+    monkeypatch.setattr(store, "read_subscription", counted)
+    await sender.subscribe("task-1", HOOK | {"id": "another"}, version="1.0")
+    [found] = await sender.subscriptions("task-1", "another")
+    assert found.key.config_id == "another"
+    assert await sender.unsubscribe("task-1", "another") == 1
+    assert read == 4  # as stored, as found, and twice to remove it
 
 
 # --- notify ------------------------------------------------------------------------------------
