@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 
 
-def expiry_of_certificate(pem: bytes) -> datetime | None:
-    """Return when the first certificate in PEM expires; None if it cannot be read."""
+def expiry_of_certificate(path: Path) -> datetime | None:
+    """Return when the first certificate in a PEM file expires; None if it cannot be read."""
     from cryptography import x509  # few senders have a certificate
 
     try:
-        return x509.load_pem_x509_certificate(pem).not_valid_after_utc
+        return x509.load_pem_x509_certificate(Path(path).read_bytes()).not_valid_after_utc
     except ValueError:
         return None

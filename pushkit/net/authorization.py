@@ -15,9 +15,10 @@ from pathlib import Path
 
 from pushkit.a2a import Authentication
 from pushkit.errors import ConfigError, DestinationRefusedError
+from pushkit.keys.certificates import expiry_of_certificate
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.oauth import OAuthClient, OAuthTokens
-from pushkit.net.tls import ClientCertificate, expires_at, tls_context
+from pushkit.net.tls import ClientCertificate, tls_context
 from pushkit.net.transport import Transport
 from pushkit.record import field, record
 
@@ -104,10 +105,11 @@ class Credentials:
                 self._tokens[each.oauth] = tokens
             tls = _tls(each, transport.options.ca_file)
             client = each.client_certificate
+            certificate = client.certificate if client else None
             self._by_key[key] = Access(
                 tls=tls,
-                certificate=client.certificate if client else None,
-                certificate_expires_at=expires_at(client) if client else None,
+                certificate=certificate,
+                certificate_expires_at=expiry_of_certificate(certificate) if certificate else None,
                 static=credential_header(each.authentication),
                 tokens=tokens,
             )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import ssl
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 from pushkit.errors import ConfigError
-from pushkit.keys.certificates import expiry_of_certificate
 from pushkit.url import shown_path
 
 
@@ -49,11 +47,6 @@ def tls_context(
             reason = _reason(exc, "PEM that fits together, and the right password")
             raise ConfigError(f"client certificate: {shown_path(path)}: {reason}") from exc
     return context
-
-
-def expires_at(client: ClientCertificate) -> datetime | None:
-    """Return when a certificate that `tls_context` accepted expires; None if that is unknown."""
-    return expiry_of_certificate(Path(client.certificate).read_bytes())
 
 
 @functools.cache

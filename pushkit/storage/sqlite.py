@@ -208,7 +208,7 @@ class SqliteDatabase:
             return connection
 
         return _Writer(
-            connect, self._busy_timeout.total_seconds(), self._keep_log_short, self._write_fault
+            connect, self._write_fault, self._busy_timeout.total_seconds(), self._keep_log_short
         )
 
     def _keep_log_short(self, connection: sqlite3.Connection) -> None:
@@ -560,15 +560,15 @@ class _Writer(threading.Thread):
     def __init__(
         self,
         connect: Callable[[], sqlite3.Connection],
-        patience: float = 0,
+        fault: RecentFault,  # where faults of the disk are noted
+        patience: float,
         committed: Callable[[sqlite3.Connection], None] = lambda _: None,  # runs after each commit
-        fault: RecentFault | None = None,  # where faults of the disk are noted
     ) -> None:
         super().__init__(name="pushkit-writer", daemon=True)
         self._connect = connect
         self._patience = patience
         self._committed = committed
-        self._fault = fault or RecentFault()
+        self._fault = fault
         self._connection: sqlite3.Connection | None = None
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[tuple[Sequence[Batch[Any, Any]], BatchesDone, bool] | None]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import ssl
 from asyncio.sslproto import SSLProtocol
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,8 +27,24 @@ async def _speaks_no_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWri
     writer.close()
 
 
-def _number_of(kind: type) -> int:
-    return sum(isinstance(each, kind) for each in gc.get_objects())
+@contextlib.asynccontextmanager
+async def _leaving_none(kind: type) -> AsyncIterator[None]:
+    """Check that no more objects of a kind are left afterwards, without a garbage collection."""
+
+    def number() -> int:
+        return sum(isinstance(each, kind) for each in gc.get_objects())
+
+    async def none_is_left() -> bool:
+        return number() == before
+
+    gc.collect()
+    before = number()
+    gc.disable()
+    try:
+        yield
+        await eventually(none_is_left)
+    finally:
+        gc.enable()
 
 
 async def test_a_handshake_that_failed_leaves_nothing_in_memory() -> None:
@@ -34,20 +52,12 @@ async def test_a_handshake_that_failed_leaves_nothing_in_memory() -> None:
     url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     client = Transport(DestinationPolicy.naming(url))
     destination = client.policy.check(url)
-
-    async def none_is_left() -> bool:
-        return _number_of(SSLProtocol) == before
-
-    gc.collect()
-    before = _number_of(SSLProtocol)
-    gc.disable()
     try:
-        for _ in range(5):
-            with pytest.raises(TlsError):
-                await client.post(destination, [], b"{}", timeout=timedelta(seconds=10))
-        await eventually(none_is_left)
+        async with _leaving_none(SSLProtocol):
+            for _ in range(5):
+                with pytest.raises(TlsError):
+                    await client.post(destination, [], b"{}", timeout=timedelta(seconds=10))
     finally:
-        gc.enable()
         await client.close()
         server.close()
 
@@ -67,19 +77,11 @@ async def test_a_connection_that_ended_leaves_nothing_in_memory(tmp_path: Path) 
     options = ConnectionOptions(ca_file=tmp_path / "ca.pem")
     client = Transport(DestinationPolicy.naming(url), options)
     destination = client.policy.check(url)
-
-    async def none_is_left() -> bool:
-        return _number_of(Connection) == before
-
-    gc.collect()
-    before = _number_of(Connection)
-    gc.disable()
     try:
-        for _ in range(5):
-            answer = await client.post(destination, [], b"{}", timeout=timedelta(seconds=10))
-            assert answer.status == 204
-        await eventually(none_is_left)
+        async with _leaving_none(Connection):
+            for _ in range(5):
+                answer = await client.post(destination, [], b"{}", timeout=timedelta(seconds=10))
+                assert answer.status == 204
     finally:
-        gc.enable()
         await client.close()
         server.close()
