@@ -184,10 +184,9 @@ class Attempt:
             token = await tokens.token(timeout=_until(ends)) if tokens else None
             answer = await (await self._sign(delivery, body, route, token, ends))
             if answer.status == _UNAUTHORIZED and tokens and token:
-                tokens.reject(token)
                 # The webhook answered: if this side fails now, that answer is the result.
                 with contextlib.suppress(OAuthError, SigningError):
-                    token = await tokens.token(timeout=_until(ends))
+                    token = await tokens.replace(token, timeout=_until(ends))
                     answer = await (await self._sign(delivery, body, route, token, ends))
         except (EgressProxyError, ResourcesExhaustedError):
             raise  # faults of this side

@@ -43,7 +43,6 @@ _DEFAULT_AGE: Final = timedelta(seconds=300)
 # A set is kept at least this long, whatever its headers say. It must not exceed the shortest
 # `max-age`, because a sender may sign with a key that was published for only that long.
 _MIN_AGE: Final = timedelta(seconds=1)
-_REFETCH_INTERVAL: Final = timedelta(seconds=30)  # how often unknown kids may cause a fetch
 _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?(\d{1,10})"?(?=$|[,\s])', re.IGNORECASE)
 _NO_STORE: Final = re.compile(r"(?:^|[,\s])no-(?:store|cache)(?=$|[,\s])", re.IGNORECASE)
 
@@ -139,14 +138,13 @@ class JwksClient:
         self._set = Renewing(self._fetched, clock=clock, unasked=bool(stale_for))
         self._log = RepeatedLog(_logger)
         self._loaded = False
-        self._last_refetch: datetime | None = None
 
     async def find(self, kid: str) -> VerificationKey | None:
         """Return the key with a kid; if it is unknown, fetch the set again."""
         fetches = self._set.fetches
         keys = await self.keys()
-        if kid not in keys and self._set.fetches == fetches and self._may_refetch():
-            renewed = await self._set.renew()
+        if kid not in keys and self._set.fetches == fetches:
+            renewed = await self._set.renew_early()
             keys = await self.keys() if renewed is None else renewed.keys
         return keys.get(kid)
 
@@ -186,15 +184,6 @@ class JwksClient:
         if self._loaded:
             return f"the keys from {self._shown} are older than may be trusted: {why}"
         return f"no keys from {self._shown} yet: {why}"
-
-    def _may_refetch(self) -> bool:
-        if self._set.is_flying:
-            return True  # the caller shares the fetch in progress
-        now, last = self._clock(), self._last_refetch
-        if self._set.backs_off() or (last and last <= now < last + _REFETCH_INTERVAL):
-            return False
-        self._last_refetch = now
-        return True
 
     async def _fetched(self, held: Held[_FetchedSet] | None) -> Held[_FetchedSet]:
         started = self._clock()

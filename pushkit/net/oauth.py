@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -95,19 +95,37 @@ class OAuthTokens:
             OAuthError: No token came, or not within the timeout.
         """
         recently = " (a moment ago)" if self._token.backs_off() else ""
-        try:
-            async with asyncio.timeout(max(timeout.total_seconds(), 0)):
-                token = await self._token.get()
-        except TimeoutError as exc:
-            raise self._error("no answer in time") from exc
+        token = await self._within(timeout, self._token.get())
         if token is None:
             # Always an OAuthError: the failure is not the destination's.
             raise self._error(f"{self._token.failure}{recently}") from self._token.failure
         return token
 
-    def reject(self, token: str) -> None:
-        """Drop a token that a destination refused, unless there is a newer one already."""
-        self._token.drop(token)
+    async def replace(self, refused: str, *, timeout: timedelta) -> str:  # noqa: ASYNC109  # as above
+        """Return another token than one that a destination refused, fetched once in 30 s at most.
+
+        Until then the refused token stays in use: other destinations may accept it.
+
+        Raises:
+            OAuthError: There is no other token, or not within the timeout.
+        """
+        token = self._token.usable()
+        if token is None or token == refused:
+            token = await self._within(timeout, self._token.renew_early())
+        if token is None or token == refused:
+            raise self._error("the destination refused it, and there is no other one")
+        return token
+
+    async def _within(
+        self,
+        timeout: timedelta,  # noqa: ASYNC109  # as above
+        fetch: Awaitable[str | None],
+    ) -> str | None:
+        try:
+            async with asyncio.timeout(max(timeout.total_seconds(), 0)):
+                return await fetch
+        except TimeoutError as exc:
+            raise self._error("no answer in time") from exc
 
     async def close(self) -> None:
         """Cancel a fetch in progress."""

@@ -15,6 +15,7 @@ _E = TypeVar("_E", bound=PushkitError)
 
 _LONGEST_BACKOFF: Final = timedelta(seconds=30)
 _LEAST_PAUSE: Final = timedelta(seconds=30)
+_EARLY_INTERVAL: Final = timedelta(seconds=30)  # how often a value that proved wrong is fetched
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class Renewing(Generic[T]):
         self._held: Held[T] | None = None
         self._failures = 0
         self._failed_at: datetime | None = None
+        self._early_at: datetime | None = None
         self._flight: asyncio.Task[Held[T] | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -107,6 +109,15 @@ class Renewing(Generic[T]):
         renewed = None if flight.cancelled() else flight.result()
         return None if renewed is None else renewed.value
 
+    async def renew_early(self) -> T | None:
+        """Renew a value that proved wrong, once in 30 s; None if that fails, or is too early."""
+        now, last = self._clock(), self._early_at
+        if not self.is_flying:  # else the caller shares the fetch in progress
+            if self.backs_off() or (last and last <= now < last + _EARLY_INTERVAL):
+                return None
+            self._early_at = now
+        return await self.renew()
+
     def begin(self) -> asyncio.Task[Held[T] | None]:
         """Begin to fetch, if no fetch is in progress; return the task, not to be cancelled."""
         if self._flight is None or self._flight.done():
@@ -120,11 +131,6 @@ class Renewing(Generic[T]):
             return False
         pause = min(timedelta(seconds=2 ** min(self._failures - 1, 10)), _LONGEST_BACKOFF)
         return self._failed_at <= self._clock() < self._failed_at + pause
-
-    def drop(self, value: T) -> None:
-        """Drop a value that proved wrong, if it is still the held one."""
-        if self._held is not None and self._held.value == value:
-            self._held = None
 
     async def close(self) -> None:
         """Cancel the fetch in progress, and stop renewing in the background."""

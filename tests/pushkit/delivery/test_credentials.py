@@ -220,6 +220,31 @@ async def test_a_destination_that_refuses_every_token_gets_two_requests_per_atte
     assert len(hook.requests) == len(server.issued) == 2
 
 
+async def test_a_destination_that_refuses_every_token_takes_none_away_from_the_others(
+    public: Internet,
+    hook: Hook,
+    server: AuthorizationServer,
+    senders: Senders,
+    status: MakeStatus,
+) -> None:
+    hook.opens = lambda request: "other" in request.headers["Host"]
+    await public.serve(hook.answer, name="other.example.com", address="93.184.216.41")
+    origins = (ORIGIN, "https://other.example.com")
+    credentials = [DestinationCredentials(origin=each, oauth=CLIENT) for each in origins]
+    sender = await senders.open(allow=(), ca_file=public.ca_file, credentials=credentials)
+    for number in range(2):
+        await sender.subscribe(f"task-{number}", {"url": f"{ORIGIN}/hook"}, version="1.0")
+        await sender.notify(status(task_id=f"task-{number}"))
+        await sender.worker.run_once()
+        server.validator.known = ("nobody", "")  # no more tokens
+    assert len(server.issued) == 2
+    await sender.subscribe("task", {"url": f"{origins[1]}/hook"}, version="1.0")
+    await sender.notify(status(task_id="task"))
+    await sender.worker.run_once()
+    [delivery] = await sender.deliveries("task")
+    assert delivery.state is DeliveryState.DELIVERED
+
+
 async def test_a_401_without_oauth_gets_one_request(
     hook: Hook, delivered: Callable[..., Any]
 ) -> None:

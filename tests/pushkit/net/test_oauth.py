@@ -283,11 +283,26 @@ async def test_a_token_that_was_refused_is_replaced_once(
     await stands(internet, server.token)
     tokens = tokens_of()
     first = await tokens.token(timeout=PATIENT)
-    tokens.reject(first)
-    second = await tokens.token(timeout=PATIENT)
-    tokens.reject(first)  # another attempt's late 401 does not drop the new one
-    assert await tokens.token(timeout=PATIENT) == second != first
+    second = await tokens.replace(first, timeout=PATIENT)
+    assert second != first
+    assert await tokens.replace(first, timeout=PATIENT) == second  # another attempt's late 401
+    assert await tokens.token(timeout=PATIENT) == second
     assert len(server.issued) == 2
+
+
+async def test_a_token_that_was_refused_is_replaced_once_in_thirty_seconds(
+    internet: Internet,
+    server: AuthorizationServer,
+    tokens_of: Callable[..., OAuthTokens],
+    clock: Clock,
+) -> None:
+    await stands(internet, server.token)
+    tokens = tokens_of()
+    second = await tokens.replace(await tokens.token(timeout=PATIENT), timeout=PATIENT)
+    with pytest.raises(OAuthError, match="there is no other one"):
+        await tokens.replace(second, timeout=PATIENT)
+    clock.advance(30)
+    assert await tokens.replace(second, timeout=PATIENT) == server.issued[2]
 
 
 async def test_a_wrong_secret_is_the_one_error(

@@ -124,15 +124,24 @@ async def test_a_clock_that_is_set_back_does_not_prolong_a_value(
     assert value.usable() is None
 
 
-async def test_a_wrong_value_is_dropped_unless_it_was_replaced(
+async def test_a_wrong_value_is_replaced_once_in_thirty_seconds(
     source: Source, value: Renewing[int]
 ) -> None:
     await value.get()
-    value.drop(1)
-    assert await value.get() == 2
-    value.drop(1)
-    assert await value.get() == 2
-    assert source.asked == 2
+    both = await asyncio.gather(value.renew_early(), value.renew_early())
+    assert list(both) == [2, 2]
+    assert await value.renew_early() is None
+    source.advance(30)
+    assert await value.renew_early() == 3
+
+
+async def test_a_wrong_value_is_kept_while_it_cannot_be_replaced(
+    source: Source, value: Renewing[int]
+) -> None:
+    await value.get()
+    source.fails = True
+    assert await value.renew_early() is None
+    assert value.usable() == 1
 
 
 def test_a_renewing_value_continues_in_another_event_loop() -> None:
