@@ -35,7 +35,7 @@ from pushkit.webhook import Headers
 
 _logger = logging.getLogger(__name__)
 _NOT_FETCHED: Final = "the keys from %s could not be fetched: %s"
-_LEFT_OUT: Final = "key %s from %s is left out: %s"
+_LEFT_OUT: Final = "keys from %s are left out: %s"
 
 _FETCH_TIMEOUT: Final = timedelta(seconds=5)
 _MEDIA_TYPES: Final = "application/jwk-set+json, application/json"
@@ -206,8 +206,8 @@ class JwksClient:
         if answer.status != 200:
             raise JwksError(f"expected HTTP status 200, found {answer.status}")
         found = parse_jwks(answer.body)
-        for name, reason in found.refused:
-            self._log.log(name, logging.WARNING, _LEFT_OUT, name, self._shown, reason)
+        if found.refused:
+            self._log.log("keys", logging.WARNING, _LEFT_OUT, self._shown, found.left_out())
         return _FetchedSet(keys=MappingProxyType(dict(found.keys)), etag=etag)
 
 

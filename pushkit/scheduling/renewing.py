@@ -149,7 +149,8 @@ class Renewing(Generic[T]):
         except PushkitError as exc:
             self._failures += 1
             self._failed_at, self.failure = self._clock(), exc
-            exc.__traceback__ = None  # its frames hold the request and the answer
+            # The frames of its traceback and causes hold the request and the answer.
+            exc.__traceback__ = exc.__cause__ = exc.__context__ = None
             self._renew_after(_LEAST_PAUSE)
             return None
         finally:

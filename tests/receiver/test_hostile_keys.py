@@ -242,5 +242,5 @@ async def test_a_private_key_beside_the_public_one_takes_nothing_away(
     publisher.answer = members(lambda key: [public_jwk(key), private(OTHER)])
 
     assert (await fetching.post(fetching.draft())).status == 202
-    assert f"key {OTHER.kid} " in caplog.text
+    assert f"left out: {OTHER.kid} (" in caplog.text
     assert str(private(OTHER)["d"]) not in caplog.text

@@ -256,6 +256,17 @@ async def test_a_refused_key_is_logged(
     assert "c2VjcmV0" not in caplog.text
 
 
+async def test_a_publisher_of_other_unusable_keys_at_each_fetch_gets_one_line_a_minute(
+    client: JwksClient, publisher: Publisher, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(10):
+        publisher.answer = answer({"kty": "oct", "kid": f"key-{number}"}, cache_control="no-store")
+        await client.keys()
+        clock.advance(1)
+    assert publisher.hits == 10
+    assert len(caplog.records) == 1
+
+
 # --- unknown kids ------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -142,6 +143,24 @@ async def test_a_wrong_value_is_kept_while_it_cannot_be_replaced(
     source.fails = True
     assert await value.renew_early() is None
     assert value.usable() == 1
+
+
+async def test_a_failure_keeps_nothing_of_its_fetch_in_memory(source: Source) -> None:
+    bodies: list[weakref.ref[set[int]]] = []
+
+    async def fetch(_held: Held[int] | None) -> Held[int]:
+        body = {1}
+        bodies.append(weakref.ref(body))
+        try:
+            int("no number")
+        except ValueError as exc:
+            raise OutboundError("not what was expected") from exc
+        raise AssertionError
+
+    value: Renewing[int] = Renewing(fetch, clock=source.clock)
+    assert await value.get() is None
+    assert [body() for body in bodies] == [None]
+    await value.close()
 
 
 def test_a_renewing_value_continues_in_another_event_loop() -> None:
