@@ -117,18 +117,6 @@ def read_passphrase(file: Path | None) -> bytes | None:
 # --- which signatures ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SigningGiven:
-    """Which signatures notifications carry. Unlike `Signing`, it can be pickled."""
-
-    schemes: tuple[Scheme, ...]
-    webhook_secrets: tuple[str, ...] = field(repr=False)
-
-    def read(self) -> Signing:
-        """Return the `Signing`. Raises ConfigError: the schemes and secrets do not fit together."""
-        return Signing(schemes=self.schemes, webhook_secrets=self.webhook_secrets)
-
-
 def scheme_option(says: str) -> OptionDecorator:
     """Add `--scheme`, which may be given several times, as `schemes`."""
     return choice_option(
@@ -136,8 +124,8 @@ def scheme_option(says: str) -> OptionDecorator:
     )
 
 
-def _signing(schemes: tuple[Scheme, ...], secrets_file: Path | None) -> SigningGiven:
-    return SigningGiven(schemes=schemes, webhook_secrets=load_webhook_secrets(secrets_file))
+def _signing(schemes: tuple[Scheme, ...], secrets_file: Path | None) -> Signing:
+    return Signing(schemes=schemes, webhook_secrets=load_webhook_secrets(secrets_file))
 
 
 signing_options = gathered(

@@ -14,7 +14,6 @@ from pushkit.a2a import PushConfig, WireVersion, decode_update
 from pushkit.bounded_json import read_json_object
 from pushkit.cli.options import (
     KeyFile,
-    SigningGiven,
     key_file_options,
     signing_options,
 )
@@ -101,16 +100,14 @@ class OneUpdate:
 @allow_option
 @key_file_options()
 @signing_options
-def send(
-    *, one: OneUpdate, allow: tuple[str, ...], key_file: KeyFile, signing: SigningGiven
-) -> None:
+def send(*, one: OneUpdate, allow: tuple[str, ...], key_file: KeyFile, signing: Signing) -> None:
     """Sign an update and post it to a webhook once.
 
     UPDATE is a file with a JSON body of any A2A version, or - for standard input. Its bytes are
     sent unchanged. The exit status is 0 if the webhook accepted it, else 1.
     """
     policy = DestinationPolicy(allow)
-    posting = post_one(one, signing=signing.read(), ring=key_file.ring(), policy=policy)
+    posting = post_one(one, signing=signing, ring=key_file.ring(), policy=policy)
     if not asyncio.run(posting):
         sys.exit(1)
 

@@ -29,8 +29,9 @@ from pushkit.a2a import (
     WireVersion,
     push_body,
 )
-from pushkit.cli.options import KeyFile, SigningGiven, key_file_options, signing_options
+from pushkit.cli.options import KeyFile, key_file_options, signing_options
 from pushkit.cli.send import OneUpdate, post_one
+from pushkit.delivery.signatures import Signing
 from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
 from pushkit.terminal.output import example
@@ -77,7 +78,7 @@ def trigger(
     version: str,
     task_id: str | None,
     key_file: KeyFile | None,
-    signing: SigningGiven,
+    signing: Signing,
 ) -> None:
     """Post made-up updates of a task to a webhook.
 
@@ -105,7 +106,7 @@ def trigger(
             seq=seq,
             audience=audience,
         )
-        posting = post_one(one, signing=signing.read(), ring=ring, policy=policy)
+        posting = post_one(one, signing=signing, ring=ring, policy=policy)
         accepted &= asyncio.run(posting)
     if not accepted:
         sys.exit(1)

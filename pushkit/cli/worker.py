@@ -130,7 +130,7 @@ def _sender(settings: WorkerSettings) -> PushSender:
             concurrency=settings.concurrency,
             concurrency_per_host=settings.concurrency_per_host,
             drain=settings.drain,
-            signing=settings.signing.read(),
+            signing=settings.signing,
             alerts=settings.alerts,
             **settings.delivering.options(),
             **({} if file is None else load_destinations(file).options),

@@ -14,10 +14,10 @@ from pushkit.alerts.alerts import AlertOptions
 from pushkit.cli.databases import database_option
 from pushkit.cli.options import (
     KeyFile,
-    SigningGiven,
     key_file_options,
     signing_options,
 )
+from pushkit.delivery.signatures import Signing
 from pushkit.outbox.retention import Retention
 from pushkit.scheduling import stop_after_attempt, stop_after_delay
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
@@ -168,7 +168,7 @@ class WorkerSettings:
     database: str = field(repr=False)  # a DSN may hold a password
     issuer: str
     key_file: KeyFile
-    signing: SigningGiven
+    signing: Signing
     allow: tuple[str, ...]
     destinations: Path | None
     concurrency: int

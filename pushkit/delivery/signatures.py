@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,12 @@ class Signing:
             )
         object.__setattr__(self, "schemes", schemes)
         object.__setattr__(self, "signers", tuple(map(read_signer, self.webhook_secrets)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle what was given: a parsed key cannot be pickled."""
+        return functools.partial(
+            Signing, schemes=self.schemes, webhook_secrets=self.webhook_secrets
+        ), ()
 
 
 SigningChoice: TypeAlias = "Signing | Callable[[Subscription], Signing]"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import logging
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ import http_message_signatures as oracle
 import pytest
 import standardwebhooks
 import svix.webhooks
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from pushkit import KeyRing, PushSender, Scheme, Signing, StatusUpdate, Subscription
 from pushkit.delivery.signatures import signing_of
@@ -167,6 +170,18 @@ async def test_both_secrets_sign_during_a_rotation(
     request = await send(senders, webhook, status(), signing=signing)
     for secret in (SECRET, NEW_SECRET):
         standardwebhooks.Webhook(secret).verify(request.body, dict(request.headers))
+
+
+def test_a_choice_of_signatures_reaches_another_process() -> None:
+    seed = bytes(range(32))
+    public = ed25519.Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    private = "whsk_" + base64.b64encode(seed + public).decode()
+    given = Signing(schemes=list(Scheme), webhook_secrets=[SECRET, private])
+
+    found = pickle.loads(pickle.dumps(given))  # noqa: S301  # our own, from a line above
+
+    assert found == given
+    assert len(found.signers) == 2
 
 
 async def test_each_subscription_can_have_its_own_secret(
