@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -17,7 +16,7 @@ from pushkit.progress import advance
 from pushkit.record import record
 from pushkit.storage.database import Database, open_location, read_now
 from pushkit.storage.paging import Page
-from pushkit.storage.script import Script
+from pushkit.storage.script import Script, to_micros
 from receiver.inbox.figures import CallbackTrouble, InboxFigures, callback_troubles, inbox_figures
 from receiver.inbox.inspection import (
     Backlog,
@@ -29,7 +28,7 @@ from receiver.inbox.inspection import (
 )
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import InboxStatus
-from receiver.inbox.retention import InboxRetention, Purge
+from receiver.inbox.retention import InboxRetention, Position, Purge
 from receiver.inbox.store import task_lock
 from receiver.registrations import RegistrationStore
 from receiver.replay.database import forget_ids
@@ -164,18 +163,11 @@ class InboxAdmin:
         if older_than is not None:
             before = await self._database.read(self._database.now()) - older_than
             for status in statuses:
-                purged += await self._delete_all(
-                    status,
-                    lambda status=status: self._purge.finished_before(  # type: ignore[misc]
-                        status, before, limit=_BATCH
-                    ),
-                )
+                purged += await self._delete_all(status, (to_micros(before), 0))
         if max_done is not None:
-            # A number fixed now: with traffic, the deletion would otherwise never end.
-            enough = await self._database.read(self._purge.count_excess(max_done))
-            purged += await self._delete_all(
-                InboxStatus.DONE, lambda: self._purge.excess(max_done, limit=_BATCH), enough
-            )
+            end = await self._database.read(self._purge.end_of_excess(max_done))
+            if end is not None:
+                purged += await self._delete_all(InboxStatus.DONE, end)
         return purged
 
     async def retain(self, retention: InboxRetention) -> int:
@@ -211,23 +203,19 @@ class InboxAdmin:
         yield from self._database.wake()
         return redriven
 
-    async def _delete_all(
-        self,
-        status: InboxStatus,
-        find: Callable[[], Script[list[int]]],
-        enough: float = math.inf,
-    ) -> int:
+    async def _delete_all(self, status: InboxStatus, end: Position) -> int:
         async def delete() -> int:
-            ids = await self._database.read(find())
+            find = self._purge.finished_before(status, end, limit=_BATCH)
+            ids = await self._database.read(find)
             return await self._database.write(self._purge.delete(ids, status)) if ids else 0
 
-        return await _in_lots(delete, enough)
+        return await _in_lots(delete)
 
 
-async def _in_lots(delete: Callable[[], Awaitable[int]], enough: float = math.inf) -> int:
-    """Delete batches until one is empty or `enough` is reached, with pauses; return how many."""
+async def _in_lots(delete: Callable[[], Awaitable[int]]) -> int:
+    """Delete batches until one is empty, with pauses in between; return how many rows."""
     deleted = 0
-    while deleted < enough and (lot := await delete()):
+    while lot := await delete():
         deleted += lot
         advance(lot)
         await asyncio.sleep(_PAUSE.total_seconds())

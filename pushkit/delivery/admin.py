@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -232,6 +231,7 @@ class OutboxAdmin:
                 done = await self._database.write(self._cancel_script(batch))
                 count(len(done))
                 cancelled += done
+                advance(len(batch))
         return cancelled
 
     async def states(self, ids: Sequence[str]) -> dict[str, DeliveryState]:
@@ -297,11 +297,12 @@ class OutboxAdmin:
         and attempts are deleted. A running attempt ends, and stores nothing.
         """
         subscriptions = await self._database.write(self._remove_script(tenant, task_id))
+        excess = await self._database.read(self._purge.excess_of_task(tenant, task_id, keep=0))
+        if excess is None:
+            return Erased(subscriptions, 0)
         with self._counting(OutboxChange.ERASED) as count:
-            deliveries = await self._delete_all(
-                lambda: self._purge.finished_of_task(tenant, task_id, keep=0, limit=_BATCH), count
-            )
-        return Erased(subscriptions, deliveries)
+            find = functools.partial(self._purge.ids_of, excess, limit=_BATCH)
+            return Erased(subscriptions, await self._delete_all(find, count))
 
     # --- in batches ----------------------------------------------------------------------------
 
@@ -358,33 +359,37 @@ class OutboxAdmin:
         return result
 
     async def _purge_tasks(self, per_task: int, count: Callable[[int], None]) -> int:
-        purged, last = 0, ("", "")
+        purged, last, few = 0, ("", ""), list[str]()
         while crowded := await self._database.read(
             self._purge.crowded_tasks(per_task, after=last, limit=_BATCH)
         ):
-            for tenant, task_id, excess in crowded:
-                find = functools.partial(
-                    self._purge.finished_of_task, tenant, task_id, keep=per_task, limit=_BATCH
-                )
-                # Deliveries that finish meanwhile are left for the next time, so that this ends.
-                purged += await self._delete_all(find, count, most=excess)
-                last = tenant, task_id
-        return purged
+            for last in crowded:
+                excess = await self._database.read(self._purge.excess_of_task(*last, keep=per_task))
+                if excess is None:
+                    continue  # redriven or deleted meanwhile
+                find = functools.partial(self._purge.ids_of, excess, limit=_BATCH)
+                while len(ids := await self._database.read(find())) == _BATCH:
+                    purged += await self._delete(ids, count)
+                few += ids  # of several tasks in one transaction
+                if len(few) >= _BATCH:
+                    purged += await self._delete(few, count)
+                    few = []
+        return purged + await self._delete(few, count)
 
     async def _delete_all(
-        self,
-        find: Callable[[], Script[list[str]]],
-        count: Callable[[int], None],
-        most: float = math.inf,
+        self, find: Callable[[], Script[list[str]]], count: Callable[[int], None]
     ) -> int:
         deleted = 0
-        while deleted < most and (ids := await self._database.read(find())):
-            found = await self._database.write(self._purge.delete(ids))
-            count(found)
-            deleted += found
-            advance(len(ids))
-            await asyncio.sleep(_PAUSE.total_seconds())
+        while ids := await self._database.read(find()):
+            deleted += await self._delete(ids, count)
         return deleted
+
+    async def _delete(self, ids: Sequence[str], count: Callable[[int], None]) -> int:
+        found = await self._database.write(self._purge.delete(ids))
+        count(found)
+        advance(len(ids))
+        await asyncio.sleep(_PAUSE.total_seconds())
+        return found
 
     # --- scripts -------------------------------------------------------------------------------
 

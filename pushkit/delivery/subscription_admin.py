@@ -19,6 +19,7 @@ from pushkit.events.listeners import Listeners
 from pushkit.events.sender import SubscriptionChange
 from pushkit.outbox.inspection import Inspection
 from pushkit.outbox.states import DeliveryState
+from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.paging import Page
@@ -205,6 +206,7 @@ class SubscriptionAdmin:
         async for ids in self._pages(wanted):
             found, deliveries = await self._database.write(script(ids))
             self._wake()
+            advance(len(ids))
             changed = [each for each in found if changes(each)]
             if change is not None:
                 report_changed(self._events, change, changed, self._clock())

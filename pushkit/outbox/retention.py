@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from pushkit.arguments import check_age, check_number
 from pushkit.outbox.states import DeliveryState
@@ -36,6 +37,15 @@ class Retention:
         check_number("retain: per_task", self.per_task)
 
 
+class Excess(NamedTuple):
+    """The finished deliveries of a task, up to and including one of them."""
+
+    tenant: str
+    task_id: str
+    finished_at: int
+    id: str
+
+
 class Purge:
     """Scripts that find finished deliveries, and delete them."""
 
@@ -54,29 +64,36 @@ class Purge:
 
     def crowded_tasks(
         self, per_task: int, *, after: tuple[str, str], limit: int
-    ) -> Script[list[tuple[str, str, int]]]:
-        """Return tasks with more finished deliveries than are kept, and how many more.
+    ) -> Script[list[tuple[str, str]]]:
+        """Return tasks with more finished deliveries than are kept, by tenant and id.
 
-        They are in order of tenant and id, and begin after the task `after`.
+        They begin after the task `after`.
         """
         rows = yield Statement(
-            "SELECT tenant, task_id, COUNT(*) - $1 AS excess FROM pushkit_deliveries"
-            " WHERE finished_at IS NOT NULL AND (tenant, task_id) > ($2, $3)"
-            " GROUP BY tenant, task_id HAVING COUNT(*) > $1"
+            "SELECT tenant, task_id FROM pushkit_deliveries"
+            " WHERE finished_at IS NOT NULL AND (tenant, task_id) > ($1, $2)"
+            " GROUP BY tenant, task_id HAVING COUNT(*) > $3"
             " ORDER BY tenant, task_id LIMIT CAST($4 AS BIGINT)",
-            (per_task, *after, limit),
+            (*after, per_task, limit),
         )
-        return [(row["tenant"], row["task_id"], row["excess"]) for row in rows]
+        return [(row["tenant"], row["task_id"]) for row in rows]
 
-    def finished_of_task(
-        self, tenant: str, task_id: str, *, keep: int, limit: int
-    ) -> Script[list[str]]:
-        """Return ids of a task's finished deliveries, except the `keep` newest ones."""
+    def excess_of_task(self, tenant: str, task_id: str, *, keep: int) -> Script[Excess | None]:
+        """Return a task's finished deliveries but the `keep` newest ones; None if that is all."""
+        rows = yield Statement(
+            "SELECT finished_at, id FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
+            " AND finished_at IS NOT NULL ORDER BY finished_at DESC, id DESC"
+            " LIMIT 1 OFFSET CAST($3 AS BIGINT)",
+            (tenant, task_id, keep),
+        )
+        return Excess(tenant, task_id, rows[0]["finished_at"], rows[0]["id"]) if rows else None
+
+    def ids_of(self, excess: Excess, *, limit: int) -> Script[list[str]]:
+        """Return ids of deliveries that are an excess, in any order."""
         rows = yield Statement(
             "SELECT id FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
-            " AND finished_at IS NOT NULL ORDER BY finished_at DESC, id DESC"
-            " LIMIT CAST($3 AS BIGINT) OFFSET CAST($4 AS BIGINT)",
-            (tenant, task_id, limit, keep),
+            " AND (finished_at, id) <= ($3, $4) LIMIT CAST($5 AS BIGINT)",
+            (*excess, limit),
         )
         return [str(row["id"]) for row in rows]
 

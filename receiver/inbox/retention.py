@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 from pushkit.arguments import LONGEST_AGE, check_number
 from pushkit.errors import ConfigError
 from pushkit.storage.script import Row, Script, Statement, among, to_micros
 from receiver.inbox.model import InboxStatus
+
+Position: TypeAlias = tuple[int, int]
+"""When a notification was finished, in microseconds, and its id."""
 
 # To free a long body, SQLite reads all of it.
 _BYTES_AT_ONCE = 4 * 1024 * 1024
@@ -59,33 +63,25 @@ class Purge:
     """Scripts that find what is no longer kept, and delete it."""
 
     def finished_before(
-        self, status: InboxStatus, moment: datetime, *, limit: int
+        self, status: InboxStatus, end: Position, *, limit: int
     ) -> Script[list[int]]:
-        """Return a bounded batch of ids that were done or dead before a moment, oldest first."""
+        """Return a bounded batch of ids that were done or dead before a position, oldest first."""
         rows = yield Statement(
             "SELECT id, LENGTH(body) AS size FROM pushkit_inbox"
-            f" WHERE status = '{status.value}' AND finished_at < $1"
-            " ORDER BY finished_at LIMIT CAST($2 AS BIGINT)",
-            (to_micros(moment), limit),
+            f" WHERE status = '{status.value}' AND (finished_at, id) < ($1, $2)"
+            " ORDER BY finished_at LIMIT CAST($3 AS BIGINT)",
+            (*end, limit),
         )
         return list(_up_to(_BYTES_AT_ONCE, rows))
 
-    def count_excess(self, max_done: int) -> Script[int]:
-        """Return how many more are done than are kept; below 0 if fewer are."""
+    def end_of_excess(self, max_done: int) -> Script[Position | None]:
+        """Return the position before which all that are done are more than `max_done`, if any."""
         rows = yield Statement(
-            "SELECT COUNT(*) - $1 AS excess FROM pushkit_inbox WHERE status = 'done'", (max_done,)
+            "SELECT finished_at, id FROM pushkit_inbox WHERE status = 'done'"
+            " ORDER BY finished_at DESC, id DESC LIMIT 1 OFFSET CAST($1 AS BIGINT)",
+            (max_done,),
         )
-        return int(rows[0]["excess"])
-
-    def excess(self, max_done: int, *, limit: int) -> Script[list[int]]:
-        """Return a bounded batch of ids that are done, except for the newest `max_done`."""
-        rows = yield Statement(
-            "SELECT id, LENGTH(body) AS size FROM pushkit_inbox WHERE status = 'done'"
-            " ORDER BY finished_at DESC, id DESC"
-            " LIMIT CAST($1 AS BIGINT) OFFSET CAST($2 AS BIGINT)",
-            (limit, max_done),
-        )
-        return list(_up_to(_BYTES_AT_ONCE, rows))
+        return (rows[0]["finished_at"], rows[0]["id"] + 1) if rows else None
 
     def delete(self, ids: Sequence[int], status: InboxStatus) -> Script[int]:
         """Delete those that still have this status, with their calls; return how many."""

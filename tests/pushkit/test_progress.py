@@ -22,6 +22,7 @@ from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.progress import advance, followed
 from pushkit.storage.database import open_location, upgrade
 from pushkit.storage.migrations import Migration
+from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.terminal import progress
 from pushkit.terminal.progress import run_interruptibly, showing_progress, showing_steps
 from tests.eventually import DEADLINE
@@ -54,7 +55,11 @@ async def test_a_purge_that_is_interrupted_goes_on_with_the_rest(tmp_path: Path)
         status = TaskStatus(state=TaskState.WORKING)
         update = StatusUpdate(task_id="task-1", context_id="c", status=status)
         ids += (await push.notify(update)).ids
-    await push.outbox.cancel(ids)
+    with followed(told.append):
+        await push.outbox.cancel(ids)
+        await push.subscription_admin.pause(SubscriptionFilter())
+    assert told == [200, TASKS - 200, 1]
+    told.clear()
 
     with followed(interrupt), pytest.raises(_InterruptedError):
         await push.outbox.purge(older_than=timedelta(0))
@@ -160,6 +165,7 @@ from pushkit.cli import databases
 from pushkit.cli.main import cli
 from pushkit.delivery import database
 from pushkit.storage.migrations import Migration
+from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.terminal import progress
 
 slow = (

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import asyncpg
 import pytest
 
 from pushkit.errors import ConfigError
-from pushkit.storage.database import Database
+from pushkit.storage.database import Database, opened
+from pushkit.storage.migrations import Access
 from pushkit.storage.script import Script, Statement
 from receiver import InboxFilter, InboxRetention, InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
@@ -135,6 +137,17 @@ async def test_a_purge_keeps_the_newest_of_the_done(desk: Desk) -> None:
 
     assert await desk.admin.purge(max_done=3) == 120
     assert await desk.left() == sorted([*kept, *dead])
+
+
+async def test_the_excess_is_found_once_however_many_batches_are_deleted(
+    traced: list[str], tmp_path: Path
+) -> None:
+    async with opened(open_inbox(tmp_path / "inbox.db"), Access.UPGRADE) as database:
+        desk = Desk(database)
+        await desk.settled(250)
+        traced.clear()
+        assert await desk.admin.purge(max_done=3) == 247
+    assert sum("OFFSET" in each for each in traced) == 1
 
 
 async def test_a_purge_ends_although_more_is_done_all_the_time(desk: Desk) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,8 @@ from pushkit.outbox.settling import settle
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
-from pushkit.storage.database import Database
+from pushkit.storage.database import Database, opened
+from pushkit.storage.migrations import Access
 from pushkit.storage.script import Row, Script, Statement
 from pushkit.subscriptions.model import DisabledBy, Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.store import SubscriptionStore
@@ -452,6 +454,35 @@ async def test_per_task_the_deliveries_that_finished_last_are_kept(desk: Desk) -
     ]
     assert await desk.admin.purge(per_task=1) == 2
     assert list(await desk.states()) == [ids[0]]
+
+
+async def test_a_task_is_sorted_once_however_many_batches_are_deleted(
+    traced: list[str], tmp_path: Path
+) -> None:
+    async with opened(open_outbox(tmp_path / "outbox.db"), Access.UPGRADE) as database:
+        desk = Desk(database)
+        ids = await desk.enqueue(await desk.subscribe(), 650)
+        await desk.database.write(_all_dead())
+        traced.clear()
+        assert await desk.admin.purge(per_task=225) == 425
+        assert list(await desk.states()) == ids[425:]
+        assert await desk.admin.erase("task-1") == (1, 225)
+        assert await desk.states() == {}
+    assert sum("ORDER BY finished_at DESC" in each for each in traced) == 2
+
+
+async def test_the_excess_of_several_tasks_is_deleted_together(
+    traced: list[str], tmp_path: Path
+) -> None:
+    async with opened(open_outbox(tmp_path / "outbox.db"), Access.UPGRADE) as database:
+        desk, kept = Desk(database), []
+        for number in range(5):
+            subscription = await desk.subscribe(f"task-{number}")
+            kept += (await desk.finish(subscription, 3, Outcome.DELIVERED))[1:]
+        traced.clear()
+        assert await desk.admin.purge(per_task=2) == 5
+        assert sorted(await desk.states()) == sorted(kept)
+    assert sum(each.startswith("DELETE FROM pushkit_deliveries") for each in traced) == 1
 
 
 async def test_a_purge_of_many_goes_batch_by_batch(desk: Desk) -> None:

@@ -9,12 +9,15 @@ import pytest
 
 from pushkit.errors import ConfigError
 from pushkit.storage.paging import WINDOW
+from pushkit.storage.script import to_micros
 from receiver.inbox import retention
 from receiver.inbox.inspection import InboxFilter
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import InboxRetention
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from tests.receiver.inbox.conftest import Shelf
 
 MEGABYTE = b"x" * 1024 * 1024
@@ -156,6 +159,12 @@ def test_other_tasks_are_claimed_while_one_is_redriven(shelf: Shelf) -> None:
 # --- purging --------------------------------------------------------------------------------------
 
 
+def finished_before(
+    shelf: Shelf, moment: datetime, status: InboxStatus = InboxStatus.DONE, *, limit: int = 10
+) -> list[int]:
+    return shelf.run(shelf.purge.finished_before(status, (to_micros(moment), 0), limit=limit))
+
+
 def test_finished_notifications_are_found_oldest_first(shelf: Shelf) -> None:
     ids = []
     for number in range(3):
@@ -166,24 +175,26 @@ def test_finished_notifications_are_found_oldest_first(shelf: Shelf) -> None:
     shelf.advance(1)
 
     def finished(status: InboxStatus, *, limit: int = 10) -> list[int]:
-        return shelf.run(shelf.purge.finished_before(status, shelf.now, limit=limit))
+        return finished_before(shelf, shelf.now, status, limit=limit)
 
     assert finished(InboxStatus.DONE) == ids
     assert finished(InboxStatus.DONE, limit=2) == ids[:2]
     assert finished(InboxStatus.DEAD) == [dead]
-    before = shelf.purge.finished_before(
-        InboxStatus.DONE, shelf.now - timedelta(seconds=3), limit=10
-    )
-    assert shelf.run(before) == ids[:1]
+    assert finished_before(shelf, shelf.now - timedelta(seconds=3)) == ids[:1]
 
 
 def test_the_excess_is_the_oldest_of_the_done(shelf: Shelf) -> None:
     ids = [shelf.finish(number) for number in range(4)]  # all at one moment
     shelf.finish(9, InboxStatus.DEAD)
 
-    assert sorted(shelf.run(shelf.purge.excess(3, limit=10))) == ids[:1]
-    assert sorted(shelf.run(shelf.purge.excess(0, limit=10))) == ids
-    assert shelf.run(shelf.purge.excess(4, limit=10)) == []
+    def excess(max_done: int) -> list[int]:
+        end = shelf.run(shelf.purge.end_of_excess(max_done))
+        assert end is not None
+        return shelf.run(shelf.purge.finished_before(InboxStatus.DONE, end, limit=10))
+
+    assert excess(3) == ids[:1]
+    assert sorted(excess(0)) == ids
+    assert shelf.run(shelf.purge.end_of_excess(4)) is None
 
 
 def test_a_batch_is_bounded_in_bytes_and_never_empty(
@@ -195,9 +206,9 @@ def test_a_batch_is_bounded_in_bytes_and_never_empty(
         shelf.settle(claimed)
     shelf.advance(1)
 
-    two = shelf.run(shelf.purge.finished_before(InboxStatus.DONE, shelf.now, limit=10))
+    two = finished_before(shelf, shelf.now)
     monkeypatch.setattr(retention, "_BYTES_AT_ONCE", 1)
-    one = shelf.run(shelf.purge.finished_before(InboxStatus.DONE, shelf.now, limit=10))
+    one = finished_before(shelf, shelf.now)
 
     assert (two, one) == (ids[:2], ids[:1])
 
