@@ -15,7 +15,7 @@ from pushkit.errors import ConfigError, InboundError
 from pushkit.record import record
 from pushkit.signing.token import hash_token
 from pushkit.storage.script import Row, Script, Statement, chunks, padded, texts, to_micros
-from receiver.replay.memory import MEMORY
+from receiver.replay import MEMORY
 from receiver.senders import TaskPolicy
 from receiver.verification import HandedOut, Presented, ProvenSecret
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
+from pushkit.arguments import read_member
 from pushkit.errors import ConfigError, PushkitError, SigningError
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey
@@ -63,7 +64,7 @@ class Signing:
     def __post_init__(self) -> None:
         if isinstance(self.schemes, str) or isinstance(self.webhook_secrets, str):
             raise ConfigError("schemes and webhook_secrets: expected a list, found a string")
-        schemes = frozenset(Scheme.parse(name) for name in self.schemes)
+        schemes = frozenset(read_member("schemes", name, Scheme) for name in self.schemes)
         if not schemes:
             raise ConfigError(f"schemes: expected at least one of {', '.join(Scheme)}")
         if bool(self.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in schemes):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pushkit.errors import ConfigError
-
 
 class Scheme(StrEnum):
     """How a notification is signed (wire profile §3)."""
@@ -17,15 +15,3 @@ class Scheme(StrEnum):
     a request for one webhook is valid at every other one with the same secret or key."""
     HTTP_MESSAGE_SIGNATURES = "http-message-signatures"
     """RFC 9421: method, URL, the headers that matter, and the body by its Content-Digest."""
-
-    @classmethod
-    def parse(cls, name: str) -> Scheme:
-        """Read a scheme's name.
-
-        Raises:
-            ConfigError: No scheme of that name.
-        """
-        try:
-            return cls(name)
-        except ValueError as exc:
-            raise ConfigError(f"scheme {name!r}: expected one of {', '.join(cls)}") from exc

@@ -21,7 +21,7 @@ from pushkit.storage.script import (
     texts,
     to_micros,
 )
-from receiver.replay.memory import BeingStoredError, ConflictError, Seen
+from receiver.replay import BeingStoredError, ConflictError, Seen
 
 
 class Replay(StrEnum):

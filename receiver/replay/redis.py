@@ -23,7 +23,7 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from pushkit.errors import ConfigError, StorageError
 from pushkit.logs import RepeatedLog
-from receiver.replay.memory import MEMORY, BeingStoredError, ConflictError, Seen
+from receiver.replay import MEMORY, BeingStoredError, ConflictError, Seen
 
 _log = logging.getLogger("receiver")
 

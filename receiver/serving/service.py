@@ -1,4 +1,4 @@
-"""Runs the service: one process, or several that share its sockets, from start to graceful end."""
+"""`receiver serve`: one process, or several that share its sockets, from start to graceful end."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from pushkit.lazy import from_extra
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import LISTEN_BACKLOG, listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
+from pushkit.terminal.options import choice_option, gathered
+from pushkit.terminal.output import example
 from pushkit.terminal.processes import (
     Supervisor,
     accept_signal,
@@ -35,6 +37,7 @@ from pushkit.terminal.processes import (
     until_stopped,
 )
 from pushkit.terminal.systemd import reporting_to_systemd
+from receiver.options import config_option
 from receiver.receiver import Receiver
 from receiver.reload import SettingsWatcher, watching
 from receiver.serving.server import HttpServer
@@ -73,6 +76,37 @@ class _Sockets:
     pages: Sequence[socket.socket] = ()  # the dashboard
     events_in: socket.socket | None = None  # where the process with the dashboard receives events
     events_out: socket.socket | None = None  # where all others send them
+
+
+@click.command(
+    epilog=example("receiver serve --config receiver.toml --processes 2 --log-format json")
+)
+@gathered(
+    "options",
+    ServiceOptions,
+    config=config_option,
+    processes=click.option(
+        "--processes",
+        type=click.IntRange(1, 64),
+        default=1,
+        help="Processes that share one socket; one per core is enough.",
+    ),
+    verbose=click.option(
+        "--verbose", is_flag=True, help="Log accepted notifications too, not only refusals."
+    ),
+    log_format=choice_option(
+        "--log-format",
+        of=LogFormat,
+        help="Lines for people, or JSON objects; by default as the configuration says.",
+    ),
+)
+def serve(*, options: ServiceOptions) -> None:
+    """Serve the webhook and run the callbacks, until SIGTERM or Ctrl-C.
+
+    Then requests in flight are answered, and the exit status is 0. SIGHUP reloads the senders and
+    the certificate. If one of several processes dies, it is started again.
+    """
+    sys.exit(run_service(options))
 
 
 def run_service(options: ServiceOptions) -> int:
