@@ -10,6 +10,7 @@ again, with the same idempotency key.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 from pushkit.errors import ConfigError, PushkitError, TransportError
 from pushkit.lazy import from_extra
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.programs import find_program, run_program
 from pushkit.version import __version__
 from receiver.inbox.model import Notification
@@ -28,6 +29,8 @@ __all__ = ["CommandForward", "Forward", "ForwardFailedError", "HttpForward", "St
 
 STREAM_SCHEMES: Final = ("redis", "rediss", "unix")
 _TIMEOUT = timedelta(seconds=30)
+# The slots of callbacks limit them; a request that waited for a connection could time out.
+_CONNECTIONS = ConnectionOptions(max_connections=sys.maxsize, max_connections_per_host=sys.maxsize)
 # Visible ASCII without the percent sign: safe in a header, a variable and a log line.
 _PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
@@ -72,7 +75,7 @@ class HttpForward:
 
     def __init__(self, url: str, *, timeout: timedelta = _TIMEOUT) -> None:
         try:
-            self._transport = Transport(DestinationPolicy.naming(url))
+            self._transport = Transport(DestinationPolicy.naming(url), _CONNECTIONS)
         except ConfigError as exc:
             raise ConfigError(
                 "forward: expected an absolute http or https URL, without user name or fragment"

@@ -99,6 +99,24 @@ async def test_the_body_is_forwarded_untouched_with_the_verified_facts(
     assert "X-A2A-Token" not in headers
 
 
+async def test_as_many_are_forwarded_at_once_as_there_are_slots(
+    world: World, aiohttp_server: AiohttpServer
+) -> None:
+    all_came = asyncio.Barrier(64)
+
+    async def take(_: web.Request) -> web.Response:
+        await all_came.wait()
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/hook", take)
+    forward = HttpForward(str((await aiohttp_server(app)).make_url("/hook")))
+    notification = await accepted(world)
+    async with asyncio.timeout(DEADLINE):
+        await asyncio.gather(*(forward.send(notification) for _ in range(64)))
+    await forward.close()
+
+
 async def test_a_sender_cannot_forge_a_header(world: World, inside: Inside) -> None:
     notification = await accepted(world, HOSTILE)
     forward = HttpForward(inside.url)
