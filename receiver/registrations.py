@@ -169,7 +169,7 @@ class RegistrationStore:
             asked = padded(each)
             by_column = " UNION ALL ".join(
                 f"SELECT a.sender, a.sha256, e.static, e.task_id, e.withdrawn_at, e.expires_at"
-                f" FROM asked a JOIN pushkit_expected e ON e.sender = a.sender"
+                f" FROM asked a CROSS JOIN pushkit_expected e WHERE e.sender = a.sender"
                 f" AND e.{column} = a.sha256"
                 for column in ("token_sha256", "credentials_sha256")
             )

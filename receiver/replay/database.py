@@ -59,7 +59,7 @@ def remember_ids(arrived: Sequence[Seen], now: datetime) -> Script[list[Replay |
         rows = yield Statement(
             f"WITH asked (sender, delivery_id) AS (VALUES {texts(len(asked), 2)})"
             " SELECT DISTINCT r.sender, r.delivery_id, r.body_sha256 FROM asked"
-            " JOIN pushkit_replay r ON r.sender = asked.sender"
+            " CROSS JOIN pushkit_replay r WHERE r.sender = asked.sender"
             " AND r.delivery_id = asked.delivery_id",
             tuple(itertools.chain.from_iterable(asked)),
         )

@@ -21,6 +21,8 @@ SMALL = re.compile(
 )
 # Runs once a second, and stops at its limit.
 COUNT = re.compile(r"SELECT COUNT\(\*\) .*\bLIMIT\b")
+# SQLite 3.53 reads such a table whole, and looks its rows up among the values.
+MAY_BE_REVERSED = re.compile(r"VALUES .*(?<!CROSS)(?<!LEFT) JOIN ")
 OF_A_TABLE = re.compile(r"SCAN (pushkit_\w+|[dhs])\b")
 
 
@@ -39,7 +41,9 @@ async def test_no_statement_scans_a_whole_table(
         await sender._database.write(sender._enqueuer.enqueue(notices))
     await deliver_due(sender)
 
-    ran = {each for each in traced if each.startswith(("SELECT", "UPDATE", "INSERT", "DELETE"))}
+    ran = {
+        each for each in traced if each.startswith(("SELECT", "UPDATE", "INSERT", "DELETE", "WITH"))
+    }
     assert sum("pushkit_subscriptions" in each for each in ran) > 5
     connection = sqlite3.connect(senders.database)
     found = {}
@@ -50,3 +54,4 @@ async def test_no_statement_scans_a_whole_table(
             found[statement[:200]] = scans
     connection.close()
     assert found == {}
+    assert [each for each in ran if MAY_BE_REVERSED.search(each)] == []
