@@ -57,11 +57,12 @@ async def run_program(
         )
     )
     try:
-        process = await asyncio.shield(starting)
+        await asyncio.wait([starting])
     except asyncio.CancelledError:
         # asyncio would kill the program alone, and leave its children running.
         await _end(await starting)
         raise
+    process = starting.result()
     try:
         async with asyncio.timeout(within.total_seconds()):
             # uvloop's error for a program that did not read all of its standard input.

@@ -140,7 +140,8 @@ class Pump(Generic[Item]):
         filling = asyncio.create_task(self._start())
         self._filling.add(filling)
         filling.add_done_callback(self._filled)
-        return await asyncio.shield(filling)
+        await asyncio.wait([filling])  # not shield: Python 3.14 would log a failure of it
+        return filling.result()
 
     def _filled(self, filling: asyncio.Task[int]) -> None:
         self._filling.discard(filling)

@@ -99,7 +99,7 @@ def test_a_file_that_hides_a_package_with_commands_is_named(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        pytest.param(["outbox", "stats", "--database", "x" * 300], "File name too long", id="path"),
+        pytest.param(["keys", "new", "x" * 300], "File name too long", id="path"),
         pytest.param(["keys", "new", ""], ".: a folder, expected a file", id="no-key-file"),
         pytest.param(["secrets", "generate", ""], ".: a folder, expected a file", id="no-secrets"),
     ],

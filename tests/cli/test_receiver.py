@@ -473,7 +473,7 @@ jwks_url = "http://127.0.0.1:{unused_tcp_port}/jwks.json?key=canary4"
 audience = ["https://user:canary5@client.example.com/a2a?key=canary6"]
 
 [[forwards]]
-command = ["curl", "https://user:canary7@host/x", "-u"]
+command = ["sh", "https://user:canary7@host/x", "-u"]
 """
     config.write_text('allow = ["127.0.0.1:*"]\n' + text + more)
     ran = receiver_command("check")

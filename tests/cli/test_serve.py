@@ -202,7 +202,8 @@ def page_at(
         with urllib.request.urlopen(request, timeout=DEADLINE) as answer:  # noqa: S310
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
-        return refused.code, refused.read().decode()
+        with refused:
+            return refused.code, refused.read().decode()
 
 
 def test_the_service_shows_its_inbox_on_a_listener_of_its_own(start: Start) -> None:
