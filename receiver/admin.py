@@ -16,7 +16,7 @@ from pushkit.progress import advance
 from pushkit.record import record
 from pushkit.storage.database import Database, open_location, read_now
 from pushkit.storage.paging import Page
-from pushkit.storage.script import Script, to_micros
+from pushkit.storage.script import Script, chunks, to_micros
 from receiver.inbox.figures import CallbackTrouble, InboxFigures, callback_troubles, inbox_figures
 from receiver.inbox.inspection import (
     Backlog,
@@ -120,15 +120,9 @@ class InboxAdmin:
         begin anew, and newer notifications of the same task wait. A callback that has succeeded is
         not called again.
         """
-        if isinstance(wanted, InboxFilter):
-            status = None if wanted.unmatched else InboxStatus.DEAD
-            pages = self._pages(replace(wanted, status=status))
-        else:
-            check_list("wanted", wanted)
-            pages = _batches(list(dict.fromkeys(wanted)))
         redriven: list[int] = []
         asked = 0
-        async for page in pages:
+        async for page in self._pages(wanted):
             asked += len(page)
             redriven += await self._database.write(self._redrive_script(page))
             self._wake()
@@ -178,19 +172,24 @@ class InboxAdmin:
         if retention.dead is not None:
             purged += await self.purge(older_than=retention.dead, statuses=(InboxStatus.DEAD,))
         now = await self._database.read(self._database.now())
-        accepted_before = now - retention.ids
-        await _in_lots(lambda: self._database.write(forget_ids(accepted_before)))
-        expected = RegistrationStore(retention.ids)
-        await _in_lots(lambda: self._database.write(expected.forget(now)))
+        before, registrations = now - retention.ids, RegistrationStore()
+        await _in_lots(lambda: self._database.write(forget_ids(before)))
+        await _in_lots(lambda: self._database.write(registrations.forget(before)))
         silent_since = now - retention.sequences
         await _in_lots(lambda: self._database.write(self._purge.forget_sequences(silent_since)))
         return purged
 
     # --- in batches ----------------------------------------------------------------------------
 
-    async def _pages(self, wanted: InboxFilter) -> AsyncIterator[list[int]]:
+    async def _pages(self, wanted: Sequence[int] | InboxFilter) -> AsyncIterator[Sequence[int]]:
+        if not isinstance(wanted, InboxFilter):
+            check_list("wanted", wanted)
+            for ids in chunks(list(dict.fromkeys(wanted))):
+                yield ids
+            return
+        chosen = replace(wanted, status=None if wanted.unmatched else InboxStatus.DEAD)
         after = 0
-        while page := await self.find(wanted, after=after, limit=_BATCH):
+        while page := await self.find(chosen, after=after, limit=_BATCH):
             yield [found.id for found in page]
             after = page[-1].id
 
@@ -220,8 +219,3 @@ async def _in_lots(delete: Callable[[], Awaitable[int]]) -> int:
         advance(lot)
         await asyncio.sleep(_PAUSE.total_seconds())
     return deleted
-
-
-async def _batches(ids: Sequence[int]) -> AsyncIterator[list[int]]:
-    for start in range(0, len(ids), _BATCH):
-        yield list(ids[start : start + _BATCH])

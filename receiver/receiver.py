@@ -162,7 +162,7 @@ class Receiver(CallbackDecorators):
         )
         self._arrivals = Arrivals(self._database)
         self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.note_waiting)
-        self._registrations = RegistrationStore(retention.ids)
+        self._registrations = RegistrationStore()
         self._expected_for = retention.expected
         self._ids_kept = retention.ids
         self._metrics: ReceiverMetrics | None = None

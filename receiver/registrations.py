@@ -15,7 +15,6 @@ from pushkit.errors import ConfigError, InboundError
 from pushkit.record import record
 from pushkit.signing.token import hash_token
 from pushkit.storage.script import Row, Script, Statement, chunks, padded, texts, to_micros
-from receiver.replay import MEMORY
 from receiver.senders import TaskPolicy
 from receiver.verification import HandedOut, Presented, ProvenSecret
 
@@ -61,14 +60,7 @@ class Standings:
 
 
 class RegistrationStore:
-    """Scripts over `pushkit_expected`.
-
-    Args:
-        kept: How long ended registrations are kept: as long as ids are remembered.
-    """
-
-    def __init__(self, kept: timedelta = MEMORY) -> None:
-        self._kept = kept
+    """Scripts over `pushkit_expected`."""
 
     def register(self, registration: Registration) -> Script[None]:
         """Store a registration."""
@@ -127,18 +119,15 @@ class RegistrationStore:
         )
         return len(rows)
 
-    def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:
-        """Delete registrations that ended longer ago than ids are remembered; return how many.
-
-        At most `limit` of them.
-        """
+    def forget(self, ended_before: datetime) -> Script[int]:
+        """Delete registrations that ended before a moment, at most 1,000; return how many."""
         rows = yield Statement(
             "DELETE FROM pushkit_expected WHERE (sender, token_sha256) IN"
             " (SELECT sender, token_sha256 FROM pushkit_expected"
             " WHERE COALESCE(withdrawn_at, expires_at) < $1 AND static = 0"
             " ORDER BY COALESCE(withdrawn_at, expires_at)"
-            " LIMIT CAST($2 AS BIGINT) FOR UPDATE SKIP LOCKED) RETURNING sender",
-            (to_micros(now - self._kept), limit),
+            " LIMIT 1000 FOR UPDATE SKIP LOCKED) RETURNING sender",
+            (to_micros(ended_before),),
         )
         return len(rows)
 

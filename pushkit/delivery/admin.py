@@ -44,7 +44,7 @@ from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
 from pushkit.storage.paging import Page
-from pushkit.storage.script import Script
+from pushkit.storage.script import Script, chunks
 from pushkit.subscriptions.store import SubscriptionStore
 
 D = TypeVar("D", Redriven, Retried)
@@ -227,7 +227,7 @@ class OutboxAdmin:
         check_list("ids", ids)
         cancelled: list[str] = []
         with self._counting(OutboxChange.CANCELLED) as count:
-            async for batch in _batches(ids):
+            for batch in chunks(ids):
                 done = await self._database.write(self._cancel_script(batch))
                 count(len(done))
                 cancelled += done
@@ -308,10 +308,10 @@ class OutboxAdmin:
 
     async def _chosen(
         self, wanted: Sequence[str] | DeliveryFilter, state: DeliveryState, from_seq: int = 1
-    ) -> AsyncIterator[list[str]]:
+    ) -> AsyncIterator[Sequence[str]]:
         if not isinstance(wanted, DeliveryFilter):
             check_list("wanted", wanted)
-            async for batch in _batches(list(dict.fromkeys(wanted))):
+            for batch in chunks(list(dict.fromkeys(wanted))):
                 yield batch
             return
         chosen = replace(wanted, state=state)
@@ -338,8 +338,8 @@ class OutboxAdmin:
     async def _send(
         self,
         change: OutboxChange,
-        pages: AsyncIterator[list[str]],
-        script: Callable[[list[str]], Script[D]],
+        pages: AsyncIterator[Sequence[str]],
+        script: Callable[[Sequence[str]], Script[D]],
         result: D,  # what the results of all pages are added to
         *,
         dry_run: bool,
@@ -413,11 +413,6 @@ class OutboxAdmin:
         for subscription_id in ids:
             yield from self._outbox.cancel_subscription(subscription_id, now, CancelledBy.REMOVED)
         return len(ids)
-
-
-async def _batches(ids: Sequence[str]) -> AsyncIterator[list[str]]:
-    for start in range(0, len(ids), _BATCH):
-        yield list(ids[start : start + _BATCH])
 
 
 def _is_selected(found: DeliverySummary, wanted: DeliveryFilter) -> bool:

@@ -23,7 +23,7 @@ from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.paging import Page
-from pushkit.storage.script import Script
+from pushkit.storage.script import Script, chunks
 from pushkit.subscriptions.inspection import SubscriptionFilter, SubscriptionInspection
 from pushkit.subscriptions.model import Subscription
 from pushkit.subscriptions.secrets import open_subscription
@@ -219,7 +219,7 @@ class SubscriptionAdmin:
             )
         return result
 
-    async def _pages(self, wanted: Wanted) -> AsyncIterator[list[str]]:
+    async def _pages(self, wanted: Wanted) -> AsyncIterator[Sequence[str]]:
         if isinstance(wanted, SubscriptionFilter):
             after: str | None = None
             while page := await self.find(wanted, after=after, limit=_BATCH):
@@ -228,7 +228,6 @@ class SubscriptionAdmin:
                 await asyncio.sleep(_PAUSE.total_seconds())
             return
         check_list("wanted", wanted)
-        ids = list(dict.fromkeys(wanted))
-        for start in range(0, len(ids), _BATCH):
-            yield ids[start : start + _BATCH]
+        for ids in chunks(list(dict.fromkeys(wanted))):
+            yield ids
             await asyncio.sleep(_PAUSE.total_seconds())

@@ -66,6 +66,7 @@ _HAS_TABLE = "SELECT 1 AS found WHERE to_regclass($1) IS NOT NULL"
 _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '50ms'"
 _FIRST_PAUSE = timedelta(milliseconds=20)
 _LONGEST_PAUSE = timedelta(seconds=1)
+_CONNECT_TIMEOUT = timedelta(seconds=10)
 _CLOSE_TIMEOUT = timedelta(seconds=5)
 _ROLLBACK_TIMEOUT = 2.0  # seconds; then the connection is dropped, and the server rolls back
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -176,7 +177,6 @@ class PostgresDatabase:
         # rows.
         connections: int = 8,
         command_timeout: timedelta = timedelta(seconds=30),  # how long one statement may take
-        connect_timeout: timedelta = timedelta(seconds=10),  # how long a new connection may take
         # How long a transaction may be idle. The server ends the transaction of a frozen process,
         # for which others would wait otherwise.
         idle_timeout: timedelta = timedelta(seconds=10),
@@ -192,7 +192,6 @@ class PostgresDatabase:
         )
         self._connections = connections
         self._command_timeout = command_timeout
-        self._connect_timeout = connect_timeout
         self._pool: asyncpg.Pool | None = None
         self._waiting = asyncio.Semaphore()
         self._faults = RepeatedLog(_log)
@@ -246,7 +245,7 @@ class PostgresDatabase:
                 max_size=self._connections,
                 connection_class=_Connection,
                 command_timeout=self._command_timeout.total_seconds(),
-                timeout=self._connect_timeout.total_seconds(),
+                timeout=_CONNECT_TIMEOUT.total_seconds(),
                 init=_only_read if access is Access.READ else self._note_connection,
             )
             try:
@@ -487,7 +486,7 @@ class PostgresDatabase:
             if sender not in self._own:
                 (news if payload == _NEWS else wake)()
 
-        connection = await asyncpg.connect(self._dsn, timeout=self._connect_timeout.total_seconds())
+        connection = await asyncpg.connect(self._dsn, timeout=_CONNECT_TIMEOUT.total_seconds())
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _: ended.set())
         try:
@@ -576,7 +575,7 @@ class PostgresDatabase:
     @contextlib.asynccontextmanager
     async def _patient_connection(self) -> AsyncIterator[asyncpg.Connection]:
         """Connect without a time-out of statements: to make an index, or wait for that."""
-        connection = await asyncpg.connect(self._dsn, timeout=self._connect_timeout.total_seconds())
+        connection = await asyncpg.connect(self._dsn, timeout=_CONNECT_TIMEOUT.total_seconds())
         try:
             yield connection
         finally:

@@ -37,6 +37,7 @@ Item_contra = TypeVar("Item_contra", contravariant=True)
 T_co = TypeVar("T_co", covariant=True)
 
 _CHUNK = 128
+_MOST_ROWS = 64  # of an INSERT
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -157,22 +158,22 @@ def padded(items: Sequence[T]) -> tuple[T, ...]:
     return (*items, *[items[-1]] * ((1 << (len(items) - 1).bit_length()) - len(items)))
 
 
-def slices(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
+def slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield items in slices of powers of two: rows of an INSERT, which cannot be padded."""
     start = 0
     while start < len(items):
-        size = min(1 << (len(items) - start).bit_length() - 1, most)
+        size = min(1 << (len(items) - start).bit_length() - 1, _MOST_ROWS)
         yield items[start : start + size]
         start += size
 
 
-def filled(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
+def filled(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield items in slices that are padded with the last one to one of few sizes.
 
     For an INSERT that ignores rows that exist. At most a third of a slice is padding.
     """
-    for start in range(0, len(items), most):
-        each = items[start : start + most]
+    for start in range(0, len(items), _MOST_ROWS):
+        each = items[start : start + _MOST_ROWS]
         size = 1 << (len(each) - 1).bit_length()
         if len(each) <= size * 3 // 4:
             size = size * 3 // 4
@@ -180,9 +181,9 @@ def filled(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
 
 
 @functools.cache
-def rows_of_places(rows: int, width: int, *, after: int = 0) -> str:
+def rows_of_places(rows: int, width: int) -> str:
     """Return placeholders for `VALUES`: `($1, $2), ($3, $4)` for two rows of two."""
-    return ", ".join(_places(width, after=after + width * row) for row in range(rows))
+    return ", ".join(_places(width, after=width * row) for row in range(rows))
 
 
 @functools.cache

@@ -226,20 +226,16 @@ class SubscriptionStore:
         )
         return {(row["tenant"], row["task_id"]): int(row["found"]) for row in rows}
 
-    def lock_all(self, ids: Sequence[str], *, wait: bool = True) -> Script[dict[str, Subscription]]:
-        """Return some subscriptions by id, their rows held; ids that are gone are left out.
+    def lock_all(self, ids: Sequence[str]) -> Script[dict[str, Subscription]]:
+        """Return some subscriptions by id, their rows held; ids that are gone are left out."""
+        return (yield from _by_ids("*", ids, read_subscription, "FOR UPDATE"))
+
+    def lock_current(self, ids: Sequence[str], *, wait: bool = True) -> Script[dict[str, Current]]:
+        """Return the `Current` fields of some subscriptions, as `lock_all` does.
 
         Args:
             wait: Whether to wait for rows that other transactions hold, or to leave them out too.
         """
-        return (
-            yield from _by_ids(
-                "*", ids, read_subscription, f"FOR UPDATE{_skip_locked_unless(wait)}"
-            )
-        )
-
-    def lock_current(self, ids: Sequence[str], *, wait: bool = True) -> Script[dict[str, Current]]:
-        """Return the `Current` fields of some subscriptions, as `lock_all` does."""
         columns = "id, url, revision, active, ended, failing_since"
         return (
             yield from _by_ids(columns, ids, _current, f"FOR UPDATE{_skip_locked_unless(wait)}")
