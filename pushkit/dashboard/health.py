@@ -9,7 +9,6 @@ from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.browsing import OutboxFigures
-from pushkit.outbox.states import DeliveryState
 from pushkit.webui.documents import Finding, Severity
 
 _OVERDUE = timedelta(minutes=1)
@@ -46,24 +45,24 @@ def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
             f"/deliveries?state=pending&error={code}",
         )
     if number := figures.failing.number:
-        fail = "One destination fails" if number == 1 else f"{number} destinations fail"
+        fail = "One destination fails" if number == 1 else f"{figures.failing} destinations fail"
         yield Finding(
             Severity.WARNING,
             f"{fail} or asked to wait.",
             "Deliveries to them are retried automatically; deliveries to others continue.",
             "/destinations",
         )
-    if died := sum(each.state is DeliveryState.DEAD for each in figures.finished):
+    if number := figures.died.number:
         yield Finding(
             Severity.WARNING,
-            f"{died} dead {'letter' if died == 1 else 'letters'} within the last hour.",
+            f"{figures.died} dead {'letter' if number == 1 else 'letters'} within the last hour.",
             "Look at their errors; redrive them once their webhook works again.",
             "/deliveries?state=dead",
         )
     elif figures.dead.number:
         yield Finding(
             Severity.NOTE,
-            "There are dead letters, none of them new.",
+            "There are dead letters, none of the newest within the last hour.",
             "Redrive them, or leave them: they are deleted when their retention ends.",
             "/deliveries?state=dead",
         )

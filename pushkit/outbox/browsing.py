@@ -77,6 +77,7 @@ class OutboxFigures:
     errors: dict[str, int]
     # Destinations that wait, or failed so often in a row that they are on probation.
     failing: AtMost
+    died: AtMost  # dead letters of the same time as `finished` asks for, among the newest ones
     finished: tuple[Finished, ...]  # the last finished deliveries, newest first
     finished_since: datetime  # from when on `finished` is complete
 
@@ -158,22 +159,27 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
         " WHERE head = 1 AND state = 'pending' AND not_before <= $1",
         (to_micros(now),),
     )
+    since = now - within
+    finished = yield from finished_since(since)
+    is_all = len(finished) < _MOST_FINISHED
+    # Of busy workers, `finished` covers seconds: dead letters are read by themselves, too.
+    died = {each.id for each in finished if each.state is DeliveryState.DEAD}
     errors, local = Counter[str](), Counter[str]()
     for source in (
         "head = 1 AND state = 'pending' ORDER BY not_before",
         "state = 'dead' ORDER BY id DESC",
     ):
         rows = yield Statement(
-            "SELECT last_error, state, fruitless_claims FROM pushkit_deliveries"
+            "SELECT id, last_error, state, fruitless_claims, finished_at FROM pushkit_deliveries"
             f" WHERE {source} LIMIT {_MOST_ERRORS}"
         )
         for row in rows:
+            if row["state"] == "dead" and row["finished_at"] >= to_micros(since):
+                died.add(row["id"])
             if (code := row["last_error"]) is None:
                 continue
             errors[code] += 1
             local[code] += row["state"] == "pending" and row["fruitless_claims"] > 0
-    finished = yield from finished_since(now - within)
-    is_all = len(finished) < _MOST_FINISHED
     return OutboxFigures(
         now=now,
         pending=AtMost(max(unfinished.number - in_flight.number, 0), unfinished.more),
@@ -184,8 +190,9 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
         local_faults=dict(+local),
         errors=dict(sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))),
         failing=failing,
+        died=AtMost(len(died), more=not is_all and dead.number > _MOST_ERRORS),
         finished=tuple(finished),
-        finished_since=now - within if is_all else finished[-1].finished_at,
+        finished_since=since if is_all else finished[-1].finished_at,
     )
 
 

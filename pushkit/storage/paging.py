@@ -168,6 +168,9 @@ class AtMost:
     number: int  # how many, or the bound if there are more
     more: bool = False  # whether there are more
 
+    def __str__(self) -> str:
+        return f"{self.number:,}{'+' if self.more else ''}"
+
 
 def count_at_most(source: str, *values: SqlValue) -> Script[AtMost]:
     """Count rows as `count` does, up to 10,000."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from urllib.parse import quote, urlencode
 
 import pytest
 
+from pushkit.dashboard.health import findings
+from pushkit.outbox import browsing
 from pushkit.outbox.browsing import _MOST_ERRORS
+from pushkit.storage.paging import AtMost
 from tests.pushkit.dashboard.conftest import HOSTILE, Browser, House
 
 PAGES = ["/", "/deliveries", "/deliveries?state=dead", "/subscriptions", "/destinations", "/keys"]
@@ -38,6 +42,26 @@ async def test_a_new_dead_letter_is_shown_first(house: House, reader: Browser) -
     assert "the webhook answered 400" in page
     assert f"the {_MOST_ERRORS} heads of queues that are due first" in page
     assert f"the newest {_MOST_ERRORS} dead letters" in page
+
+
+async def test_a_new_dead_letter_is_shown_however_much_is_delivered_after_it(
+    house: House, reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "_MOST_FINISHED", 1)
+    await house.dead_letter()
+    await house.notify("task-2")
+    await house.deliver()
+    assert "1 dead letter within the last hour." in await reader.get("/")
+
+
+async def test_a_count_that_stopped_at_its_bound_is_shown_as_such(house: House) -> None:
+    figures = await house.sender.outbox.figures()
+    bound = AtMost(10_000, more=True)
+    found = findings(replace(figures, failing=bound, died=bound), None)
+    assert [each.says for each in found] == [
+        "10,000+ destinations fail or asked to wait.",
+        "10,000+ dead letters within the last hour.",
+    ]
 
 
 async def test_a_failed_delivery_is_found_and_understood(house: House, reader: Browser) -> None:
