@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
 
 from pushkit import PushSender, SenderOptions, StatusUpdate
-from pushkit.delivery.limits import Pace
+from pushkit.delivery.limits import Pace, Quota
 from pushkit.errors import ConfigError, TooManySubscriptionsError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.states import DeliveryState
+from pushkit.storage.script import Script
 from tests.eventually import eventually
 from tests.internet import HOOKS, Internet
 from tests.pushkit.delivery.conftest import Clock, Senders
@@ -30,6 +31,38 @@ async def either(location: str, clock: Clock) -> AsyncIterator[Senders]:
     senders = Senders(location, clock)
     yield senders
     await senders.close()
+
+
+def test_the_further_from_its_limit_the_less_often_a_holder_is_counted() -> None:
+    counted: list[int] = []
+    stored = 500_000
+
+    def count(_: None, limit: int) -> Script[int]:
+        yield from ()
+        counted.append(limit)
+        return stored
+
+    def left(quota: Quota[None], second: int) -> int:
+        script = quota.left(None, datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second))
+        with pytest.raises(StopIteration) as ended:
+            next(script)
+        found: int = ended.value.value
+        return found
+
+    quota = Quota(1_000_000, count)
+    assert [left(quota, second) for second in (0, 1, 2, 49)] == [500_000] * 4
+    assert len(counted) == 1
+    quota.add(None, 495_000)  # from now on, others might exceed the limit within a second
+    assert left(quota, 49) == 500_000
+    assert len(counted) == 2
+    stored = 1_000_000
+    assert [left(quota, second) for second in (99, 99, 100, 101)] == [0] * 4
+    assert len(counted) == 5
+    assert left(Quota(10**30, count), 0) > 0
+    small = Quota(500_001, count)
+    stored = 500_000
+    assert [left(small, second) for second in (0, 1, 2)] == [1] * 3
+    assert len(counted) == 9
 
 
 # --- subscriptions -------------------------------------------------------------------------------
