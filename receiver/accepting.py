@@ -22,12 +22,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
-from receiver.inbox.model import (
-    ClaimedNotification,
-    Lease,
-    NewNotification,
-    notification_of,
-)
+from receiver.inbox.model import ClaimedNotification, Lease, NewNotification, notification_of
 from receiver.inbox.store import Inbox, StoredIds, TaskQueues, task_lock
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from pushkit.webhook import Headers
-from pushkit.webui.asgi import mounted_at, refuse_websocket
+from pushkit.webui.asgi import Message, Receive, Send, mounted_at, refuse_websocket
 from receiver.answers import Answer
 from receiver.edge import BrokenBodyError, Edge, read_bounded
 from receiver.verification import Head
@@ -24,11 +24,7 @@ from receiver.verification import Head
 if TYPE_CHECKING:
     from receiver.receiver import Receiver
 
-# The names of the ASGI specification; its messages are loosely typed by design.
-_Message: TypeAlias = MutableMapping[str, Any]
-_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
-_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
-_App: TypeAlias = Callable[[_Message, _Receive, _Send], Awaitable[None]]
+_App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 # The unread rest of a refused body is read and dropped, up to this time and size.
 _DISCARDING_SECONDS = 2.0
@@ -41,7 +37,7 @@ class AsgiApp:
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
 
-    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request, or the lifespan of a server."""
         if scope["type"] == "lifespan":
             await _live(self._receiver, receive, send)
@@ -64,7 +60,7 @@ class ReceiverMiddleware:
         self._receiver = receiver
         self._prefix = prefix.rstrip("/")
 
-    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on."""
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
@@ -77,11 +73,11 @@ class ReceiverMiddleware:
                 return
         await self._app(scope, receive, send)
 
-    async def _live(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def _live(self, scope: Message, receive: Receive, send: Send) -> None:
         """Run the application's own lifespan inside the receiver's."""
         asked = started = False
 
-        async def receive_then_start() -> _Message:
+        async def receive_then_start() -> Message:
             nonlocal asked, started
             asked = True
             message = await receive()
@@ -90,7 +86,7 @@ class ReceiverMiddleware:
                 await self._receiver.start()
             return message
 
-        async def close_then_send(message: _Message) -> None:
+        async def close_then_send(message: Message) -> None:
             nonlocal started
             if started and message["type"] in _ENDED:
                 started = False
@@ -112,7 +108,7 @@ class ReceiverMiddleware:
 _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed", "lifespan.startup.failed")
 
 
-async def _live(receiver: Receiver, receive: _Receive, send: _Send) -> None:
+async def _live(receiver: Receiver, receive: Receive, send: Send) -> None:
     """Run a receiver for the lifespan of a server, without another application."""
     await receive()  # lifespan.startup
     async with contextlib.AsyncExitStack() as running:
@@ -126,7 +122,7 @@ async def _live(receiver: Receiver, receive: _Receive, send: _Send) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _serve(edge: Edge, scope: _Message, receive: _Receive, send: _Send, *, path: str) -> None:
+async def _serve(edge: Edge, scope: Message, receive: Receive, send: Send, *, path: str) -> None:
     client = scope.get("client")
     head = Head(
         method=scope["method"],
@@ -144,12 +140,12 @@ async def _serve(edge: Edge, scope: _Message, receive: _Receive, send: _Send, *,
     await _send(answer, body, send, http1=scope.get("http_version", "1.1").startswith("1"))
 
 
-def _path_within(scope: _Message) -> str:
+def _path_within(scope: Message) -> str:
     path: str = scope["path"]
     return path[len(mounted_at(scope)) :] or path
 
 
-def _target(scope: _Message) -> str:
+def _target(scope: Message) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode("utf-8")
     query: bytes = scope.get("query_string", b"")
     path = raw.partition(b"?")[0]
@@ -164,7 +160,7 @@ class _Body:
         is_cut_off: Whether its connection is lost.
     """
 
-    def __init__(self, receive: _Receive) -> None:
+    def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self.ended = self.is_cut_off = False
 
@@ -196,7 +192,7 @@ class _Body:
                         return
 
 
-async def _send(answer: Answer, body: _Body, send: _Send, *, http1: bool) -> None:
+async def _send(answer: Answer, body: _Body, send: Send, *, http1: bool) -> None:
     fields = [*answer.headers, ("Content-Length", str(len(answer.body)))]
     if answer.close and http1:  # RFC 9113 §8.2.2: HTTP/2 has no such field
         fields.append(("Connection", "close"))

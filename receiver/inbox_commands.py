@@ -30,11 +30,7 @@ from pushkit.terminal.output import (
     table_of,
 )
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.inbox.inspection import (
-    InboxFilter,
-    NotificationReport,
-    NotificationSummary,
-)
+from receiver.inbox.inspection import InboxFilter, NotificationReport, NotificationSummary
 from receiver.inbox.model import InboxStatus
 from receiver.options import InboxOptions, inbox_options
 

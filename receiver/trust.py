@@ -24,14 +24,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
 from pushkit.net.transport import Transport, closing
 from pushkit.signing.scheme import Scheme
-from receiver.selection import (
-    Endpoint,
-    Entry,
-    HeldKeys,
-    KeysOf,
-    base_url,
-    endpoints_of,
-)
+from receiver.selection import Endpoint, Entry, HeldKeys, KeysOf, base_url, endpoints_of
 from receiver.senders import TrustedSender, check_senders
 
 _log = logging.getLogger("receiver")

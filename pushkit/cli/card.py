@@ -32,13 +32,7 @@ from pushkit.cli.card_report import (
     verdict_document,
     verdict_lines,
 )
-from pushkit.cli.options import (
-    KeyFile,
-    at_option,
-    key_file_options,
-    out_option,
-    write_out,
-)
+from pushkit.cli.options import KeyFile, at_option, key_file_options, out_option, write_out
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy

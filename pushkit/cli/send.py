@@ -12,11 +12,7 @@ import click
 
 from pushkit.a2a import PushConfig, WireVersion, decode_update
 from pushkit.bounded_json import read_json_object
-from pushkit.cli.options import (
-    KeyFile,
-    key_file_options,
-    signing_options,
-)
+from pushkit.cli.options import KeyFile, key_file_options, signing_options
 from pushkit.delivery.answers import judge
 from pushkit.delivery.route import Routes
 from pushkit.delivery.signatures import Signing, signed_headers

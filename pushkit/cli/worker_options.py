@@ -12,11 +12,7 @@ import click
 
 from pushkit.alerts.alerts import AlertOptions
 from pushkit.cli.databases import database_option
-from pushkit.cli.options import (
-    KeyFile,
-    key_file_options,
-    signing_options,
-)
+from pushkit.cli.options import KeyFile, key_file_options, signing_options
 from pushkit.delivery.signatures import Signing
 from pushkit.outbox.retention import Retention
 from pushkit.scheduling import stop_after_attempt, stop_after_delay

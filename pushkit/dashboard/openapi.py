@@ -8,15 +8,7 @@ from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.dashboard.pages import CURSOR_PATTERN
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.subscriptions.model import SubscriptionState
-from pushkit.webui.openapi import (
-    LIMIT,
-    api_document,
-    get,
-    one_of,
-    operation,
-    parameter,
-    record,
-)
+from pushkit.webui.openapi import LIMIT, api_document, get, one_of, operation, parameter, record
 
 _SUMMARY: Final = (
     "id subscription_id tenant owner task_id config_id origin content_type: text",

@@ -22,13 +22,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from pushkit.a2a import (
-    TaskUpdate,
-    WireVersion,
-    format_push_config,
-    parse_push_config,
-    parse_update,
-)
+from pushkit.a2a import TaskUpdate, WireVersion, format_push_config, parse_push_config, parse_update
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError, UnrecognisedBodyError

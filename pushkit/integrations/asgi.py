@@ -13,22 +13,17 @@ unsigned card at the same path:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pushkit.caching import DocumentResponse
 from pushkit.cards.publishing import CardPublisher
 from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
-from pushkit.webui.asgi import refuse_websocket
+from pushkit.webui.asgi import Message, Receive, Send, refuse_websocket
 
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Metrics
-
-# The three names of the ASGI specification; its messages are loosely typed by design.
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
 async def answer(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:

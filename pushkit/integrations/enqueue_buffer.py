@@ -15,7 +15,6 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Self
 
 from pushkit.a2a import AnyUpdate
@@ -321,10 +320,5 @@ class Buffered:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -12,12 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.inspection import (
-    SUMMARIES,
-    DeliveryFilter,
-    DeliverySummary,
-    summary_of,
-)
+from pushkit.outbox.inspection import SUMMARIES, DeliveryFilter, DeliverySummary, summary_of
 from pushkit.outbox.states import UNFINISHED, DeliveryState
 from pushkit.storage.paging import (
     AtMost,
@@ -28,13 +23,7 @@ from pushkit.storage.paging import (
     narrowed,
     read_record,
 )
-from pushkit.storage.script import (
-    Script,
-    SqlValue,
-    Statement,
-    moment_or_none,
-    to_micros,
-)
+from pushkit.storage.script import Script, SqlValue, Statement, moment_or_none, to_micros
 
 _MOST_FINISHED = 2000
 _MOST_ERRORS = 500

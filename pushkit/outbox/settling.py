@@ -16,14 +16,7 @@ from typing import NamedTuple
 from pushkit.outbox.attempts import fold, is_folded
 from pushkit.outbox.heads import pass_heads_on
 from pushkit.outbox.model import DELIVERY, Claim, Delivery, Result, delivery_of
-from pushkit.outbox.states import (
-    CHAINED,
-    CLAIMED,
-    SETTLED,
-    SETTLING,
-    UNFINISHED,
-    DeliveryState,
-)
+from pushkit.outbox.states import CHAINED, CLAIMED, SETTLED, SETTLING, UNFINISHED, DeliveryState
 from pushkit.record import field, record
 from pushkit.storage.script import (
     Row,

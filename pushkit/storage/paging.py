@@ -10,16 +10,7 @@ from types import NoneType
 from typing import Any, Final, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 from pushkit.record import record
-from pushkit.storage.script import (
-    Row,
-    Rows,
-    Script,
-    SqlValue,
-    Statement,
-    among,
-    count,
-    from_micros,
-)
+from pushkit.storage.script import Row, Rows, Script, SqlValue, Statement, among, count, from_micros
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 # The names of the ASGI specification; its messages are loosely typed by design.
-_Message: TypeAlias = MutableMapping[str, Any]
-_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
-_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
 class AsgiSite:
@@ -26,7 +26,7 @@ class AsgiSite:
     def __init__(self, site: Site) -> None:
         self._site = site
 
-    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request; acknowledge a server's lifespan events, for which nothing is done."""
         if scope["type"] == "lifespan":
             for done in ("startup", "shutdown"):
@@ -41,7 +41,7 @@ class AsgiSite:
             await _send(answer, receive, send)
 
 
-async def refuse_websocket(receive: _Receive, send: _Send) -> None:
+async def refuse_websocket(receive: Receive, send: Send) -> None:
     """Refuse a WebSocket handshake; the server answers 403."""
     await receive()
     await send({"type": "websocket.close", "code": 1000})
@@ -69,7 +69,7 @@ def path_within(scope: Mapping[str, Any]) -> str:
     return "/" + "/".join(segments[mounted_at(scope).count("/") :])
 
 
-def _request(scope: _Message) -> PageRequest:
+def _request(scope: Message) -> PageRequest:
     client, server = scope.get("client"), scope.get("server")
     query = values_of(scope.get("query_string", b"").decode("latin-1"))
     return PageRequest(
@@ -86,7 +86,7 @@ def _request(scope: _Message) -> PageRequest:
     )
 
 
-async def read_body(receive: _Receive, limit: int) -> bytes | None:
+async def read_body(receive: Receive, limit: int) -> bytes | None:
     """Return the body of a request; None if it exceeds the limit or is cut off."""
     body, more = bytearray(), True
     while more:
@@ -98,7 +98,7 @@ async def read_body(receive: _Receive, limit: int) -> bytes | None:
     return bytes(body)
 
 
-async def _send(answer: Answer, receive: _Receive, send: _Send) -> None:
+async def _send(answer: Answer, receive: Receive, send: Send) -> None:
     fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
     if answer.events is None:
         fields.append((b"content-length", str(len(answer.body)).encode()))
@@ -108,9 +108,7 @@ async def _send(answer: Answer, receive: _Receive, send: _Send) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
-async def _send_events(
-    moments: AsyncGenerator[bytes, None], receive: _Receive, send: _Send
-) -> None:
+async def _send_events(moments: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
     """Send events until they end or the client disconnects, which `receive` reports."""
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -123,6 +121,6 @@ async def _send_events(
         gone.cancel()
 
 
-async def _disconnected(receive: _Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

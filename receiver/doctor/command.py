@@ -23,13 +23,7 @@ from pushkit.url import host_and_port, masked_url
 from receiver.doctor.examination import examine
 from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
 from receiver.doctor.scenarios import SCENARIOS
-from receiver.doctor.sender import (
-    ARRIVAL_SECONDS,
-    Drive,
-    Signatures,
-    examine_sender,
-    run_for_each,
-)
+from receiver.doctor.sender import ARRIVAL_SECONDS, Drive, Signatures, examine_sender, run_for_each
 from receiver.doctor.subject import Examined, check_consent, words_of
 from receiver.expectation import mint_token
 from receiver.options import Schemes, load_signing_key, scheme_options

@@ -13,13 +13,7 @@ from pydantic import BaseModel, model_validator
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError, PushkitError
 from receiver.callbacks.registry import CallbackFunction, Timeout, Wanted
-from receiver.forwards import (
-    STREAM_SCHEMES,
-    CommandForward,
-    Forward,
-    HttpForward,
-    StreamForward,
-)
+from receiver.forwards import STREAM_SCHEMES, CommandForward, Forward, HttpForward, StreamForward
 from receiver.settings.values import ModuleAndFunction, Positive, PositiveOrNone
 
 

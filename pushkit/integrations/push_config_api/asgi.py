@@ -7,9 +7,9 @@ from inspect import isawaitable
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
-from pushkit.integrations.asgi import Message, Receive, Send, answer
+from pushkit.integrations.asgi import answer
 from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi, query_members
-from pushkit.webui.asgi import path_within, read_body, refuse_websocket
+from pushkit.webui.asgi import Message, Receive, Send, path_within, read_body, refuse_websocket
 
 OwnerOfScope: TypeAlias = Callable[[Mapping[str, Any]], str | Awaitable[str | None] | None]
 
