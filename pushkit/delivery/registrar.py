@@ -160,8 +160,7 @@ class SubscriptionChanges:
 
     def pause(self, chosen: Chosen) -> Script[Found]:
         """Pause the chosen subscriptions: their deliveries are no longer claimed."""
-        found = yield from self._lock(chosen)
-        now = yield from self.database.now()
+        found, now = yield from self._lock(chosen)
         for subscription in found:
             yield from self.subscriptions.set_paused(subscription.id, now, paused=True)
             yield from clear_head(subscription.id)
@@ -169,8 +168,7 @@ class SubscriptionChanges:
 
     def resume(self, chosen: Chosen) -> Script[Found]:
         """Resume the chosen subscriptions, each from the head of its queue."""
-        found = yield from self._lock(chosen)
-        now = yield from self.database.now()
+        found, now = yield from self._lock(chosen)
         for subscription in found:
             yield from self.subscriptions.set_paused(subscription.id, now, paused=False)
             yield from set_head(subscription.id)
@@ -179,8 +177,7 @@ class SubscriptionChanges:
 
     def disable(self, chosen: Chosen) -> Script[Found]:
         """Disable the chosen subscriptions, and cancel their unfinished deliveries."""
-        found = yield from self._lock(chosen)
-        now = yield from self.database.now()
+        found, now = yield from self._lock(chosen)
         for subscription in found:
             if subscription.active:
                 yield from self.subscriptions.disable(subscription.id, now, DisabledBy.OPERATOR)
@@ -198,8 +195,7 @@ class SubscriptionChanges:
             chosen: The subscriptions.
             resend: Bring back the deliveries that were cancelled when they were disabled.
         """
-        found = yield from self._lock(chosen)
-        now = yield from self.database.now()
+        found, now = yield from self._lock(chosen)
         again: list[str] = []
         for subscription in found:
             if subscription.active:
@@ -221,8 +217,7 @@ class SubscriptionChanges:
 
     def test(self, chosen: Chosen, snapshot: Task | None = None) -> Script[Found]:
         """Enqueue a test notification for each that is neither disabled nor withdrawn."""
-        found = yield from self._lock(chosen)
-        now = yield from self.database.now()
+        found, now = yield from self._lock(chosen)
         ids = []
         for subscription in found:
             if subscription.state in _GETS_NOTHING:
@@ -241,8 +236,7 @@ class SubscriptionChanges:
 
     def remove(self, chosen: Chosen) -> Script[Found]:
         """Remove the chosen subscriptions, cancel their unfinished deliveries (A2A 1.0 §3.1.10)."""
-        found = yield from self._lock(chosen)
-        now = yield from self.database.now()
+        found, now = yield from self._lock(chosen)
         for subscription in found:
             if subscription.withdrawn:
                 yield from self.subscriptions.forget([subscription.id])
@@ -251,17 +245,13 @@ class SubscriptionChanges:
             yield from self.outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)
         return Found(found)
 
-    def _lock(self, chosen: Chosen) -> Script[list[Subscription]]:
-        """Lock the chosen subscriptions in id order, and return them."""
-        if not isinstance(chosen, Choice):
-            return list((yield from self.subscriptions.lock_all(chosen)).values())
-        found = yield from self.subscriptions.of_owner(
-            tenant=chosen.tenant,
-            task_id=chosen.task_id,
-            owner=chosen.owner,
-            config_id=chosen.config_id,
-        )
-        return list((yield from self.subscriptions.lock_all([each.id for each in found])).values())
+    def _lock(self, chosen: Chosen) -> Script[tuple[list[Subscription], datetime]]:
+        """Lock the chosen subscriptions in id order; return them, and the time."""
+        if isinstance(chosen, Choice):
+            found = yield from self.subscriptions.of_owner(**chosen._asdict())
+            chosen = [each.id for each in found]
+        locked = yield from self.subscriptions.lock_all(chosen)
+        return list(locked.values()), (yield from self.database.now())
 
 
 def _test_update(task_id: str, version: WireVersion, snapshot: Task | None) -> TaskUpdate:

@@ -157,10 +157,6 @@ class AttemptLog:
             )
         return counted
 
-    def of_delivery(self, delivery_id: str) -> Script[list[LoggedAttempt]]:
-        """Return the attempts of a delivery, first to last."""
-        return (yield from self.of_deliveries([delivery_id]))[delivery_id]
-
     def of_deliveries(self, ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
         """Return the attempts of each of some deliveries, first to last."""
         found: dict[str, list[LoggedAttempt]] = {each: [] for each in ids}

@@ -136,11 +136,11 @@ class Inspection:
         )
         if not rows:
             return None
-        attempts = yield from AttemptLog().of_delivery(delivery_id)
+        attempts = yield from AttemptLog().of_deliveries([delivery_id])
         return DeliveryReport(
             delivery=summary_of(rows[0]),
             body=self._opened(delivery_id, rows[0]["body"]),
-            attempts=tuple(attempts),
+            attempts=tuple(attempts[delivery_id]),
         )
 
     def states_of(self, subscription_id: str) -> Script[dict[DeliveryState, int]]:

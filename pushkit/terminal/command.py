@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 
 import click
 
+from pushkit.arguments import LONGEST_AGE
 from pushkit.errors import PushkitError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
 
 _AGE = re.compile(r"([0-9]{1,7})([smhd])")
-_LONGEST = timedelta(days=36_500)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -82,8 +82,8 @@ def parse_age(value: str) -> timedelta:
     if found is None:
         raise click.BadParameter("expected a number and s, m, h or d, for example 30d")
     read = timedelta(**{_UNITS[found[2]]: int(found[1])})
-    if read > _LONGEST:
-        raise click.BadParameter(f"expected at most {_LONGEST.days}d")
+    if read > LONGEST_AGE:
+        raise click.BadParameter(f"expected at most {LONGEST_AGE.days}d")
     return read
 
 

@@ -10,12 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pushkit.a2a import WireVersion
-from pushkit.bounded_json import JsonObject, JsonValue, read_json
-from pushkit.errors import MalformedJsonError
+from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.integrations.push_config_api.configs import Configs
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
 from pushkit.integrations.push_config_api.json_rpc import operate
-from pushkit.integrations.push_config_api.members import check_version, number, optional_text
+from pushkit.integrations.push_config_api.members import (
+    check_version,
+    number,
+    optional_text,
+    read_object,
+)
 
 V1_0 = WireVersion.V1_0
 
@@ -64,7 +68,7 @@ async def answer_http_json(
     tenant = _the_same("tenant", route.tenant, query, "the tenant of the path")
     params: JsonObject = {"taskId": route.task_id}
     if method == "POST":
-        params = _read_config(body)
+        params = read_object(body, "a TaskPushNotificationConfig", ErrorKind.PARAMS)
         tenant = _the_same("tenant", tenant, params, "the tenant of the path or the query")
         task_id = _the_same("taskId", route.task_id, params, "the task of the path")
         params = {name: value for name, value in params.items() if name != "task_id"}
@@ -94,13 +98,3 @@ def _the_same(name: str, known: str, members: Mapping[str, JsonValue], expected:
     if value and known and value != known:
         raise ApiError(ErrorKind.PARAMS, f"{name}: expected {expected}")
     return known or value
-
-
-def _read_config(body: bytes) -> JsonObject:
-    try:
-        document = read_json(body)
-    except MalformedJsonError as exc:
-        raise ApiError(ErrorKind.PARSE, str(exc)) from exc
-    if not isinstance(document, dict):
-        raise ApiError(ErrorKind.PARAMS, "expected a TaskPushNotificationConfig, an object")
-    return document

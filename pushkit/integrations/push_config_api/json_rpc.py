@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pushkit.a2a import WireVersion, format_push_config, parse_push_config
-from pushkit.bounded_json import JsonObject, JsonValue, read_json
-from pushkit.errors import InvalidPushConfigError, MalformedJsonError
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.errors import InvalidPushConfigError
 from pushkit.integrations.push_config_api.configs import Caller, Configs
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, json_rpc_error
 from pushkit.integrations.push_config_api.members import (
     check_version,
     number,
     optional_text,
+    read_object,
     text,
     written,
 )
@@ -86,12 +87,7 @@ class _Request:
 
 
 def _read_request(body: bytes) -> _Request:
-    try:
-        document = read_json(body)
-    except MalformedJsonError as exc:
-        raise ApiError(ErrorKind.PARSE, str(exc)) from exc
-    if not isinstance(document, dict):
-        raise ApiError(ErrorKind.REQUEST, "expected one JSON-RPC request, an object")
+    document = read_object(body, "one JSON-RPC request", ErrorKind.REQUEST)
     if document.get("jsonrpc") != "2.0":
         raise ApiError(ErrorKind.REQUEST, 'jsonrpc: expected "2.0"')
     request_id, method = document.get("id"), document.get("method")

@@ -6,12 +6,23 @@ import re
 from collections.abc import Mapping
 
 from pushkit.a2a import WireVersion, format_push_config
-from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.errors import UnsupportedVersionError
+from pushkit.bounded_json import JsonObject, JsonValue, read_json
+from pushkit.errors import MalformedJsonError, UnsupportedVersionError
 from pushkit.integrations.push_config_api.configs import Page
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
 
 _NUMBER = re.compile(r"-?\d{1,10}", re.ASCII)
+
+
+def read_object(body: bytes, expected: str, otherwise: ErrorKind) -> JsonObject:
+    """Return the JSON object in a body. Raises ApiError: not JSON, or `otherwise` for no object."""
+    try:
+        document = read_json(body)
+    except MalformedJsonError as exc:
+        raise ApiError(ErrorKind.PARSE, str(exc)) from exc
+    if not isinstance(document, dict):
+        raise ApiError(otherwise, f"expected {expected}, an object")
+    return document
 
 
 def optional_text(params: Mapping[str, JsonValue], name: str) -> str | None:
