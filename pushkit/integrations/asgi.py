@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 async def answer(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:
     """Send a complete answer."""
     fields = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    if body:  # without its length, uvicorn sends chunks, also to HTTP/1.0 clients
+        fields.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": body})
 

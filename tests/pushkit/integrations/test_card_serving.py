@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,7 +25,7 @@ from pushkit.integrations.asgi import CardApp
 from pushkit.keys.files import save_key_ring, update_key_ring
 from pushkit.keys.jwk import Algorithm, generate_key, public_pem
 from pushkit.keys.ring import KeyRing
-from tests.asgi_server import answers_to_a_websocket
+from tests.asgi_server import answers_to_a_websocket, serving
 from tests.cards.vectors import load
 
 CARD = load("cards_v10")["c21_spec_85_sample"]
@@ -138,6 +140,18 @@ async def test_without_a_legacy_card_both_paths_serve_the_same(
     client = await aiohttp_client(app)
     one, two = [await (await client.get(p)).read() for p in (CARD_PATH, LEGACY_CARD_PATH)]
     assert one == two
+
+
+async def test_an_http_1_0_client_gets_the_card_without_chunks(tmp_path: Path) -> None:
+    save_key_ring(tmp_path / "keys.json", KeyRing.create(datetime.now(UTC)))
+    async with serving(CardApp(CardPublisher(CARD, tmp_path / "keys.json"))) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+    assert b"chunked" not in head.lower()
+    assert json.loads(body)["signatures"]
 
 
 async def test_a_websocket_is_closed(tmp_path: Path) -> None:
