@@ -18,8 +18,9 @@ from pushkit.cards.forms import CardForm
 from pushkit.cards.signing import SignedCard, sign_card_with
 from pushkit.errors import SigningError
 from pushkit.keys.remote import RemoteSigner
-from pushkit.keys.ring import KeyRing
+from pushkit.keys.ring import ALWAYS, KeyRing
 from pushkit.keys.source import KeySource, key_source
+from pushkit.scheduling.renewing import anew
 
 CARD_PATH: Final = "/.well-known/agent-card.json"  # A2A 1.0 §8.2, since 0.3
 LEGACY_CARD_PATH: Final = "/.well-known/agent.json"  # up to 0.2
@@ -59,12 +60,13 @@ class CardPublisher:
         self._max_age = max_age
         self._signed: SignedCard | None = None
         self._signing = asyncio.Lock()
+        self._failed = ("", ALWAYS, SigningError("not tried yet"))  # the kid, since when, and why
 
     async def signed(self, now: datetime) -> SignedCard:
         """Return the card, signed with the active key.
 
-        If a service fails to sign, the card signed with the previous key is returned, as long as
-        that key is published.
+        If a service fails to sign, it is asked again after ten seconds. Meanwhile the card signed
+        with the previous key is returned, as long as that key is published.
 
         Raises:
             SigningError: A service did not sign in time, and there is no previous card.
@@ -75,15 +77,22 @@ class CardPublisher:
         # Signed once per key: every ECDSA signature differs, so no cached copy would ever match.
         async with self._signing:
             ring = self._keys.ring()
-            if self._signed is not None and self._signed.kids == (ring.active_key(now).kid,):
+            kid = ring.active_key(now).kid
+            if self._signed is not None and self._signed.kids == (kid,):
                 return self._signed
-            try:
-                self._signed = await self._sign(ring, now)
-            except SigningError as exc:
-                published = {entry.kid for entry in ring.published(now)}
-                if self._signed is None or not published.issuperset(self._signed.kids):
-                    raise
-                _logger.warning("serving the card that the previous key signed: %s", exc)
+            failed_kid, failed_at, failure = self._failed
+            # Requests that waited for an attempt share its failure, or each would take its time.
+            if kid != failed_kid or not 0 <= (now - failed_at).total_seconds() < _SIGNING_SECONDS:
+                try:
+                    self._signed = await self._sign(ring, now)
+                except SigningError as exc:
+                    self._failed, failure = (kid, now, exc), exc
+                    _logger.warning("serving the card of the previous key, if any: %s", exc)
+                else:
+                    return self._signed
+            published = {entry.kid for entry in ring.published(now)}
+            if self._signed is None or not published.issuperset(self._signed.kids):
+                raise anew(failure)
             return self._signed
 
     async def response(self, now: datetime, if_none_match: str | None = None) -> DocumentResponse:

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from pushkit.bounded_json import JsonValue
-from pushkit.cards import CardPublisher, TrustedKeys, sign_card, sign_card_with, verify_card
+from pushkit.cards import (
+    CardPublisher,
+    SignedCard,
+    TrustedKeys,
+    sign_card,
+    sign_card_with,
+    verify_card,
+)
 from pushkit.errors import ConfigError, NoSigningKeyError, SigningError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.keys.remote import RemoteKey
@@ -123,3 +130,27 @@ async def test_while_a_service_does_not_sign_the_card_of_the_former_key_is_serve
     new.fails = False
     answer = await publisher.response(handover)
     assert verify_card(answer.body, trust(new), now=handover).verified
+
+
+@pytest.mark.parametrize("has_previous", [True, False])
+async def test_a_service_that_fails_is_asked_once_in_ten_seconds(has_previous: bool) -> None:
+    old, new = Kms(), Kms()
+    ring = KeyRing.create(NOW, key=RemoteKey.of(old))
+    ring = ring.add(NOW, key=RemoteKey.of(new)).rotate(NOW)
+    publisher = CardPublisher(CARD, ring)
+    if has_previous:
+        await publisher.response(NOW)
+    new.fails, handover = True, NOW + ring.activation_lead
+    for seconds in (0, 0, 1, 9):
+        requests = [publisher.signed(handover + timedelta(seconds=seconds)) for _ in range(10)]
+        for answer in await asyncio.gather(*requests, return_exceptions=True):
+            if has_previous:
+                assert isinstance(answer, SignedCard)
+                assert answer.kids == (old.key.kid,)
+            else:
+                assert isinstance(answer, SigningError)
+                assert "ConnectionError" in str(answer)
+    assert new.calls == 1
+    new.fails = False
+    signed = await publisher.signed(handover + timedelta(seconds=10))
+    assert signed.kids == (new.key.kid,)
