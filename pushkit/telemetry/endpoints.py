@@ -17,7 +17,7 @@ from aiohttp import web
 
 from pushkit.logs import RepeatedLog, printable
 from pushkit.telemetry.metrics import Metrics, Page
-from pushkit.terminal.listening import accept
+from pushkit.terminal.listening import accepting
 
 _log = logging.getLogger("pushkit.telemetry")
 
@@ -72,11 +72,9 @@ async def serving(endpoints: Endpoints, sockets: Sequence[socket.socket]) -> Asy
     # `_created` series would double the page; the setting is global, and this is our process.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     server = web.Server(handle, access_log=None)
-    accepting = await accept(server, sockets)
     endpoints.metrics.start()
     try:
-        yield
+        async with accepting(server, sockets):
+            yield
     finally:
-        for each in accepting:
-            each.close()
         await server.shutdown(timeout=1.0)

@@ -73,15 +73,16 @@ class Metrics(Collector):
 
     def __init__(
         self,
+        side: str,  # `pushkit` or `receiver`: the names of its metrics begin with it
         table: Iterable[Metric],
         *,
         # Reads the metrics of type `READING`; if it raises, that is logged, and they are missing.
         read: Callable[[], Awaitable[Readings]],
-        lag: str,  # the histogram of the event loop's lag
-        tick: Callable[[], None],  # called every second: for gauges of this process
+        slots: Callable[[], tuple[int, int]],  # returns how many are in use, and how many exist
     ) -> None:
+        self._side = side
         self._read = read
-        self._tick = tick
+        self._slots = slots
         self._registry = CollectorRegistry()
         self._faults = RepeatedLog(_log)
         self._reading = asyncio.Lock()
@@ -94,7 +95,6 @@ class Metrics(Collector):
         self._histograms: dict[str, Histogram] = {}
         for metric in self._table.values():
             self._add(metric)
-        self._lag = lag
 
     def _add(self, metric: Metric) -> None:
         name, text, labels, registry = metric.name, metric.help, metric.labels, self._registry
@@ -146,7 +146,14 @@ class Metrics(Collector):
             self._tick()
             due = loop.time() + _TICK
             await asyncio.sleep(_TICK)
-            self.observe(self._lag, max(loop.time() - due, 0.0))
+            lag = max(loop.time() - due, 0.0)
+            self.observe(f"{self._side}_event_loop_lag_seconds", lag)
+
+    def _tick(self) -> None:
+        """Set the gauges of this process."""
+        in_use, number = self._slots()
+        self.set(f"{self._side}_slots", in_use, "in_use")
+        self.set(f"{self._side}_slots", number - in_use, "free")
 
     # --- the page ------------------------------------------------------------------------------
 

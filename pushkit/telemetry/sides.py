@@ -40,17 +40,9 @@ class SenderMetrics(Metrics):
         read: Callable[[], Awaitable[Readings]],  # reads the outbox and the key file
         slots: Callable[[], tuple[int, int]],  # returns how many are in use, and how many exist
     ) -> None:
-        super().__init__(
-            SENDER_METRICS, read=read, lag="pushkit_event_loop_lag_seconds", tick=self._look
-        )
-        self._slots = slots
+        super().__init__("pushkit", SENDER_METRICS, read=read, slots=slots)
         self._origin = Bounded()
         self._status = Bounded()
-
-    def _look(self) -> None:
-        in_use, number = self._slots()
-        self.set("pushkit_slots", in_use, "in_use")
-        self.set("pushkit_slots", number - in_use, "free")
 
     def _code(self, error: str) -> str:
         # Webhooks choose these codes, and must not crowd out the others.
@@ -98,19 +90,14 @@ class ReceiverMetrics(Metrics):
         slots: Callable[[], tuple[int, int]],  # returns how many are in use, and how many exist
         hanging: Callable[[], int],  # returns how many callbacks run on after their time-out
     ) -> None:
-        super().__init__(
-            RECEIVER_METRICS, read=read, lag="receiver_event_loop_lag_seconds", tick=self._look
-        )
-        self._slots = slots
+        super().__init__("receiver", RECEIVER_METRICS, read=read, slots=slots)
         self._hanging = hanging
         self._sender = Bounded()
         self._callback = Bounded()
         self._error = Bounded()
 
-    def _look(self) -> None:
-        in_use, number = self._slots()
-        self.set("receiver_slots", in_use, "in_use")
-        self.set("receiver_slots", number - in_use, "free")
+    def _tick(self) -> None:
+        super()._tick()
         self.set("receiver_callbacks_hanging", self._hanging())
 
     def on_event(self, event: Event) -> None:

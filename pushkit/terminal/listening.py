@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pushkit.errors import ConfigError
@@ -71,8 +72,9 @@ def _reason(exc: OSError) -> str:
     return str(exc.strerror).partition(" (while")[0] if is_of_name else os.strerror(number)
 
 
-async def accept(server: web.Server, sockets: Sequence[socket.socket]) -> list[asyncio.Server]:
-    """Accept connections for operators on listening sockets, at most 128 at once.
+@contextlib.asynccontextmanager
+async def accepting(server: web.Server, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    """Accept connections for operators on listening sockets in this context, at most 128 at once.
 
     At the limit the oldest connection is closed for a new one: aiohttp keeps one without a request
     open for ever, and the process needs its files for others.
@@ -85,4 +87,9 @@ async def accept(server: web.Server, sockets: Sequence[socket.socket]) -> list[a
         return server()
 
     loop = asyncio.get_running_loop()
-    return [await loop.create_server(connect, sock=each) for each in sockets]
+    servers = [await loop.create_server(connect, sock=each) for each in sockets]
+    try:
+        yield
+    finally:
+        for each in servers:
+            each.close()

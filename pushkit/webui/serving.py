@@ -15,7 +15,7 @@ from aiohttp import web
 
 from pushkit.errors import ConfigError
 from pushkit.keys.private_file import read_private
-from pushkit.terminal.listening import accept, listen
+from pushkit.terminal.listening import accepting, listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import DashboardOptions
 from pushkit.terminal.processes import until_stopped
@@ -70,12 +70,10 @@ async def serving(site: Site, sockets: Sequence[socket.socket]) -> AsyncIterator
     runner = web.AppRunner(site.app(), access_log=None, shutdown_timeout=2)
     await runner.setup()
     assert runner.server is not None  # noqa: S101  # it is set up
-    accepting = await accept(runner.server, sockets)
     try:
-        yield
+        async with accepting(runner.server, sockets):
+            yield
     finally:
-        for each in accepting:
-            each.close()
         await runner.cleanup()
 
 

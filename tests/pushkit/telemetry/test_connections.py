@@ -8,7 +8,7 @@ import socket
 
 from aiohttp import web
 
-from pushkit.terminal.listening import accept
+from pushkit.terminal.listening import accepting
 from tests.eventually import eventually
 
 
@@ -19,14 +19,13 @@ async def test_of_many_silent_connections_few_stay_open() -> None:
     server = web.Server(handle, access_log=None)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    accepting = await accept(server, [listener])
 
     async def few_are_open() -> bool:
         return len(server.connections) <= 128
 
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(server.shutdown, 0)
-        stack.callback(accepting[0].close)
+        await stack.enter_async_context(accepting(server, [listener]))
         for _ in range(300):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             stack.callback(writer.close)
