@@ -135,6 +135,7 @@ class SqliteDatabase:
             if access is Access.UPGRADE:
                 await self._upgrade(group_commit)
                 self._opened = self._inodes()  # now with the log of a new file
+                writer.execute_idle("PRAGMA temp_store = MEMORY")
             writer.check = self._check
         except BaseException:
             writer.stop()
@@ -204,6 +205,9 @@ class SqliteDatabase:
     def _new_writer(self, access: Access) -> _Writer:
         def connect() -> sqlite3.Connection:
             connection = self._connect(access)
+            if access is Access.UPGRADE:
+                # A migration may store a whole table to undo one statement.
+                connection.execute("PRAGMA temp_store = FILE")
             self._opened = self._inodes()
             return connection
 
@@ -599,6 +603,11 @@ class _Writer(threading.Thread):
         if now - began > _LONG:
             self._in_thread_until = now + _PAUSE_AFTER_LONG
         return True
+
+    def execute_idle(self, sql: str) -> None:
+        """Execute a statement outside of a transaction, while no job is unfinished."""
+        if self._connection is not None:
+            self._connection.execute(sql)
 
     def stop(self) -> None:
         """End the thread after the jobs that it has."""

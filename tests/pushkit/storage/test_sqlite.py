@@ -271,6 +271,45 @@ async def test_written_rows_are_there_after_a_restart(path: Path) -> None:
     await second.close()
 
 
+def open_files() -> str:
+    """Return the names of the files that this process has open."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing's own is closed
+            found.append(str(link.readlink()))
+    return " ".join(found)
+
+
+def temporary_storage() -> Script[int]:
+    [row] = yield Statement("PRAGMA temp_store")
+    return int(row["temp_store"])
+
+
+async def test_what_undoes_a_statement_of_a_migration_is_in_a_file_not_in_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewritten, seen = "SELECT 'rewritten'", list[str]()
+    execute = sqlite._execute
+
+    def executed(*args: Any) -> Any:
+        if args[1] == rewritten:
+            seen.append(open_files())
+        return execute(*args)
+
+    monkeypatch.setattr(sqlite, "_execute", executed)
+    first = things(path)
+    await first.open()
+    await first.write(each([insert(f"{n:01000}") for n in range(500)], wait=True))
+    await first.close()
+
+    second = things(path, Migration(2, ("ALTER TABLE things DROP COLUMN size", rewritten)))
+    await second.open()
+    assert ["etilqs" in each for each in seen] == [True]  # SQLite's temporary files
+    in_memory = 2
+    assert await second.write(temporary_storage()) == in_memory
+    await second.close()
+
+
 @pytest.mark.parametrize(
     "error", [RefusedError("no"), ZeroDivisionError("a bug")], ids=["on purpose", "a bug"]
 )
