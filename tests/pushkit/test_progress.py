@@ -58,7 +58,8 @@ async def test_a_purge_that_is_interrupted_goes_on_with_the_rest(tmp_path: Path)
     with followed(told.append):
         await push.outbox.cancel(ids)
         await push.subscription_admin.pause(SubscriptionFilter())
-    assert told == [200, TASKS - 200, 1]
+    *cancelled, paused = told
+    assert (0 < cancelled[0] < TASKS, sum(cancelled), paused) == (True, TASKS, 1)
     told.clear()
 
     with followed(interrupt), pytest.raises(_InterruptedError):
