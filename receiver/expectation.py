@@ -21,17 +21,11 @@ _MINTED = frozenset({"apikey", "basic", "bearer"})
 
 @record(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """The result of `expect()`.
+    """The result of `expect()`."""
 
-    Attributes:
-        sender: The trusted sender that may use it.
-        config: The push config for that agent, with URL and token.
-        version: The A2A version in which `as_json` writes it.
-    """
-
-    sender: str
-    config: PushConfig
-    version: WireVersion
+    sender: str  # the name of the trusted sender that may use it
+    config: PushConfig  # for that agent, with URL and token
+    version: WireVersion  # the A2A version in which `as_json` writes it
 
     def as_json(self) -> JsonObject:
         """Return the config object in its A2A version."""

@@ -25,40 +25,24 @@ _log: Final = logging.getLogger("pushkit.delivery")
 
 @record(frozen=True, slots=True, kw_only=True)
 class NotifiedDelivery:
-    """A delivery of an update.
-
-    Attributes:
-        id: The delivery id.
-        owner: The owner of its subscription.
-        config_id: The config id of its subscription.
-        subscription_id: The id of its subscription.
-    """
+    """A delivery of an update."""
 
     id: str
-    owner: str
-    config_id: str
+    owner: str  # of its subscription
+    config_id: str  # of its subscription
     subscription_id: str
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class RefusedRecipient:
-    """A subscription for which an update was not stored.
-
-    Attributes:
-        owner: The owner of the subscription.
-        config_id: Its config id.
-        subscription_id: Its id.
-        origin: Its destination.
-        code: The reason, for programs: the `code` of an error, for example `backlog_full`.
-        message: The reason, for people.
-    """
+    """A subscription for which an update was not stored."""
 
     owner: str
     config_id: str
     subscription_id: str
-    origin: str
-    code: str
-    message: str
+    origin: str  # its destination
+    code: str  # the reason, for programs: the `code` of an error, for example `backlog_full`
+    message: str  # the reason, for people
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import quote_plus, urlencode
 
+from pushkit.arguments import read_member
 from pushkit.bounded_json import JsonObject, read_json_object
 from pushkit.errors import ConfigError, MalformedJsonError, OAuthError
 from pushkit.net.connection import Answer
@@ -68,9 +69,7 @@ class OAuthClient:
             value = getattr(self, name)
             if not value or not value.isprintable():  # for example with a line break at its end
                 raise ConfigError(f"oauth: {name}: expected printable characters")
-        if self.authentication not in set(ClientAuthentication):
-            expected = " or ".join(ClientAuthentication)
-            raise ConfigError(f"oauth: authentication: expected {expected}")
+        read_member("oauth: authentication", self.authentication, ClientAuthentication)
 
 
 class OAuthTokens:

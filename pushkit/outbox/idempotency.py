@@ -111,17 +111,6 @@ def find_enqueued(keys: Sequence[TaskKey]) -> Script[dict[TaskKey, list[Enqueued
             " AND d.task_id = v.column2 AND d.idempotency_key = v.column3",
             tuple(itertools.chain.from_iterable(filled)),
         )
-        for row in rows:
-            made = found.setdefault(
-                TaskKey(row["tenant"], row["task_id"], row["idempotency_key"]), []
-            )
-            made.append(
-                Enqueued(
-                    row["id"],
-                    row["subscription_id"],
-                    row["owner"],
-                    row["config_id"],
-                    row["update_sha256"],
-                )
-            )
+        for tenant, task_id, key, *enqueued in rows:
+            found.setdefault(TaskKey(tenant, task_id, key), []).append(Enqueued(*enqueued))
     return found

@@ -38,22 +38,14 @@ _PATIENCE: Final = 0.002  # seconds that settling waits for something to be acce
 
 @dataclass(slots=True, eq=False)
 class Ended:
-    """A notification that every callback has had, until it is settled.
-
-    Attributes:
-        claimed: The notification.
-        call: The last call, which is not recorded yet; None if no callback wants it.
-        holds_next: Whether this process holds the next notification of the task.
-        offers_next: Whether the next notification of the task waits for a claim.
-        task: Its task, by sender and id, if it has one.
-    """
+    """A notification that every callback has had, until it is settled."""
 
     claimed: ClaimedNotification
-    call: Call | None
+    call: Call | None  # the last call, which is not recorded yet; None if no callback wants it
     is_unmatched: bool = False
-    holds_next: bool = False
-    offers_next: bool = False
-    task: tuple[str, str] | None = field(init=False)
+    holds_next: bool = False  # whether this process holds the next notification of the task
+    offers_next: bool = False  # whether the next notification of the task waits for a claim
+    task: tuple[str, str] | None = field(init=False)  # by sender and id, if it has one
 
     def __post_init__(self) -> None:
         stored = self.claimed.stored
