@@ -11,7 +11,6 @@ from datetime import datetime
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
 from pushkit.delivery.chain import Chain
-from pushkit.delivery.limits import Quota
 from pushkit.delivery.queues import Queue, Queues
 from pushkit.delivery.reporting import NotifiedDelivery, NotifyResult, RefusedRecipient
 from pushkit.delivery.route import Routes
@@ -24,6 +23,7 @@ from pushkit.outbox.store import OutboxStore
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
+from pushkit.storage.quota import Quota
 from pushkit.storage.script import DEFERRED, Deferred, Group, Refused, Script, alone
 from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore

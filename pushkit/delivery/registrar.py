@@ -22,7 +22,6 @@ from pushkit.a2a import (
     WireVersion,
     push_body,
 )
-from pushkit.delivery.limits import Quota
 from pushkit.delivery.queues import Queues
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
 from pushkit.outbox.dead_letters import DeadLetters
@@ -33,6 +32,7 @@ from pushkit.outbox.store import OutboxStore
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
+from pushkit.storage.quota import Quota
 from pushkit.storage.script import Script
 from pushkit.subscriptions.model import (
     DisabledBy,

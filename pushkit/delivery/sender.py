@@ -29,7 +29,7 @@ from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
 from pushkit.delivery.database import open_outbox
 from pushkit.delivery.enqueue import Enqueuer, Notice
-from pushkit.delivery.limits import Pace, Quota
+from pushkit.delivery.limits import Pace
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.registrar import Choice, Registrar, SubscriptionChanges
@@ -70,6 +70,7 @@ from pushkit.scheduling.pump import cancelled
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of
+from pushkit.storage.quota import Quota
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.owners import OwnerStore
 from pushkit.subscriptions.secrets import open_subscription

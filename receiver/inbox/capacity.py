@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.errors import InboundError
+from pushkit.storage.quota import Quota
 from pushkit.storage.script import Script, count
 from receiver.inbox.schema import UNFINISHED
 
-_COUNT_AGE: Final = timedelta(seconds=1)
 _RETRY_AFTER: Final = timedelta(seconds=10)
 
 
@@ -27,10 +27,7 @@ class InboxFullError(InboundError, code="inbox_full", status=503):
 
 
 class Capacity:
-    """Counts unfinished notifications, at most once a second, and no further than to the limits.
-
-    Between two counts it adds what this process accepts. Other processes may exceed a limit by as
-    much as they accept within a second.
+    """Quotas of unfinished notifications, for each sender and for all together.
 
     Args:
         per_sender: How many notifications of one sender may be unfinished.
@@ -38,19 +35,17 @@ class Capacity:
     """
 
     def __init__(self, *, per_sender: int, in_all: int) -> None:
-        self._per_sender = per_sender
-        self._in_all = in_all
-        # By sender, or None for all: when they were counted, and how many are unfinished. It cannot
+        self._of_sender = Quota[str | None](per_sender, _count)
+        self._of_all = Quota[str | None](in_all, _count)
+        # By sender, or None for all: how many more may be accepted, by the last `count`. It cannot
         # grow without bound: only trusted senders are counted.
-        self._found: dict[str | None, tuple[datetime, int]] = {}
+        self._left: dict[str | None, int] = {}
 
     def count(self, senders: Iterable[str], now: datetime) -> Script[None]:
         """Count the unfinished notifications of these senders and of all, if that is due."""
-        for holder in (*senders, None):
-            counted_at, _ = self._found.get(holder, (None, 0))
-            if counted_at is None or not timedelta(0) <= now - counted_at < _COUNT_AGE:
-                most = self._in_all if holder is None else self._per_sender
-                self._found[holder] = (now, (yield from _count(holder, most)))
+        for sender in senders:
+            self._left[sender] = yield from self._of_sender.left(sender, now)
+        self._left[None] = yield from self._of_all.left(None, now)
 
     def take(self, sender: str) -> None:
         """Count one more notification of a sender, after `count`.
@@ -59,20 +54,20 @@ class Capacity:
             BacklogFullError: The sender has no capacity left.
             InboxFullError: The inbox has none left.
         """
-        counted_at, used = self._found[sender]
-        if used >= self._per_sender:
+        if self._left[sender] <= 0:
             raise BacklogFullError(
-                f"{used} notifications of sender {sender!r} are unfinished, at most"
-                f" {self._per_sender} may be: see `receiver inbox stats`"
-            )
-        all_counted_at, in_all = self._found[None]
-        if in_all >= self._in_all:
-            raise InboxFullError(
-                f"{in_all} notifications are unfinished, at most {self._in_all} may be:"
+                f"{self._of_sender.limit - self._left[sender]} notifications of sender {sender!r}"
+                f" are unfinished, at most {self._of_sender.limit} may be:"
                 " see `receiver inbox stats`"
             )
-        self._found[sender] = (counted_at, used + 1)
-        self._found[None] = (all_counted_at, in_all + 1)
+        if self._left[None] <= 0:
+            raise InboxFullError(
+                f"{self._of_all.limit - self._left[None]} notifications are unfinished, at most"
+                f" {self._of_all.limit} may be: see `receiver inbox stats`"
+            )
+        for quota, holder in ((self._of_sender, sender), (self._of_all, None)):
+            quota.add(holder, 1)
+            self._left[holder] -= 1
 
 
 def _count(sender: str | None, limit: int) -> Script[int]:

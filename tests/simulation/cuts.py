@@ -560,7 +560,7 @@ CUTS = (
         "inbox bound",
         "The unfinished notifications of one sender in an inbox are limited.",
         "receiver.inbox.capacity",
-        ("        if used >= self._per_sender:\n", "        if False:\n"),
+        ("        if self._left[sender] <= 0:\n", "        if False:\n"),
     ),
     _cut(
         "order of callbacks",

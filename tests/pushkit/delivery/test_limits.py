@@ -11,10 +11,11 @@ import pytest
 from aiohttp import web
 
 from pushkit import PushSender, SenderOptions, StatusUpdate
-from pushkit.delivery.limits import Pace, Quota
+from pushkit.delivery.limits import Pace
 from pushkit.errors import ConfigError, TooManySubscriptionsError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.states import DeliveryState
+from pushkit.storage.quota import Quota
 from pushkit.storage.script import Script
 from tests.eventually import eventually
 from tests.internet import HOOKS, Internet

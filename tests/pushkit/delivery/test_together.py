@@ -162,7 +162,7 @@ async def test_storing_in_one_group_has_the_result_of_storing_one_by_one(
     senders: Senders, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Backlogs are counted once a second: a count between the two sides would make them differ.
-    monkeypatch.setattr("pushkit.delivery.limits._MIN_COUNT_AGE", 86_400.0)
+    monkeypatch.setattr("pushkit.storage.quota._MIN_COUNT_AGE", 86_400.0)
     chance = random.Random(seed)  # noqa: S311  # a history, no secret
     sender = await senders.open(
         max_backlog_per_subscription=chance.choice((2, 4, 1000)),
