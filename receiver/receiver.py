@@ -21,6 +21,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.scheduling.housekeeping import Housekeeper
 from pushkit.scheduling.retry import RetryPolicy
+from pushkit.storage.database import promptly
 from pushkit.storage.migrations import Access
 from pushkit.version import __version__
 from pushkit.webhook import WebhookRequest
@@ -387,7 +388,8 @@ class Receiver(CallbackDecorators):
             "receiver_build_info": {(__version__,): 1.0},
         }
         try:
-            backlog = await self.inbox.backlog()
+            async with promptly():
+                backlog = await self.inbox.backlog()
         except StorageError:
             return readings | {"receiver_database_up": {(): 0.0}}
         return readings | {

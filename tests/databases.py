@@ -11,7 +11,7 @@ import shutil
 import signal
 import sqlite3
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +29,7 @@ __all__ = [
     "ScriptRunner",
     "SqliteConnection",
     "fresh",
+    "suspended",
 ]
 
 T = TypeVar("T")
@@ -236,18 +237,25 @@ class PostgresServer:
         """Let it stand still, with every connection: nothing is refused, and nothing answered."""
         main = (self._folder / "data" / "postmaster.pid").read_text().split()[0]
         children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
-        for pid in (main, *children):
-            os.kill(int(pid), signal.SIGSTOP)
-        try:
+        with suspended([int(main), *map(int, children)]):
             yield
-        finally:
-            for pid in (*children, main):
-                os.kill(int(pid), signal.SIGCONT)
 
     def remove(self) -> None:
         """Stop it for good."""
         self._server.cleanup()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def suspended(pids: Sequence[int]) -> Iterator[None]:
+    """Let processes stand still."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGCONT)
 
 
 def _wheel(folder: Path) -> Any:

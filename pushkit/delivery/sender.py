@@ -69,7 +69,7 @@ from pushkit.scheduling.housekeeping import Housekeeper
 from pushkit.scheduling.pump import cancelled
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
-from pushkit.storage.database import fault_of
+from pushkit.storage.database import fault_of, promptly
 from pushkit.storage.quota import Quota
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.owners import OwnerStore
@@ -394,7 +394,8 @@ class PushSender:
         readings = dict(read_keys(self._keys.ring(), self._clock()))
         opens_at = self.options.breaker.failures
         try:
-            readings |= await read_outbox(self._database, breaker_opens_at=opens_at)
+            async with promptly():
+                readings |= await read_outbox(self._database, breaker_opens_at=opens_at)
         except StorageError:
             return readings | {"pushkit_database_up": {(): 0.0}}
         return readings | {"pushkit_database_up": {(): 1.0}}

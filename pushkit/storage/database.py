@@ -20,6 +20,8 @@ from pushkit.storage.worker_locks import WorkerLocks
 Item = TypeVar("Item")
 T = TypeVar("T")
 
+_PROMPT_SECONDS = 5.0
+
 
 class Database(Protocol):
     """Runs scripts in transactions; `SqliteDatabase` and `PostgresDatabase` implement it."""
@@ -133,10 +135,22 @@ class Database(Protocol):
         """Call back whenever another process runs `wake` or `announce`, until cancelled."""
 
 
+@contextlib.asynccontextmanager
+async def promptly() -> AsyncIterator[None]:
+    """Raise a `StorageError` if reading takes longer than a probe or a scrape may wait."""
+    try:
+        async with asyncio.timeout(_PROMPT_SECONDS):
+            yield
+    except TimeoutError as exc:
+        reason = f"the database has not answered within {_PROMPT_SECONDS:g} s"
+        raise StorageError(reason) from exc
+
+
 async def fault_of(database: Database, reading: Script[object]) -> str | None:
     """Return why a database cannot be used: reading fails, or a write did recently."""
     try:
-        await database.read(reading)
+        async with promptly():
+            await database.read(reading)
     except StorageError as exc:
         return str(exc)
     fault = database.write_fault()

@@ -69,6 +69,7 @@ _LONGEST_PAUSE = timedelta(seconds=1)
 _CONNECT_TIMEOUT = timedelta(seconds=10)
 _CLOSE_TIMEOUT = timedelta(seconds=5)
 _ROLLBACK_TIMEOUT = 2.0  # seconds; then the connection is dropped, and the server rolls back
+_ASKS_EVERY = 30.0  # seconds between two queries of the connection that listens
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
 _LEFT_BEHIND = "PK001"  # the SQLSTATE of `pushkit_check`
@@ -140,6 +141,11 @@ class _Connection(asyncpg.Connection):
     def get_reset_query(self) -> str:
         """Return no query, which saves a round trip after every script."""
         return ""
+
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  # asyncpg's
+        """Close it, soon by force: the pool sets no limit to those that it replaces."""
+        with contextlib.suppress(*_FAULTS):
+            await super().close(timeout=timeout or _ROLLBACK_TIMEOUT)
 
 
 class _PassingError(StorageError):
@@ -487,12 +493,13 @@ class PostgresDatabase:
                 (news if payload == _NEWS else wake)()
 
         connection = await asyncpg.connect(self._dsn, timeout=_CONNECT_TIMEOUT.total_seconds())
-        ended = asyncio.Event()
-        connection.add_termination_listener(lambda _: ended.set())
+        ended = asyncio.get_running_loop().create_future()
+        connection.add_termination_listener(lambda _: ended.set_result(None))
         try:
             await connection.add_listener(_CHANNEL, notified)
             wake()
-            await ended.wait()
+            while not (await asyncio.wait([ended], timeout=_ASKS_EVERY))[0]:
+                await connection.execute("SELECT 1", timeout=_ASKS_EVERY)  # fails if it is lost
         finally:
             with contextlib.suppress(*_FAULTS):  # a cancellation must not become a fault
                 await connection.close(timeout=1)
@@ -520,7 +527,8 @@ class PostgresDatabase:
                     try:
                         await connection.execute("ROLLBACK", timeout=_ROLLBACK_TIMEOUT)
                     except BaseException:
-                        connection.terminate()  # the server is silent
+                        await pool.expire_connections()  # a silent server answers on none
+                        connection.terminate()
                         raise
                 raise
             finally:

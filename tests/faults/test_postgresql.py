@@ -12,8 +12,12 @@ import asyncpg
 import pytest
 
 from pushkit.errors import StorageError
+from pushkit.storage import database as databases
 from pushkit.storage import postgres as on_postgres
-from tests.databases import PostgresServer, execute, fresh
+from pushkit.storage.migrations import Migration
+from pushkit.storage.postgres import PostgresDatabase
+from pushkit.storage.script import Script, Statement
+from tests.databases import PostgresServer, execute, fresh, suspended
 from tests.eventually import DEADLINE, eventually
 from tests.faults.conftest import Senders, Traffic, Webhook, numbered
 
@@ -143,6 +147,22 @@ async def test_a_sender_ends_though_the_server_is_silent(
             await sender.close()
 
 
+async def test_probes_and_metrics_report_a_silent_server_in_time(
+    server: PostgresServer, senders: Senders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_postgres, "_ROLLBACK_TIMEOUT", 0.1)
+    monkeypatch.setattr(databases, "_PROMPT_SECONDS", 0.1)
+    dsn = await asyncio.to_thread(fresh, server.dsn)
+    sender = await senders.make(dsn, drain=timedelta(0), prepare=_patient)
+    metrics = sender.metrics
+    with server.silent():
+        async with asyncio.timeout(DEADLINE):
+            unready, page = await sender.unready(), await metrics.page()
+        await sender.close()
+    assert unready == {"storage": "storage: the database has not answered within 0.1 s"}
+    assert b"\npushkit_database_up 0.0\n" in page.body
+
+
 def _patient(database: Any) -> None:
     database._command_timeout = timedelta(hours=1)
 
@@ -173,3 +193,54 @@ async def test_no_connection_stays_with_a_server_that_became_a_standby(
     await asyncio.to_thread(execute, writing, reset)
 
     assert (await sender.notify(numbered("task-1", 2))).ids
+
+
+NOTHING = Migration(1, ())
+
+
+async def pids_of(dsn: str) -> list[int]:
+    """Return the server's processes of the connections that are to be lost."""
+    connection = await asyncpg.connect(dsn)
+    found = await connection.fetch(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = 'lost'"
+    )
+    await connection.close()
+    return [each["pid"] for each in found]
+
+
+async def test_one_silent_connection_is_enough_to_replace_them_all(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_postgres, "_ROLLBACK_TIMEOUT", 0.1)
+    dsn = f"{await asyncio.to_thread(fresh, server.dsn)}&application_name=lost"
+    database = PostgresDatabase(
+        dsn, component="x", migrations=(NOTHING,), command_timeout=timedelta(seconds=0.5)
+    )
+    await database.open()
+
+    def slow() -> Script[None]:
+        yield Statement("SELECT pg_sleep(0.2)")
+
+    await asyncio.gather(*(database.read(slow()) for _ in range(4)))
+    with suspended(pids := await pids_of(server.dsn)):
+        assert len(pids) == 4
+        with pytest.raises(StorageError, match="no answer in time"):
+            await database.read(database.now())
+        await database.read(database.now())
+        await database.close()
+
+
+async def test_a_listener_that_is_lost_without_a_word_is_replaced(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_postgres, "_ASKS_EVERY", 0.2)
+    dsn = f"{await asyncio.to_thread(fresh, server.dsn)}&application_name=lost"
+    database = PostgresDatabase(dsn, component="x", migrations=(NOTHING,))
+    awake = asyncio.Event()
+    listening = asyncio.create_task(database.listen(awake.set))
+    await awake.wait()  # as soon as it listens
+    awake.clear()
+    with suspended(pids := await pids_of(server.dsn)):
+        assert pids
+        await asyncio.wait_for(awake.wait(), DEADLINE)
+    listening.cancel()
