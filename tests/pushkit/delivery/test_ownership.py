@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from pushkit.delivery import ownership
 from pushkit.errors import OwnershipError
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
-from pushkit.scheduling.renewing import Renewing
 from tests.eventually import DEADLINE, PATIENT
 from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due
 
@@ -115,9 +113,10 @@ async def test_a_remembered_failure_does_not_reference_its_delivery(
     echo.answer = lambda _: web.Response(text="no")
     for number in range(2):
         await deliver(sender, status, echo.base + "/hook", task_id=f"task-{number}")
-    proofs = [each for each in gc.get_objects() if isinstance(each, Renewing)]
-    kept = [each.failure for each in proofs if isinstance(each.failure, OwnershipError)]
-    assert [(each.status, each.__traceback__) for each in kept] == [(200, None)]
+    assert sender._ownership
+    [proof] = sender._ownership._proofs.values()
+    assert isinstance(proof.failure, OwnershipError)
+    assert (proof.failure.status, proof.failure.__traceback__) == (200, None)
 
 
 @pytest.mark.parametrize(
