@@ -185,6 +185,7 @@ class PushSender:
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
         self._opening = asyncio.Lock()
+        self._long_read = asyncio.Lock()  # one at a time: SQLite has one reader for all reads
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._opened_in: int | None = None  # the process that opened it, and in which it is open
@@ -518,8 +519,9 @@ class PushSender:
             wanted=filter,
         )
         stored = await self._database.write_patiently(put)
-        while stored is None:  # other writers do not wait for this read
-            last_seq = await self._database.read(self._subscriptions.last_seq(key))
+        while stored is None:
+            async with self._long_read:
+                last_seq = await self._database.read(self._subscriptions.last_seq(key))
             stored = await self._database.write_patiently(functools.partial(put, last_seq=last_seq))
         subscription, before = stored
         change = SubscriptionChange.REGISTERED

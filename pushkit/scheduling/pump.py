@@ -230,7 +230,11 @@ class Pump(Generic[Item]):
     async def _pause(self) -> timedelta:
         if not self._slots.free:
             return self._longest_pause  # the end of an item wakes the loop
-        due = await self._until_due()
+        try:
+            async with asyncio.timeout(self._longest_pause.total_seconds()):
+                due = await self._until_due()
+        except TimeoutError:  # other readers of the database come first
+            return _MIN_PAUSE
         return (
             self._longest_pause if due is None else min(max(due, _MIN_PAUSE), self._longest_pause)
         )

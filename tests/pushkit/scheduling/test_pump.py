@@ -28,8 +28,12 @@ class Work:
         self.gates: dict[str, asyncio.Event] = {}
         self.claiming = asyncio.Event()
         self.claiming.set()
+        self.reading = asyncio.Event()
+        self.reading.set()
 
-    def pump(self, concurrency: int = 2) -> Pump[str]:
+    def pump(
+        self, concurrency: int = 2, longest_pause: timedelta = timedelta(seconds=30)
+    ) -> Pump[str]:
         self.slots = Slots(concurrency)
         return Pump(
             "things",
@@ -37,6 +41,7 @@ class Work:
             process=self.process,
             until_due=self.until_due,
             slots=self.slots,
+            longest_pause=longest_pause,
         )
 
     async def claim(self) -> list[str]:
@@ -66,6 +71,7 @@ class Work:
             self.changed.set()
 
     async def until_due(self) -> timedelta | None:
+        await self.reading.wait()
         return timedelta(0) if self.due else None
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -101,6 +107,16 @@ async def test_run_processes_everything_and_never_more_at_once_than_slots() -> N
     async with running(work.pump(concurrency=3).run()):
         await work.until(lambda: len(work.done) == 20)
     assert work.most_at_once == 3
+
+
+async def test_items_are_claimed_while_nobody_says_when_the_next_is_due() -> None:
+    work = Work("a")
+    work.reading.clear()
+    pump = work.pump(longest_pause=timedelta(milliseconds=1))
+    async with running(pump.run()):
+        await work.until(lambda: work.done == ["a"])
+        work.due = ["b"]
+        await work.until(lambda: work.done == ["a", "b"])
 
 
 async def test_a_slow_item_holds_one_slot_and_not_the_batch() -> None:
