@@ -108,7 +108,8 @@ class Registrar:
             now=now,
             last_seq=last_seq or 0,
         )
-        yield from self.outbox.move(subscription.id, origin)
+        if before is not None and before.origin != origin:
+            yield from self.outbox.move(subscription.id, origin)
         return replace(subscription, replaced=before is not None), before
 
     def _check_quota(self, key: SubscriptionKey, now: datetime) -> Script[None]:

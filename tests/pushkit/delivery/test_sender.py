@@ -103,6 +103,15 @@ async def test_registering_a_subscription_again_keeps_id_and_seq(
     assert await seqs(sender) == [1, 2]
 
 
+async def test_only_a_new_destination_costs_reading_the_backlog(
+    traced: list[str], sender: PushSender
+) -> None:
+    for url, moves in (("/a", 0), ("/a", 0), ("/b", 0), (":8443/b", 1), (":8443/b", 0)):
+        traced.clear()
+        await sender.subscribe("task-1", {"url": f"https://client.example.com{url}"}, version="1.0")
+        assert sum(each.startswith("UPDATE pushkit_deliveries") for each in traced) == moves
+
+
 async def test_two_configs_without_an_id_are_one_and_a_warning_is_logged(
     sender: PushSender, caplog: pytest.LogCaptureFixture
 ) -> None:
