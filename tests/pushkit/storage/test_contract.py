@@ -1074,7 +1074,7 @@ async def test_a_statement_that_takes_too_long_is_a_storage_error(postgres_dsn: 
         postgres_dsn,
         component="things",
         migrations=(THINGS,),
-        command_timeout=timedelta(milliseconds=100),
+        command_timeout=timedelta(milliseconds=500),
     )
     await database.open()
 
