@@ -188,7 +188,9 @@ class JwksClient:
     async def _fetched(self, held: Held[_FetchedSet] | None) -> Held[_FetchedSet]:
         started = self._clock()
         try:
-            answer = await self._fetch(self.url, held.value.etag if held else None)
+            # After a failure without the tag: it may be the cause, for example if it is too long.
+            etag = held.value.etag if held and self._set.failure is None else None
+            answer = await self._fetch(self.url, etag)
             found = self._read(answer, held.value if held else None)
         except PushkitError as exc:
             self._log.log("fetch", logging.WARNING, _NOT_FETCHED, self._shown, exc)

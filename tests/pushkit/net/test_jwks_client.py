@@ -238,6 +238,21 @@ async def test_a_set_that_has_not_changed_is_kept_on(
     assert publisher.etags == [None, '"1"', '"1"']
 
 
+async def test_after_a_failure_the_set_is_fetched_without_its_tag(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    publisher.answer = answer(public_jwk(KEY), etag=f'"{"x" * 20_000}"')
+    await client.keys()
+    clock.advance(300)
+    publisher.answer = fetched(431)
+    with pytest.raises(KeysUnavailableError):
+        await client.keys()
+    clock.advance(1)
+    publisher.answer = answer(public_jwk(KEY))
+    await client.keys()
+    assert [etag is None for etag in publisher.etags] == [True, False, True]
+
+
 async def test_a_withdrawn_key_is_gone_with_the_next_set(
     client: JwksClient, publisher: Publisher, clock: Clock
 ) -> None:
