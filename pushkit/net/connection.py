@@ -141,6 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             if self._waiter is waiter:  # cancelled: a late answer belongs to no request
                 self.close()
+            del waiter  # with its exception it is a cycle, which would hold the request's body
 
     def close(self) -> None:
         """Close the connection at once, and drop unsent bytes."""
@@ -208,7 +209,6 @@ class Connection(asyncio.BufferedProtocol):
         """End the request that waits, if any."""
         self._set_closed()
         self._transport = None  # with it, buffers are freed at once: there is no cycle
-        del self._parser
         if self._waiter is None:
             return
         if self._has_head and exc is None and self._ends_by_closing():
@@ -312,6 +312,7 @@ class Connection(asyncio.BufferedProtocol):
     def _set_closed(self) -> None:
         if not self._closed:
             self._closed = True
+            del self._parser  # it refers to this connection
             self._deadlines.clear(self)
             self._on_closed(self)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from pushkit.errors import TlsError
-from pushkit.net.connection import Connection
+from pushkit.errors import TlsError, TransportError
+from pushkit.net.connection import Connection, Request
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport
 from tests.eventually import eventually
@@ -28,11 +28,11 @@ async def _speaks_no_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 @contextlib.asynccontextmanager
-async def _leaving_none(kind: type) -> AsyncIterator[None]:
-    """Check that no more objects of a kind are left afterwards, without a garbage collection."""
+async def _leaving_none(*kinds: type) -> AsyncIterator[None]:
+    """Check that no more objects of some kinds are left afterwards, without a collection."""
 
     def number() -> int:
-        return sum(isinstance(each, kind) for each in gc.get_objects())
+        return sum(isinstance(each, kinds) for each in gc.get_objects())
 
     async def none_is_left() -> bool:
         return number() == before
@@ -53,9 +53,29 @@ async def test_a_handshake_that_failed_leaves_nothing_in_memory() -> None:
     client = Transport(DestinationPolicy.naming(url))
     destination = client.policy.check(url)
     try:
-        async with _leaving_none(SSLProtocol):
+        async with _leaving_none(SSLProtocol, Connection):
             for _ in range(5):
                 with pytest.raises(TlsError):
+                    await client.post(destination, [], b"{}", timeout=timedelta(seconds=10))
+    finally:
+        await client.close()
+        server.close()
+
+
+async def _closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"{}")
+    writer.close()
+
+
+async def test_a_request_without_an_answer_leaves_nothing_in_memory() -> None:
+    server = await asyncio.start_server(_closes, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    client = Transport(DestinationPolicy.naming(url))
+    destination = client.policy.check(url)
+    try:
+        async with _leaving_none(Request, Connection):
+            for _ in range(5):
+                with pytest.raises(TransportError):
                     await client.post(destination, [], b"{}", timeout=timedelta(seconds=10))
     finally:
         await client.close()
