@@ -267,10 +267,7 @@ class OutboxAdmin:
         with self._counting(OutboxChange.PURGED) as count:
             if older_than is not None and states:
                 now = await self._database.read(self._database.now())
-                purged += await self._delete_all(
-                    lambda: self._purge.finished_before(states, now - older_than, limit=_BATCH),
-                    count,
-                )
+                purged += await self._purge_finished(states, now - older_than, count)
             if per_task is not None:
                 purged += await self._purge_tasks(per_task, count)
         return purged
@@ -300,9 +297,11 @@ class OutboxAdmin:
         excess = await self._database.read(self._purge.excess_of_task(tenant, task_id, keep=0))
         if excess is None:
             return Erased(subscriptions, 0)
+        deliveries = 0
         with self._counting(OutboxChange.ERASED) as count:
-            find = functools.partial(self._purge.ids_of, excess, limit=_BATCH)
-            return Erased(subscriptions, await self._delete_all(find, count))
+            while ids := await self._database.read(self._purge.ids_of(excess, limit=_BATCH)):
+                deliveries += await self._delete(ids, count)
+        return Erased(subscriptions, deliveries)
 
     # --- in batches ----------------------------------------------------------------------------
 
@@ -358,6 +357,17 @@ class OutboxAdmin:
                 await asyncio.sleep(_PAUSE.total_seconds())
         return result
 
+    async def _purge_finished(
+        self, states: Sequence[DeliveryState], moment: datetime, count: Callable[[int], None]
+    ) -> int:
+        purged, since = 0, 0
+        while found := await self._database.read(
+            self._purge.finished_between(states, since, moment, limit=_BATCH)
+        ):
+            purged += await self._delete([delivery_id for _, delivery_id in found], count)
+            since = found[-1][0]  # those of other states, which stay, are read once
+        return purged
+
     async def _purge_tasks(self, per_task: int, count: Callable[[int], None]) -> int:
         purged, last, few = 0, ("", ""), list[str]()
         while crowded := await self._database.read(
@@ -375,14 +385,6 @@ class OutboxAdmin:
                     purged += await self._delete(few, count)
                     few = []
         return purged + await self._delete(few, count)
-
-    async def _delete_all(
-        self, find: Callable[[], Script[list[str]]], count: Callable[[int], None]
-    ) -> int:
-        deleted = 0
-        while ids := await self._database.read(find()):
-            deleted += await self._delete(ids, count)
-        return deleted
 
     async def _delete(self, ids: Sequence[str], count: Callable[[int], None]) -> int:
         found = await self._database.write(self._purge.delete(ids))

@@ -49,18 +49,22 @@ class Excess(NamedTuple):
 class Purge:
     """Scripts that find finished deliveries, and delete them."""
 
-    def finished_before(
-        self, states: Sequence[DeliveryState], moment: datetime, *, limit: int
-    ) -> Script[list[str]]:
-        """Return ids of deliveries that finished before a moment, oldest first."""
+    def finished_between(
+        self, states: Sequence[DeliveryState], since: int, moment: datetime, *, limit: int
+    ) -> Script[list[tuple[int, str]]]:
+        """Return deliveries that finished since and before a moment: when, and their ids.
+
+        They are in the order in which they finished. `since` is in microseconds.
+        """
         # Three parameters, the last state repeated: one statement for every choice.
         first, second, third = (*states, *[states[-1]] * 2)[:3]
         rows = yield Statement(
-            "SELECT id FROM pushkit_deliveries WHERE finished_at < $1 AND state IN ($2, $3, $4)"
-            " ORDER BY finished_at LIMIT CAST($5 AS BIGINT)",
-            (to_micros(moment), first.value, second.value, third.value, limit),
+            "SELECT finished_at, id FROM pushkit_deliveries"
+            " WHERE finished_at >= $1 AND finished_at < $2 AND state IN ($3, $4, $5)"
+            " ORDER BY finished_at LIMIT CAST($6 AS BIGINT)",
+            (since, to_micros(moment), first.value, second.value, third.value, limit),
         )
-        return [str(row["id"]) for row in rows]
+        return [(row["finished_at"], row["id"]) for row in rows]
 
     def crowded_tasks(
         self, per_task: int, *, after: tuple[str, str], limit: int

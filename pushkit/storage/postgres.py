@@ -598,7 +598,9 @@ async def _only_read(connection: asyncpg.Connection) -> None:
 
 async def _has_functions(connection: PoolConnectionProxy) -> bool:
     """Return whether the database has these functions, with the same source."""
-    rows = await connection.fetch("SELECT prosrc FROM pg_proc WHERE pg_function_is_visible(oid)")
+    rows = await connection.fetch(
+        "SELECT prosrc FROM pg_proc WHERE proname LIKE 'pushkit%' AND pg_function_is_visible(oid)"
+    )
     return {each.split("$$")[1] for each in _FUNCTIONS} <= {row["prosrc"] for row in rows}
 
 

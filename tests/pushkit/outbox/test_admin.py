@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
+from pushkit.delivery import admin
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
@@ -454,6 +456,23 @@ async def test_per_task_the_deliveries_that_finished_last_are_kept(desk: Desk) -
     ]
     assert await desk.admin.purge(per_task=1) == 2
     assert list(await desk.states()) == [ids[0]]
+
+
+async def test_dead_letters_that_stay_are_read_once_however_many_batches_are_deleted(
+    traced: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "_BATCH", 2)
+    async with opened(open_outbox(tmp_path / "outbox.db"), Access.UPGRADE) as database:
+        desk = Desk(database)
+        subscription = await desk.subscribe()
+        dead = await desk.finish(subscription, 3, ago=timedelta(days=9))
+        await desk.finish(subscription, 6, Outcome.DELIVERED, ago=timedelta(days=8))
+        traced.clear()
+        assert await desk.admin.purge(older_than=timedelta(days=7)) == 6
+        assert list(await desk.states()) == dead
+        [row] = await desk.query("SELECT MAX(finished_at) AS last FROM pushkit_deliveries")
+    found = re.findall(r"finished_at >= (\d+)", " ".join(traced))
+    assert [int(since) > row["last"] for since in found] == [False, True, True, True]
 
 
 async def test_a_task_is_sorted_once_however_many_batches_are_deleted(
