@@ -273,19 +273,12 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
 
 
 class Verdict(NamedTuple):
-    """The answer to one request.
+    """The answer to one request."""
 
-    Attributes:
-        status: The HTTP status.
-        code: `accepted`, `duplicate`, or the stable code of the refusal.
-        retry_after: When to retry, after 429 and 503; None otherwise.
-        notification_id: The id of a notification that was accepted now; None otherwise.
-    """
-
-    status: int
-    code: str
-    retry_after: timedelta | None = None
-    notification_id: int | None = None
+    status: int  # the HTTP status
+    code: str  # `accepted`, `duplicate`, or the stable code of the refusal
+    retry_after: timedelta | None = None  # when to retry, after 429 and 503; None otherwise
+    notification_id: int | None = None  # of a notification that was accepted now; None otherwise
 
     @classmethod
     def of(cls, code: str) -> Verdict:

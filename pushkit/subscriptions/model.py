@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple, Self
 
 from pushkit.a2a import AnyUpdate, PushConfig, TaskState, UpdateKind, WireVersion
-from pushkit.errors import ConfigError
+from pushkit.arguments import check_list, read_member
 from pushkit.record import record
 
 
@@ -51,13 +51,8 @@ def _members(
 ) -> frozenset[StrEnum] | None:
     if given is None:
         return None
-    known = {each.value: each for each in kind}
-    unknown = [given] if isinstance(given, str) else [each for each in given if each not in known]
-    if unknown:
-        raise ConfigError(
-            f"filter: {name}: found {unknown[0]!r}, expected a list of some of {', '.join(known)}"
-        )
-    return frozenset(known[each] for each in given)
+    check_list(f"filter: {name}", given)
+    return frozenset(read_member(f"filter: {name}", each, kind) for each in given)
 
 
 EVERYTHING = Filter()
@@ -106,51 +101,31 @@ class SubscriptionKey:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A registered config.
+    """A registered config."""
 
-    Attributes:
-        id: The row's own id, new for each subscription that is created.
-        key: Tenant, task, owner and config id.
-        version: The A2A version of its bodies, chosen when it was registered.
-        config: URL and schemes; token and credentials are there only during an attempt.
-        has_token: Whether it has a token.
-        has_credentials: Whether it has credentials.
-        origin: Scheme, host and port of the URL.
-        profile: How its notifications are signed.
-        last_seq: The `seq` of its newest update; 0 before the first.
-        wanted: Which updates it wants.
-        active: Whether it is not disabled (see `DisabledBy`).
-        paused: Whether its deliveries wait until it is resumed.
-        ended: Whether its task has ended: it is withdrawn once all its deliveries are finished.
-        failing_since: The first failure after the last success, if any.
-        created_at: When it was first registered.
-        disabled_by: Who or what disabled it, if it is disabled and that is known.
-        disabled_at: When it was disabled.
-        withdrawn: Whether it was withdrawn (see `SubscriptionState`).
-        replaced: Whether registering it changed an existing one; False when it is read back.
-        revision: It grows whenever URL, secrets, version or profile may have changed.
-    """
-
-    id: str
+    id: str  # the row's own id, new for each subscription that is created
     key: SubscriptionKey
-    version: WireVersion
-    config: PushConfig
-    origin: str
-    profile: Profile
-    last_seq: int
-    wanted: Filter = EVERYTHING
-    active: bool
-    paused: bool = False
+    version: WireVersion  # of its bodies, chosen when it was registered
+    config: PushConfig  # URL and schemes; token and credentials are there only during an attempt
+    origin: str  # scheme, host and port of the URL
+    profile: Profile  # how its notifications are signed
+    last_seq: int  # the `seq` of its newest update; 0 before the first
+    wanted: Filter = EVERYTHING  # which updates it wants
+    active: bool  # whether it is not disabled (see `DisabledBy`)
+    paused: bool = False  # whether its deliveries wait until it is resumed
+    # Whether its task has ended: it is withdrawn once all its deliveries are finished.
     ended: bool = False
-    failing_since: datetime | None = None
-    created_at: datetime
+    failing_since: datetime | None = None  # the first failure after the last success, if any
+    created_at: datetime  # when it was first registered
     has_token: bool = False
     has_credentials: bool = False
+    # Who or what disabled it, if it is disabled and that is known.
     disabled_by: DisabledBy | None = None
     disabled_at: datetime | None = None
-    withdrawn: bool = False
+    withdrawn: bool = False  # see `SubscriptionState`
+    # Whether registering it changed an existing one; False when it is read back.
     replaced: bool = False
-    revision: int = 0
+    revision: int = 0  # it grows whenever URL, secrets, version or profile may have changed
 
     @property
     def state(self) -> SubscriptionState:

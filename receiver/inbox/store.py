@@ -24,7 +24,6 @@ commits.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections import Counter, defaultdict
@@ -445,12 +444,12 @@ class Inbox:
     def with_news(self, seen: Mapping[tuple[str, str], int]) -> Script[list[tuple[str, str]]]:
         """Return the tasks, by sender and id, that have a notification after the id seen."""
         found: list[tuple[str, str]] = []
-        for each in chunks([(*key, after) for key, after in seen.items()]):
+        for each in chunks([(*key, str(after)) for key, after in seen.items()]):
             rows = yield Statement(
-                f"WITH seen (sender, task_id, after) AS (VALUES {_triples(len(padded(each)))})"
+                f"WITH seen (sender, task_id, after) AS (VALUES {texts(len(padded(each)), 3)})"
                 " SELECT DISTINCT sender, task_id FROM seen WHERE EXISTS (SELECT 1"
-                " FROM pushkit_inbox i WHERE i.task_id = seen.task_id AND i.id > seen.after"
-                " AND i.sender = seen.sender)",
+                " FROM pushkit_inbox i WHERE i.task_id = seen.task_id"
+                " AND i.id > CAST(seen.after AS BIGINT) AND i.sender = seen.sender)",
                 tuple(itertools.chain.from_iterable(padded(each))),
             )
             found += [(row["sender"], row["task_id"]) for row in rows]
@@ -517,14 +516,6 @@ def _columns(new: NewNotification) -> tuple[SqlValue, ...]:
         *(new.sender, new.delivery_id, new.task_id, new.config_id, new.seq, new.missing),
         *(int(new.late), new.kid, to_micros(new.issued_at), received, received, new.body),
         *(int(new.head), *state, new.traceparent),
-    )
-
-
-@functools.cache
-def _triples(number: int) -> str:
-    return ", ".join(
-        f"(CAST(${n + 1} AS TEXT), CAST(${n + 2} AS TEXT), CAST(${n + 3} AS BIGINT))"
-        for n in range(0, 3 * number, 3)
     )
 
 
