@@ -135,9 +135,8 @@ class Renewing(Generic[T]):
     async def close(self) -> None:
         """Cancel the fetch in progress, and stop renewing in the background."""
         self._is_closed = True
-        if (
-            self._flight is not None and not self._flight.done()
-        ):  # a done one may be of another loop
+        # One that is done may be of another loop.
+        if self._flight is not None and not self._flight.done():
             self._flight.cancel()
             await asyncio.wait([self._flight])
         if self._timer is not None:
