@@ -179,8 +179,8 @@ class PostgresDatabase:
         *,
         component: str,
         migrations: Sequence[Migration],
-        # How many connections the pool may hold, at most half of them for scripts that wait for
-        # rows.
+        # How many connections the pool may hold: at most half of them for scripts that wait for
+        # rows, and less than half for reads.
         connections: int = 8,
         command_timeout: timedelta = timedelta(seconds=30),  # how long one statement may take
         # How long a transaction may be idle. The server ends the transaction of a frozen process,
@@ -199,7 +199,7 @@ class PostgresDatabase:
         self._connections = connections
         self._command_timeout = command_timeout
         self._pool: asyncpg.Pool | None = None
-        self._waiting = asyncio.Semaphore()
+        self._waiting = self._reading = asyncio.Semaphore()
         self._faults = RepeatedLog(_log)
         self._write_fault = RecentFault()
         self._group_commit: GroupCommit | None = None
@@ -226,6 +226,7 @@ class PostgresDatabase:
             pool.terminate()  # closing would wait for a silent server
             raise
         self._waiting = asyncio.Semaphore(max(self._connections // 2, 1))
+        self._reading = asyncio.Semaphore(max(self._connections // 2 - 1, 1))
         self._idle = asyncio.Event()
         self._idle.set()
         self._group_commit = GroupCommit(
@@ -430,7 +431,7 @@ class PostgresDatabase:
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, on a consistent snapshot."""
         self._check_open()
-        async with self._transaction(_BEGIN_READING) as connection:
+        async with self._reading, self._transaction(_BEGIN_READING) as connection:
             result = await run_script(connection, script)
             await connection.execute("COMMIT")
             return result

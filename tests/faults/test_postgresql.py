@@ -221,7 +221,7 @@ async def test_one_silent_connection_is_enough_to_replace_them_all(
     def slow() -> Script[None]:
         yield Statement("SELECT pg_sleep(0.2)")
 
-    await asyncio.gather(*(database.read(slow()) for _ in range(4)))
+    await asyncio.gather(*(database.write(slow()) for _ in range(4)))
     with suspended(pids := await pids_of(server.dsn)):
         assert len(pids) == 4
         with pytest.raises(StorageError, match="no answer in time"):

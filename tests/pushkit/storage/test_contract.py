@@ -734,6 +734,31 @@ async def test_a_script_that_waits_for_a_row_leaves_connections_to_others_and_ru
     await database.close()
 
 
+async def test_reads_leave_connections_to_writers(postgres_dsn: str) -> None:
+    database = PostgresDatabase(postgres_dsn, component="things", migrations=(THINGS,))
+    await database.open()
+    holder = await asyncpg.connect(postgres_dsn)
+    await holder.execute("SELECT pg_advisory_lock(7)")
+
+    def slow() -> Script[None]:
+        yield Statement("SELECT pg_advisory_xact_lock_shared(7)")
+
+    reads = [asyncio.create_task(database.read(slow())) for _ in range(20)]
+
+    async def some_began() -> bool:
+        query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        return bool(await holder.fetchval(query))
+
+    await eventually(some_began)
+    async with asyncio.timeout(DEADLINE):
+        assert await database.write(insert("b")) == "b"
+    assert not any(each.done() for each in reads)
+
+    await holder.close()
+    await asyncio.wait_for(asyncio.gather(*reads), DEADLINE)
+    await database.close()
+
+
 async def test_a_script_that_a_migration_interrupts_is_run_again(postgres_dsn: str) -> None:
     database = PostgresDatabase(
         postgres_dsn, component="things", migrations=(THINGS,), connections=1
