@@ -293,7 +293,10 @@ class OutboxAdmin:
         First its subscriptions are removed and its unfinished deliveries cancelled, then deliveries
         and attempts are deleted. A running attempt ends, and stores nothing.
         """
-        subscriptions = await self._database.write(self._remove_script(tenant, task_id))
+        known = await self._database.read(
+            self._subscriptions.of_task(tenant=tenant, task_id=task_id)
+        )
+        subscriptions = await self._database.write(self._remove_script(tenant, task_id, known))
         excess = await self._database.read(self._purge.excess_of_task(tenant, task_id, keep=0))
         if excess is None:
             return Erased(subscriptions, 0)
@@ -408,10 +411,10 @@ class OutboxAdmin:
         yield from self._database.wake()
         return cancelled
 
-    def _remove_script(self, tenant: str, task_id: str) -> Script[int]:
+    def _remove_script(self, tenant: str, task_id: str, known: Sequence[str]) -> Script[int]:
         """Remove a task's subscriptions, and cancel their deliveries; return their number."""
         now = yield from self._database.now()
-        ids = yield from self._subscriptions.erase_task(tenant=tenant, task_id=task_id)
+        ids = yield from self._subscriptions.erase_task(tenant=tenant, task_id=task_id, known=known)
         for subscription_id in ids:
             yield from self._outbox.cancel_subscription(subscription_id, now, CancelledBy.REMOVED)
         return len(ids)

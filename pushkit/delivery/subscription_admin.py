@@ -23,7 +23,7 @@ from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.paging import Page
-from pushkit.storage.script import Script, chunks
+from pushkit.storage.script import Script
 from pushkit.subscriptions.inspection import SubscriptionFilter, SubscriptionInspection
 from pushkit.subscriptions.model import Subscription
 from pushkit.subscriptions.secrets import open_subscription
@@ -180,7 +180,12 @@ class SubscriptionAdmin:
         """
         enable = functools.partial(self._changes.enable, resend=resend)
         return await self._change(
-            SubscriptionChange.ENABLED, wanted, enable, lambda each: not each.active
+            SubscriptionChange.ENABLED,
+            wanted,
+            enable,
+            lambda each: not each.active,
+            # To bring back a backlog takes several times as long as to cancel it.
+            most=1 if resend else _BATCH,
         )
 
     async def test(self, wanted: Wanted) -> Changed:
@@ -200,10 +205,12 @@ class SubscriptionAdmin:
         wanted: Wanted,
         script: Callable[[Sequence[str]], Script[Found]],
         changes: Callable[[Subscription], bool],  # whether the script changes this subscription
+        *,
+        most: int = _BATCH,
     ) -> Changed:
         """Run a script in small transactions, and emit the changes."""
         result = Changed(ids=())
-        async for ids in self._pages(wanted):
+        async for ids in self._pages(wanted, most):
             found, deliveries = await self._database.write(script(ids))
             self._wake()
             advance(len(ids))
@@ -219,15 +226,16 @@ class SubscriptionAdmin:
             )
         return result
 
-    async def _pages(self, wanted: Wanted) -> AsyncIterator[Sequence[str]]:
+    async def _pages(self, wanted: Wanted, most: int) -> AsyncIterator[Sequence[str]]:
         if isinstance(wanted, SubscriptionFilter):
             after: str | None = None
-            while page := await self.find(wanted, after=after, limit=_BATCH):
+            while page := await self.find(wanted, after=after, limit=most):
                 yield [found.id for found in page]
                 after = page[-1].id
                 await asyncio.sleep(_PAUSE.total_seconds())
             return
         check_list("wanted", wanted)
-        for ids in chunks(list(dict.fromkeys(wanted))):
-            yield ids
+        ids = list(dict.fromkeys(wanted))
+        for start in range(0, len(ids), most):
+            yield ids[start : start + most]
             await asyncio.sleep(_PAUSE.total_seconds())

@@ -122,18 +122,28 @@ class SubscriptionStore:
         )
         return str(rows[0]["id"]) if rows else None
 
-    def erase_task(self, *, tenant: str, task_id: str) -> Script[list[str]]:
-        """Delete every subscription to a task, whoever owns it; return their ids, in id order."""
+    def of_task(self, *, tenant: str, task_id: str) -> Script[list[str]]:
+        """Return ids of a task's subscriptions, also withdrawn ones; reads all subscriptions."""
         rows = yield Statement(
-            "SELECT id FROM pushkit_subscriptions WHERE tenant = $1 AND task_id = $2"
-            " ORDER BY id FOR UPDATE",
-            (tenant, task_id),
-        )
-        yield Statement(
-            "DELETE FROM pushkit_subscriptions WHERE tenant = $1 AND task_id = $2",
+            "SELECT id FROM pushkit_subscriptions WHERE tenant = $1 AND task_id = $2",
             (tenant, task_id),
         )
         return [str(row["id"]) for row in rows]
+
+    def erase_task(self, *, tenant: str, task_id: str, known: Sequence[str]) -> Script[list[str]]:
+        """Delete every subscription to a task, whoever owns it; return their ids, in id order.
+
+        `known` is from `of_task`, which would take long beside other transactions.
+        """
+        rows = yield Statement(
+            "SELECT id FROM pushkit_subscriptions"
+            " WHERE tenant = $1 AND task_id = $2 AND removed_at IS NULL",
+            (tenant, task_id),
+        )
+        ids = list((yield from self.lock_all([*known, *(row["id"] for row in rows)])))
+        for clause, values in among(ids):
+            yield Statement(f"DELETE FROM pushkit_subscriptions WHERE id {clause}", values)
+        return ids
 
     def forgettable(self, *, limit: int) -> Script[list[str]]:
         """Return ids of withdrawn subscriptions that have no delivery left to redrive."""

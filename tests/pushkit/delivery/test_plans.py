@@ -55,3 +55,26 @@ async def test_no_statement_scans_a_whole_table(
     connection.close()
     assert found == {}
     assert [each for each in ran if MAY_BE_REVERSED.search(each)] == []
+
+
+async def test_an_erasure_scans_no_table_while_others_wait_to_write(
+    traced: list[str], senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    traced.clear()
+    assert await sender.outbox.erase("task-1") == (1, 1)
+
+    ran, is_writing = set(), False
+    for each in traced:
+        is_writing = each.startswith("BEGIN IMMEDIATE") or (is_writing and each != "COMMIT")
+        if is_writing and each.startswith(("SELECT", "UPDATE", "DELETE")):
+            ran.add(each)
+    connection = sqlite3.connect(senders.database)
+    plans = {
+        each: [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {each}")] for each in ran
+    }
+    connection.close()
+    assert sum("pushkit_subscriptions" in each for each in ran) > 1
+    assert {each: plan for each, plan in plans.items() if OF_A_TABLE.match(plan[0])} == {}

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from pushkit import DeliveryFilter, DeliveryState, PushSender, StatusUpdate
 from pushkit.outbox.states import CancelledBy
+from pushkit.progress import followed
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
 from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due
@@ -211,3 +212,21 @@ async def test_a_subscription_of_an_ended_task_gets_no_test_notification(
     changed = await sender.subscription_admin.test([subscription.id])
     assert (changed.ids, changed.unchanged, changed.deliveries) == ((), (subscription.id,), ())
     assert len(webhook.received) == 1
+
+
+async def test_a_transaction_changes_few_subscriptions_as_each_may_have_a_backlog(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open()
+    config = {"url": webhook.url()}
+    ids = [
+        (await sender.subscribe(f"task-{number}", config, version="1.0")).id for number in range(12)
+    ]
+    of_disable, of_enable = list[int](), list[int]()
+    with followed(of_disable.append):
+        await sender.subscription_admin.disable(ids)
+        await sender.subscription_admin.enable(ids)
+        await sender.subscription_admin.disable(SubscriptionFilter())
+    with followed(of_enable.append):
+        await sender.subscription_admin.enable(ids, resend=True)
+    assert (of_disable, of_enable) == ([10, 2] * 3, [1] * 12)
