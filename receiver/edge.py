@@ -30,6 +30,7 @@ from receiver.selection import Endpoint, KeysOf
 from receiver.service_state import (
     BodyTimeoutError,
     IncompleteBodyError,
+    LoopLock,
     ServiceState,
     body_too_large,
 )
@@ -105,6 +106,7 @@ class Edge:
         self._events = events
         self._service = ServiceState(limits, clock, ids_kept=ids_kept)
         self._tracing = tracing
+        self._decoding = LoopLock()
 
     # --- any request ---------------------------------------------------------------------------
 
@@ -261,6 +263,7 @@ class Edge:
             raise IncompleteBodyError("the peer disconnected, or its framing is broken") from exc
         if body is None:
             raise body_too_large("more", asked.limit, asked.sender)
+        await self._decoding.turn_to_decode(body)
         return body
 
     def _proven(self, asked: _Asked, found: Verified | Repetition) -> Rest | None:

@@ -39,8 +39,9 @@ from receiver.peers import ForwardedHeader, Peers
 from receiver.refusals import Verdict
 from receiver.registrations import RegistrationStore
 from receiver.replay import redis_replay
-from receiver.runtime import DRAIN, LoopLock, Runtime
+from receiver.runtime import DRAIN, Runtime
 from receiver.senders import TrustedSender, check_memory, choose_sender
+from receiver.service_state import LoopLock
 from receiver.trust import Trust, warn_of_weak_trust
 from receiver.verification import Head
 

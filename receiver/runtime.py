@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from pushkit.errors import ConfigError, StorageError
 from pushkit.net.transport import Transport
@@ -20,6 +19,7 @@ from pushkit.storage.migrations import Access
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
 from receiver.inbox.store import Inbox
+from receiver.service_state import LoopLock
 from receiver.trust import Trust, warn_of_weak_trust
 
 if TYPE_CHECKING:
@@ -29,19 +29,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("receiver")
 
 DRAIN = timedelta(seconds=20)
-
-
-class LoopLock:
-    """A lock per event loop: a receiver may be used in several loops, one after another."""
-
-    def __init__(self) -> None:
-        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
-        self._locks = WeakKeyDictionary()
-
-    @property
-    def here(self) -> asyncio.Lock:
-        """The lock of the running event loop."""
-        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
 @dataclass(slots=True, kw_only=True)

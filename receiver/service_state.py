@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from pushkit.errors import InboundError
 from pushkit.webhook import Headers
@@ -17,6 +19,8 @@ from receiver.senders import TrustedSender
 if TYPE_CHECKING:
     from receiver.verification import HandedOut, HandedOutTo, Head, Presented, Repetition, Verified
 
+# Decoding a larger one takes milliseconds, and up to thirty times its memory.
+LARGE_BODY: Final = 16 * 1024  # bytes
 _MAX_KEYS = 10_000
 _MAX_REMEMBERED = 10_000
 _RECENT = timedelta(minutes=10)
@@ -51,6 +55,25 @@ class HeadersTooLargeError(InboundError, code="headers_too_large", status=431):
 
 class MediaTypeError(InboundError, code="unsupported_media_type", status=415):
     """The content type or coding is not one of a notification."""
+
+
+class LoopLock:
+    """A lock per event loop: a receiver may be used in several loops, one after another."""
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
+        self._locks = WeakKeyDictionary()
+
+    @property
+    def here(self) -> asyncio.Lock:
+        """The lock of the running event loop."""
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+    async def turn_to_decode(self, body: bytes) -> None:
+        """Wait for a turn, if a body is large: all else that is ready in the loop runs between."""
+        if len(body) > LARGE_BODY:
+            async with self.here:
+                await asyncio.sleep(0)
 
 
 def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> BodyTooLargeError:

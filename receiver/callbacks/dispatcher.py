@@ -37,6 +37,7 @@ from receiver.callbacks.settling import Ended, Settler
 from receiver.callbacks.slots import CrowdedError, SharedSlots
 from receiver.inbox.model import ClaimedNotification, Lease, Notification
 from receiver.inbox.store import Inbox, task_lock
+from receiver.service_state import LARGE_BODY, LoopLock
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
@@ -50,7 +51,6 @@ _SPARED_FOR = 5.0
 _LAST_WRITES = 1.0  # seconds for recording the last calls when the process ends
 _LONGEST_RETIRING = 5.0  # seconds for giving back what is still held
 _MOST_KEPT = 1024
-_LARGEST_KEPT = 16 * 1024  # bytes
 
 
 def callback_retry() -> RetryPolicy:
@@ -104,6 +104,7 @@ class Dispatcher:
         self._spares_until = 0.0
         self._unmatched_kinds: set[UpdateKind] = set()
         self._is_running = False
+        self._decoding = LoopLock()
         self._leases = Leases(database)
         self._number_of_slots = concurrency
         self.pump: Pump[ClaimedNotification] = Pump(
@@ -153,7 +154,7 @@ class Dispatcher:
 
     def keep(self, notification: Notification) -> None:
         """Keep a notification that waits for a claim, so that it need not be decoded again."""
-        if len(notification.body) <= _LARGEST_KEPT:
+        if len(notification.body) <= LARGE_BODY:
             if len(self._kept) >= _MOST_KEPT:  # other processes may have called back the oldest
                 del self._kept[next(iter(self._kept))]
             self._kept[notification.id] = notification
@@ -344,6 +345,7 @@ class Dispatcher:
         is settled.
         """
         stored = claimed.stored
+        await self._decoding.turn_to_decode(stored.body)
         if not self._leases.is_sure(claimed):
             _log.warning("notification %d: its lease may have ended; not called back", stored.id)
             return None

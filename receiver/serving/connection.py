@@ -25,6 +25,7 @@ from receiver.edge import BrokenBodyError
 from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
 from receiver.refusals import Verdict
+from receiver.service_state import LARGE_BODY
 from receiver.serving.http1 import RequestHead, RequestParser
 from receiver.verification import Head
 
@@ -414,7 +415,7 @@ def _head_of(head: RequestHead, parser: RequestParser, peer: str) -> Head:
         target=target,
         headers=head.headers,
         socket_peer=peer,
-        body=bytes(parser.body) if parser.is_whole else None,
+        body=bytes(parser.body) if parser.is_whole and len(parser.body) <= LARGE_BODY else None,
     )
 
 

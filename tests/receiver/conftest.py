@@ -5,6 +5,7 @@ Test modules get everything through fixtures; `Draft` and `World` are imported f
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -25,6 +26,7 @@ from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 from yarl import URL
 
+from pushkit.a2a import TaskUpdate, decode_update
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
 from pushkit.signing.jose import at_once
@@ -415,6 +417,25 @@ async def make_world(
 def world(make_world: WorldFactory) -> World:
     """A receiver that expects every task of its one sender."""
     return make_world()
+
+
+@pytest.fixture
+async def decoded_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the round of the event loop in which each body is decoded."""
+    loop, rounds = asyncio.get_running_loop(), [0]
+
+    def count() -> None:
+        rounds[-1] += 1
+        loop.call_soon(count)
+
+    def decode(body: bytes) -> TaskUpdate:
+        rounds.insert(-1, rounds[-1])
+        return decode_update(body)
+
+    count()
+    for module in ("receiver.verification", "receiver.inbox.model"):
+        monkeypatch.setattr(f"{module}.decode_update", decode)
+    return rounds
 
 
 @pytest.fixture(params=["aiohttp", "asgi"])

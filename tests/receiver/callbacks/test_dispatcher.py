@@ -31,7 +31,7 @@ from receiver.callbacks.slots import SharedSlots
 from receiver.inbox.inspection import InboxFilter, Inspection
 from receiver.inbox.model import ClaimedNotification
 from tests.eventually import DEADLINE, PATIENT, eventually
-from tests.receiver.callbacks.conftest import RETRY, START, House
+from tests.receiver.callbacks.conftest import BODY, RETRY, START, House
 from tests.receiver.storing import store
 
 LEASE = timedelta(seconds=60)
@@ -188,6 +188,18 @@ async def test_a_failing_task_does_not_delay_another(house: House) -> None:
 
     assert started == 1
     assert house.called == ["record:task-1#1", "record:task-2#1"]
+
+
+async def test_large_bodies_are_decoded_in_turns(house: House, decoded_in: list[int]) -> None:
+    house.record("first")
+    for number in range(5):
+        await house.store(1, f"task-{number}", body=(BODY % number + " " * 20_000).encode())
+
+    await house.run_once()
+
+    *rounds, _ = decoded_in
+    assert len(rounds) == len(set(rounds)) == 5
+    assert await house.counts() == {"done": 5}
 
 
 # --- failure ------------------------------------------------------------------------------------

@@ -402,6 +402,31 @@ async def test_pipelined_requests_are_each_answered(world: World, serve: Serve) 
     assert [(await client.answer()).status for _ in range(3)] == [202, 202, 202]
 
 
+@pytest.mark.parametrize(
+    ("size", "last"),
+    [pytest.param(20_000, 0, id="whole"), pytest.param(500_000, -1, id="the-last-byte")],
+)
+async def test_large_bodies_that_arrive_at_once_are_decoded_in_turns(
+    world: World, serve: Serve, decoded_in: list[int], size: int, last: int
+) -> None:
+    site = await serve()
+    requests = []
+    for number in range(1, 6):
+        draft = world.draft(number)
+        draft.set(body=draft.body + b" " * size)
+        requests.append(raw(draft))
+    clients = [await site.connect() for _ in requests]
+    for client, request in zip(clients, requests, strict=True):
+        await client.send(request[:last])
+    await site.until(lambda connections: all(each.busy == bool(last) for each in connections))
+    for client, request in zip(clients, requests, strict=True):
+        client.writer.write(request[last:])
+
+    assert [(await client.answer()).status for client in clients] == [202] * 5
+    *rounds, _ = decoded_in
+    assert len(rounds) == len(set(rounds)) >= 5  # some were also called back already
+
+
 async def test_few_of_many_pipelined_requests_are_kept_in_memory(serve: Serve) -> None:
     request = b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"
     answered, enough = 0, asyncio.Event()
