@@ -251,9 +251,13 @@ class Receiver(CallbackDecorators):
 
         Calls at the same time wait for the same end; closing continues if a caller is cancelled. In
         a process that was forked meanwhile, nothing is closed.
+
+        Raises:
+            ConfigError: It was opened in another event loop, which is running: close it there.
         """
         if self._runtime.is_forked:
             return
+        self._runtime.check_may_close()
         if self._closing is None or self._closing.done():
             self._closing = asyncio.create_task(self._close(), name="receiver-closing")
         await asyncio.shield(self._closing)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pushkit.errors import ConfigError, StorageError
 from pushkit.net.transport import Transport
 from pushkit.scheduling.housekeeping import Housekeeper
-from pushkit.scheduling.pump import cancelled
+from pushkit.scheduling.pump import cancelled, check_may_close
 from pushkit.storage.database import Database, fault_of
 from pushkit.storage.migrations import Access
 from receiver.callbacks.dispatcher import Dispatcher
@@ -45,6 +45,7 @@ class Runtime:
     drain: timedelta  # how long callbacks may continue after `wind_down`
     # The process that opened it, and in which it is open.
     _opened_in: int | None = field(default=None, init=False)
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)  # that opened it
     _is_closed: bool = field(default=False, init=False)  # closed, and not opened again since
     _ends_at: float | None = field(default=None, init=False)  # of the drain, by the loop's clock
     _forwards: list[Forward] = field(default_factory=list, init=False)
@@ -63,6 +64,11 @@ class Runtime:
         """Whether it was opened before this process was forked: nothing of it runs here."""
         return self._opened_in is not None and not self.is_open
 
+    def check_may_close(self) -> None:
+        """Raise ConfigError if it was opened in another event loop, which is running."""
+        if self._loop is not None and self.is_open:
+            check_may_close(self._loop)
+
     def close_with(self, forward: Forward) -> None:
         """Also close this forward, once callbacks have ended."""
         self._forwards.append(forward)
@@ -76,7 +82,9 @@ class Runtime:
                     " process"
                 )
             await self.database.open(access)
-            self._opened_in, self._is_closed = os.getpid(), False
+            if not self.is_open:
+                self._opened_in, self._loop = os.getpid(), asyncio.get_running_loop()
+            self._is_closed = False
 
     async def ask(self) -> None:
         """Open the inbox for a query or a write, unless the receiver was closed.

@@ -66,7 +66,7 @@ from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.store import OutboxStore
 from pushkit.scheduling.housekeeping import Housekeeper
-from pushkit.scheduling.pump import cancelled
+from pushkit.scheduling.pump import cancelled, check_may_close
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of, promptly
@@ -189,6 +189,7 @@ class PushSender:
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._opened_in: int | None = None  # the process that opened it, and in which it is open
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which it was opened
         self._running: asyncio.Task[None] | None = None
         self._housekeeping: asyncio.Task[None] | None = None
         self._metrics: SenderMetrics | None = None
@@ -279,7 +280,7 @@ class PushSender:
                 )
             self._keys.ring()  # a bad key file is reported now, not at the first delivery
             await self._database.open()
-            self._opened_in = os.getpid()
+            self._opened_in, self._loop = os.getpid(), asyncio.get_running_loop()
             if self._metrics is not None:
                 self._metrics.start()
         warn_of_no_audience(self.options.signing)
@@ -294,7 +295,12 @@ class PushSender:
         Undelivered notifications stay in the outbox for the next start. A closed sender stays
         closed. Concurrent calls all wait for the same close. If a caller is cancelled, the close
         still runs to its end. In a process that was forked meanwhile, nothing is closed.
+
+        Raises:
+            ConfigError: It was opened in another event loop, which is running: close it there.
         """
+        if self._loop is not None and self._is_open:
+            check_may_close(self._loop)
         self._closed = True
         if self._opened_in is not None and not self._is_open:
             return  # tasks, threads and connections are another process'

@@ -1,14 +1,22 @@
-"""Servers that import an application and then fork: each process is one of its own."""
+"""Sender and receiver in several processes and event loops: each has to have its own.
+
+Servers import an application and then fork; programs call `asyncio.run` more than once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pushkit import KeyRing
+import pytest
+
+from pushkit import KeyRing, PushSender
+from pushkit.errors import ConfigError
 from pushkit.keys.jwks import jwks_document
+from receiver import Receiver, TrustedSender
 from tests.eventually import DEADLINE
 
 # Made before the fork, opened behind it; each says its names while the other one is still there.
@@ -126,3 +134,43 @@ async def test_a_process_that_forks_from_one_that_opened_them_is_told_and_may_cl
             process.kill()
     assert written.decode().count("was opened before this process was forked") == 3
     assert process.returncode == 0
+
+
+def made(part: str, folder: Path) -> PushSender | Receiver:
+    ring = KeyRing.create(datetime.now(UTC))
+    issuer = "https://agent.example.com"
+    if part == "sender":
+        return PushSender(issuer=issuer, keys=ring, database=folder / "outbox.db")
+    (folder / "jwks.json").write_bytes(jwks_document(ring, datetime.now(UTC)))
+    trusted = TrustedSender(name="agent", issuer=issuer, jwks_file=folder / "jwks.json")
+    return Receiver(url="https://client.example.com", senders=[trusted], database=folder / "in.db")
+
+
+@pytest.mark.parametrize("part", ["sender", "receiver"])
+def test_what_was_opened_in_a_loop_that_has_ended_is_closed_in_another(
+    tmp_path: Path, part: str
+) -> None:
+    opened = made(part, tmp_path)
+    before = set(threading.enumerate())
+    asyncio.run(opened.start())
+    asyncio.run(opened.close())
+    assert set(threading.enumerate()) == before
+
+
+@pytest.mark.parametrize("part", ["sender", "receiver"])
+def test_what_was_opened_in_a_loop_that_runs_is_closed_there_alone(
+    tmp_path: Path, part: str
+) -> None:
+    opened = made(part, tmp_path)
+
+    async def close() -> None:
+        async with asyncio.timeout(DEADLINE):
+            await opened.close()
+
+    async def run() -> None:
+        async with opened:
+            with pytest.raises(ConfigError, match="opened in another event loop"):
+                await asyncio.to_thread(asyncio.run, close())
+            assert not await opened.unready()
+
+    asyncio.run(run())
