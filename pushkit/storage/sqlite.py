@@ -98,7 +98,6 @@ class SqliteDatabase:
         self._component = component
         self._migrations = migrations
         self._clock = clock
-        self.locks: WorkerLocks = WorkerLocks(self._file)
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
         self._start_timeout = start_timeout
@@ -111,6 +110,7 @@ class SqliteDatabase:
         self._log_check_at = 0.0  # when the log's length is checked again
         self._faults = RepeatedLog(_log)
         self._write_fault = RecentFault()
+        self.locks: WorkerLocks = WorkerLocks(self._file, self._write_fault)
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the file for a kind of access."""

@@ -14,16 +14,21 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from pushkit.errors import StorageError
+from pushkit.storage.faults import RecentFault
+
 
 class WorkerLocks:
     """The lock files beside a database file.
 
     Args:
         database: The database file; the locks are beside it, with symbolic links resolved.
+        fault: Where the fault of a lock that cannot be held is noted.
     """
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Path, fault: RecentFault | None = None) -> None:
         self._named = database
+        self._fault = fault or RecentFault()
         self._held: dict[str, int] = {}
 
     @functools.cached_property
@@ -34,14 +39,30 @@ class WorkerLocks:
         """Hold the lock of a worker of this process, until `release` or the process ends.
 
         If the lock's file was removed, it locks a new one: others cannot see the old lock.
+
+        Raises:
+            StorageError: No file can be made there, or it cannot be locked.
         """
         descriptor = self._held.pop(worker, None)
         while descriptor is None or not self._is_there(worker, descriptor):
             if descriptor is not None:
                 os.close(descriptor)
-            descriptor = os.open(self._path(worker), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            descriptor = self._locked_file(self._path(worker))
         self._held[worker] = descriptor
+
+    def _locked_file(self, path: Path) -> int:
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError:
+                os.close(descriptor)
+                raise
+        except OSError as exc:
+            reason = f"{path}: cannot be locked: {exc.strerror}"
+            self._fault.note(reason)
+            raise StorageError(reason) from exc
+        return descriptor
 
     def release(self, worker: str) -> None:
         """Release a worker's lock: other workers may then release its rows."""

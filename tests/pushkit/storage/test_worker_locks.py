@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pushkit.errors import StorageError
+from pushkit.storage.faults import RecentFault
 from pushkit.storage.migrations import Migration
 from pushkit.storage.sqlite import SqliteDatabase
 from pushkit.storage.worker_locks import WorkerLocks
@@ -137,3 +140,18 @@ async def test_opening_a_database_sweeps(database: Path) -> None:
     await opened.open()
     await opened.close()
     assert not stale.exists()
+
+
+@pytest.mark.parametrize("refusing", ["open", "flock"])
+def test_a_lock_that_cannot_be_held_is_a_fault_of_the_storage(
+    database: Path, monkeypatch: pytest.MonkeyPatch, refusing: str
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    fault, files = RecentFault(), len(list(Path("/proc/self/fd").iterdir()))
+    monkeypatch.setattr(os if refusing == "open" else fcntl, refusing, refuse)
+    with pytest.raises(StorageError, match=r"outbox\.db-ours\.lock: cannot be locked"):
+        WorkerLocks(database, fault).hold("ours")
+    assert fault.reason() is not None
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
