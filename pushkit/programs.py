@@ -80,4 +80,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+    # A child in a group of its own may hold the other end; asyncio's `wait()` waits for it, too.
+    stdin = process.stdin
+    if stdin is not None and (not stdin.is_closing() or stdin.transport.get_write_buffer_size()):
+        stdin.transport.abort()
+    await process.wait()
