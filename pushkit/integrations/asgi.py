@@ -13,6 +13,7 @@ unsigned card at the same path:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -20,10 +21,14 @@ from pushkit.caching import DocumentResponse
 from pushkit.cards.publishing import CardPublisher
 from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
+from pushkit.errors import PushkitError
+from pushkit.logs import RepeatedLog
 from pushkit.webui.asgi import Message, Receive, Send, refuse_websocket
 
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Metrics
+
+_log = logging.getLogger("pushkit.integrations")
 
 
 async def answer(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -57,8 +62,17 @@ def jwks_of(sender: PushSender) -> Document:
 
 
 def card_of(publisher: CardPublisher) -> Document:
-    """Return the signed card."""
-    return lambda if_none_match: publisher.response(utc_now(), if_none_match)
+    """Return the signed card; an empty 503 while it cannot be signed, which is logged."""
+    faults = RepeatedLog(_log)
+
+    async def document(if_none_match: str | None) -> DocumentResponse:
+        try:
+            return await publisher.response(utc_now(), if_none_match)
+        except PushkitError as exc:
+            faults.log(exc.code, logging.ERROR, "the agent card cannot be served: %s", exc)
+            return DocumentResponse(status=503, headers={"Retry-After": "10"}, body=b"")
+
+    return document
 
 
 def metrics_of(of: HasMetrics) -> Document:

@@ -15,6 +15,7 @@ from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import InvalidPushConfigError, PushkitError
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
+from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Subscription
 
 _log = logging.getLogger("pushkit.push_config_api")
@@ -52,13 +53,14 @@ class Configs:
     def __init__(self, sender: PushSender | None, task_exists: TaskCheck | None) -> None:
         self._sender = sender
         self._task_exists = task_exists
+        self._faults = RepeatedLog(_log)
 
     async def put(
         self, caller: Caller, task_id: str, config: PushConfig, version: WireVersion
     ) -> PushConfig:
         """Register a config, or change the one with the same id."""
         sender = await self._sender_for(caller, task_id)
-        async with _refusals():
+        async with self._refusals():
             subscription = await sender.subscribe(
                 task_id, config, version=version, owner=caller.owner, tenant=caller.tenant
             )
@@ -99,14 +101,14 @@ class Configs:
         """Remove a config, if it exists, and cancel its unfinished deliveries."""
         sender = await self._sender_for(caller, task_id)
         _check_id("id", config_id)
-        async with _refusals():
+        async with self._refusals():
             await sender.unsubscribe(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
 
     async def _of_caller(
         self, caller: Caller, task_id: str, config_id: str | None = None
     ) -> list[Subscription]:
         sender = await self._sender_for(caller, task_id)
-        async with _refusals():
+        async with self._refusals():
             return await sender.subscriptions(
                 task_id, config_id, owner=caller.owner, tenant=caller.tenant
             )
@@ -124,17 +126,17 @@ class Configs:
                 raise ApiError(ErrorKind.TASK)
         return self._sender
 
-
-@asynccontextmanager
-async def _refusals() -> AsyncIterator[None]:
-    """Turn errors of the sender into the specified errors."""
-    try:
-        yield
-    except InvalidPushConfigError as exc:
-        raise ApiError(ErrorKind.PARAMS, str(exc)) from exc
-    except PushkitError as exc:
-        _log.exception("a push config could not be served")
-        raise ApiError(ErrorKind.INTERNAL) from exc
+    @asynccontextmanager
+    async def _refusals(self) -> AsyncIterator[None]:
+        """Turn errors of the sender into the specified errors."""
+        try:
+            yield
+        except InvalidPushConfigError as exc:
+            raise ApiError(ErrorKind.PARAMS, str(exc)) from exc
+        except PushkitError as exc:
+            message = "a push config could not be served"
+            self._faults.log(exc.code, logging.ERROR, message, exc_info=exc)
+            raise ApiError(ErrorKind.INTERNAL) from exc
 
 
 def _check_id(name: str, value: str) -> None:

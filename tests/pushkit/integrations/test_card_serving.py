@@ -142,6 +142,20 @@ async def test_without_a_legacy_card_both_paths_serve_the_same(
     assert one == two
 
 
+async def test_a_card_that_cannot_be_signed_is_a_503_and_one_line_of_the_log(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    later = datetime.now(UTC) + timedelta(days=1)
+    save_key_ring(agent.key_file, KeyRing.create(later))
+    for _ in range(20):
+        answer = await agent.get()
+        assert (answer.status_code, answer.content) == (503, b"")
+        assert answer.headers["Retry-After"] == "10"
+    assert "Cache-Control" not in answer.headers
+    [line] = [each.getMessage() for each in caplog.records if each.name.startswith("pushkit")]
+    assert "the agent card cannot be served: no ES256 key is active" in line
+
+
 async def test_an_http_1_0_client_gets_the_card_without_chunks(tmp_path: Path) -> None:
     save_key_ring(tmp_path / "keys.json", KeyRing.create(datetime.now(UTC)))
     async with serving(CardApp(CardPublisher(CARD, tmp_path / "keys.json"))) as url:
