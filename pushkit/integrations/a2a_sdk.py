@@ -19,9 +19,11 @@ returns when the event is on disk; the agent's task never waits for a webhook.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from a2a.auth.user import User
 from a2a.server.context import ServerCallContext
@@ -29,7 +31,7 @@ from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 from a2a.server.tasks import PushNotificationConfigStore, PushNotificationSender
 from a2a.types import a2a_pb2
 from a2a.utils.constants import VERSION_HEADER
-from a2a.utils.errors import InvalidParamsError, VersionNotSupportedError
+from a2a.utils.errors import InternalError, InvalidParamsError, VersionNotSupportedError
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from pushkit.a2a import (
@@ -41,11 +43,14 @@ from pushkit.a2a import (
     parse_push_config,
 )
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import ConfigError, UnsupportedVersionError
+from pushkit.errors import ConfigError, PushkitError, UnsupportedVersionError
 from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
+from pushkit.logs import RepeatedLog
 from pushkit.record import record
 from pushkit.subscriptions.model import Subscription
+
+_log: Final = logging.getLogger("pushkit.integrations")
 
 
 class TaskReader(Protocol):
@@ -71,6 +76,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
     ) -> None:
         self._sender = sender
         self._owner_of = owner_resolver
+        self._faults = RepeatedLog(_log)
 
     async def set_info(
         self,
@@ -83,18 +89,15 @@ class PushkitConfigStore(PushNotificationConfigStore):
         Raises:
             InvalidParamsError: The config is refused (`-32602`).
             VersionNotSupportedError: Its protocol version is not supported (`-32009`).
+            InternalError: The outbox is out of reach (`-32603`); the log says why.
         """
-        try:
+        with self._sdk_errors():
             subscription = await self._sender.subscribe(
                 task_id,
                 parse_push_config(MessageToDict(notification_config), WireVersion.V1_0),
                 version=_version_of(context),
                 owner=self._owner_of(context),
             )
-        except UnsupportedVersionError as exc:
-            raise VersionNotSupportedError(message=str(exc)) from exc
-        except ConfigError as exc:
-            raise InvalidParamsError(message=str(exc)) from exc
         return _redacted(subscription, context)
 
     async def get_info(
@@ -102,7 +105,8 @@ class PushkitConfigStore(PushNotificationConfigStore):
     ) -> list[a2a_pb2.TaskPushNotificationConfig]:
         """Return the caller's own configs for a task, without tokens and credentials (A2A#1681)."""
         owner = self._owner_of(context)
-        found = await self._sender.subscriptions(task_id, owner=owner)
+        with self._sdk_errors():
+            found = await self._sender.subscriptions(task_id, owner=owner)
         return [_redacted(subscription, context) for subscription in found]
 
     async def get_info_for_dispatch(self, task_id: str) -> list[a2a_pb2.TaskPushNotificationConfig]:
@@ -113,7 +117,22 @@ class PushkitConfigStore(PushNotificationConfigStore):
         self, task_id: str, context: ServerCallContext, config_id: str | None = None
     ) -> None:
         """Remove one of the caller's configs, or all; unfinished deliveries are cancelled."""
-        await self._sender.unsubscribe(task_id, config_id, owner=self._owner_of(context))
+        with self._sdk_errors():
+            await self._sender.unsubscribe(task_id, config_id, owner=self._owner_of(context))
+
+    @contextmanager
+    def _sdk_errors(self) -> Iterator[None]:
+        """Raise the SDK's errors; their messages are sent to clients."""
+        try:
+            yield
+        except UnsupportedVersionError as exc:
+            raise VersionNotSupportedError(message=str(exc)) from exc
+        except ConfigError as exc:
+            raise InvalidParamsError(message=str(exc)) from exc
+        except PushkitError as exc:
+            message = "a push config could not be served"
+            self._faults.log(exc.code, logging.ERROR, message, exc_info=exc)
+            raise InternalError from exc
 
 
 class PushkitNotificationSender(Buffered, PushNotificationSender):

@@ -19,13 +19,14 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from pushkit.a2a import TaskUpdate, WireVersion, format_push_config, parse_push_config, parse_update
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import ConfigError, UnrecognisedBodyError
+from pushkit.errors import ConfigError, PushkitError, UnrecognisedBodyError
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Subscription
@@ -66,30 +67,29 @@ class PushkitConfigStore:
                 "the installed a2a-sdk is 1.x, expected 0.2 or 0.3: use"
                 " pushkit.integrations.a2a_sdk"
             )
+        self._faults = RepeatedLog(_log)
 
     async def set_info(self, task_id: str, notification_config: SdkObject) -> None:
         """Register a config.
 
         Raises:
-            ServerError: The config is refused: the client's error, `-32602`.
+            ServerError: The config is refused (`-32602`), or the outbox is out of reach (`-32603`).
         """
-        try:
+        with self._sdk_errors():
             await self._sender.subscribe(
                 task_id,
                 parse_push_config(_as_json(notification_config), WireVersion.V0_3),
                 version=WireVersion.V0_3,
                 owner=self._owner_of(),
             )
-        except ConfigError as exc:
-            errors: Any = importlib.import_module("a2a.utils.errors")
-            raise errors.ServerError(error=self._sdk.InvalidParamsError(message=str(exc))) from exc
 
     async def get_info(self, task_id: str) -> list[Any]:
         """Return the caller's own configs for a task, as the SDK's `PushNotificationConfig`.
 
         They have no tokens and credentials, because the SDK sends them to clients.
         """
-        found = await self._sender.subscriptions(task_id, owner=self._owner_of())
+        with self._sdk_errors():
+            found = await self._sender.subscriptions(task_id, owner=self._owner_of())
         return [self._to_sdk(subscription) for subscription in found]
 
     async def delete_info(self, task_id: str, config_id: str | None = None) -> None:
@@ -97,7 +97,23 @@ class PushkitConfigStore:
 
         Its unfinished deliveries are cancelled.
         """
-        await self._sender.unsubscribe(task_id, config_id or task_id, owner=self._owner_of())
+        with self._sdk_errors():
+            await self._sender.unsubscribe(task_id, config_id or task_id, owner=self._owner_of())
+
+    @contextmanager
+    def _sdk_errors(self) -> Iterator[None]:
+        """Raise the SDK's errors; their messages are sent to clients."""
+        try:
+            yield
+        except PushkitError as exc:
+            if isinstance(exc, ConfigError):
+                error = self._sdk.InvalidParamsError(message=str(exc))
+            else:
+                message = "a push config could not be served"
+                self._faults.log(exc.code, logging.ERROR, message, exc_info=exc)
+                error = self._sdk.InternalError()
+            errors: Any = importlib.import_module("a2a.utils.errors")
+            raise errors.ServerError(error=error) from exc
 
     def _to_sdk(self, subscription: Subscription) -> Any:
         document = format_push_config(subscription.config, WireVersion.V0_3)

@@ -21,6 +21,7 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from a2a.utils.errors import InternalError
 
 from pushkit import KeyRing, NotifyResult, PushSender, SenderOptions
 from pushkit.errors import CommitUncertainError, StorageError
@@ -261,6 +262,27 @@ async def test_an_update_beyond_the_capacity_is_logged_and_not_raised(
     assert buffer.refused == 1
     assert "an update was not stored" in caplog.text
     await adapter.close()
+
+
+async def test_a_client_is_not_told_why_the_outbox_is_out_of_reach(
+    push: PushSender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise StorageError("no answer from 10.0.0.7")
+
+    for method in ("subscribe", "subscriptions", "unsubscribe"):
+        monkeypatch.setattr(push, method, away)
+    store, context = PushkitConfigStore(push), ServerCallContext()
+    hook = TaskPushNotificationConfig(url="https://client.example.com/a2a")
+    for call in (
+        lambda: store.set_info("task-1", hook, context),
+        lambda: store.get_info("task-1", context),
+        lambda: store.delete_info("task-1", context),
+    ):
+        with pytest.raises(InternalError, match=r"^Internal error$"):
+            await call()
+    assert caplog.text.count("could not be served") == 1
+    assert "10.0.0.7" in caplog.text
 
 
 async def test_a_config_is_of_the_tenant_that_the_call_names(push: PushSender) -> None:

@@ -91,6 +91,29 @@ async def test_a_refused_config_is_the_clients_error(push: PushSender) -> None:
 
 
 @pytest.mark.usefixtures("_sdk_of_0_3")
+async def test_a_client_is_not_told_why_the_outbox_is_out_of_reach(
+    push: PushSender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise StorageError("no answer from 10.0.0.7")
+
+    for method in ("subscribe", "subscriptions", "unsubscribe"):
+        monkeypatch.setattr(push, method, away)
+    store = PushkitConfigStore(push)
+    for call in (
+        lambda: store.set_info("task-1", config()),
+        lambda: store.get_info("task-1"),
+        lambda: store.delete_info("task-1"),
+    ):
+        with pytest.raises(ServerError) as caught:
+            await call()
+        assert isinstance(caught.value.error, v0_3.InternalError)
+        assert "10.0.0.7" not in str(caught.value.error)
+    assert caplog.text.count("could not be served") == 1
+    assert "10.0.0.7" in caplog.text
+
+
+@pytest.mark.usefixtures("_sdk_of_0_3")
 async def test_without_a_name_the_config_of_the_tasks_name_is_deleted(push: PushSender) -> None:
     store = PushkitConfigStore(push)
     await store.set_info("task-1", config())
