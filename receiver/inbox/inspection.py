@@ -236,8 +236,10 @@ class Inspection:
             if each is not InboxStatus.RECEIVED:
                 found[each] = yield from count(f"pushkit_inbox WHERE status = '{each}'")
         found[InboxStatus.RECEIVED] -= found[InboxStatus.IN_PROGRESS]
+        # `+ 0`: from the index of the unfinished, not through all notifications in order of id.
         oldest = yield Statement(
-            f"SELECT MIN(received_at) AS moment FROM pushkit_inbox WHERE {UNFINISHED}"
+            "SELECT MIN(received_at) AS moment FROM pushkit_inbox"
+            f" WHERE id = (SELECT MIN(id + 0) FROM pushkit_inbox WHERE {UNFINISHED})"
         )
         return found, moment_or_none(oldest[0]["moment"])
 
