@@ -35,19 +35,12 @@ _READINESS_HOLDS = timedelta(seconds=1)
 
 @record(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The response to one request.
-
-    Attributes:
-        status: The HTTP status.
-        headers: The header fields, without `Content-Length` and those of the connection.
-        body: The body.
-        close: Whether the connection ends after it: the rest of the request was not read.
-    """
+    """The response to one request."""
 
     status: int
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()  # without `Content-Length` and the connection's own
     body: bytes = field(default=b"", repr=False)
-    close: bool = False
+    close: bool = False  # whether the connection ends after it: the request was not read to its end
 
 
 @functools.lru_cache(maxsize=256)

@@ -153,16 +153,12 @@ def _target(scope: Message) -> str:
 
 
 class _Body:
-    """A request's body, as the server delivers it.
-
-    Attributes:
-        ended: Whether all of it was read, or its connection is lost.
-        is_cut_off: Whether its connection is lost.
-    """
+    """A request's body, as the server delivers it."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self.ended = self.is_cut_off = False
+        self.ended = False  # all of it was read, or its connection is lost
+        self.is_cut_off = False  # its connection is lost
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the rest of it.

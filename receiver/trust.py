@@ -52,21 +52,16 @@ class TrustSnapshot:
 
 
 class Trust:
-    """The trusted senders, each with the source of its keys. Replaced as a whole, never changed.
-
-    Attributes:
-        url: The base URL, normalised.
-        senders: By name.
-        endpoints: By path, decoded as that of a request is.
-    """
+    """The trusted senders, each with the source of its keys. Replaced as a whole, never changed."""
 
     def __init__(self, url: str, senders: Iterable[tuple[TrustedSender, VerificationKeys]]) -> None:
-        self.url: str = base_url(url)
+        self.url: str = base_url(url)  # normalised
         self._entries = [_entry(sender, keys) for sender, keys in senders]
         self.senders: Mapping[str, TrustedSender] = {
             entry.sender.name: entry.sender for entry in self._entries
         }
         self._endpoints = endpoints_of(self.url, self._entries)
+        # By path, decoded as that of a request is.
         self.endpoints: Mapping[str, Endpoint] = {
             unquote(path): endpoint for path, endpoint in self._endpoints.items()
         }

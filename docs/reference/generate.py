@@ -138,7 +138,7 @@ def receiver_settings() -> Iterator[str]:
     from pushkit import AlertOptions
     from receiver import InboxRetention, Limits, Receiver, TrustedSender
     from receiver.limits import ConnectionLimits
-    from receiver.settings.handlers import CallbackSettings, ForwardSettings
+    from receiver.settings.handlers import CallbackSettings, ForwardSettings, WantedSettings
     from receiver.settings.sender import SenderSettings
     from receiver.settings.service import ReceiverSettings
     from receiver.settings.tables import (
@@ -153,8 +153,8 @@ def receiver_settings() -> Iterator[str]:
     yield "setting's name in capitals overrides a setting of the top level."
     yield from _settings("The file", ReceiverSettings, Receiver, Limits, ConnectionLimits)
     yield from _settings("`[[senders]]`", SenderSettings, TrustedSender)
-    yield from _settings("`[[callbacks]]`", CallbackSettings)
-    yield from _settings("`[[forwards]]`", ForwardSettings)
+    yield from _settings("`[[callbacks]]`", CallbackSettings, WantedSettings)
+    yield from _settings("`[[forwards]]`", ForwardSettings, WantedSettings)
     yield from _settings("`[retention]`", RetentionSettings, InboxRetention)
     yield from _settings("`[tls]`", TlsSettings)
     yield from _settings("`[dashboard]`", DashboardSettings)

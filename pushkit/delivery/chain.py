@@ -44,12 +44,6 @@ class Chain:
         may_continue: Returns whether the next delivery may take over the slot.
         settle: Settles the answered deliveries, while an attempt runs.
         deadlines: The timer, shared with other chains.
-
-    Attributes:
-        answered: Deliveries that were attempted, and are not settled yet.
-        waiting: Deliveries that are stored and come next.
-        settling: The task that settles while an attempt runs, if there is one.
-        is_open: Whether deliveries may join and begin.
     """
 
     def __init__(
@@ -61,10 +55,10 @@ class Chain:
         settle: Callable[[Chain], Coroutine[None, None, None]],
         deadlines: Deadlines,
     ) -> None:
-        self.answered: list[Claimed] = []
-        self.waiting: deque[Claimed] = deque()
-        self.settling: asyncio.Task[None] | None = None
-        self.is_open: bool = True
+        self.answered: list[Claimed] = []  # attempted, and not settled yet
+        self.waiting: deque[Claimed] = deque()  # stored, and next
+        self.settling: asyncio.Task[None] | None = None  # settles while an attempt runs
+        self.is_open: bool = True  # whether deliveries may join and begin
         self._longest_wait = longest_wait.total_seconds()
         self._may_continue = may_continue
         self._settle = settle

@@ -63,19 +63,14 @@ class DeliverySlots(Slots):
     Args:
         number: How many attempts run at once.
         per_origin: How many of them to one origin, over all owners.
-
-    Attributes:
-        reserved: How many slots are left to owners that hold none.
-        chains: The chain in each slot, by subscription.
-        use: How long each owner held slots recently.
     """
 
     def __init__(self, number: int, *, per_origin: int) -> None:
         super().__init__(number)
-        self.reserved: int = reserved_slots(number)
-        self.chains: dict[str, Chain] = {}
+        self.reserved: int = reserved_slots(number)  # left to owners that hold none
+        self.chains: dict[str, Chain] = {}  # the chain in each slot, by subscription
         self._per_origin = per_origin
-        self.use: RecentUse = RecentUse()
+        self.use: RecentUse = RecentUse()  # how long each owner held slots
         self._by_owner: Counter[Owner] = Counter()
         self._by_origin: Counter[str] = Counter()
         self._by_destination: Counter[DestinationKey] = Counter()

@@ -57,14 +57,7 @@ class Answer:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection.
-
-    Attributes:
-        address: The peer's address, as `host:port`.
-        requests_sent: How many requests were sent.
-        has_received: Whether any byte arrived since the last request.
-        idle_since: When the last answer ended, by the event loop's clock.
-    """
+    """One connection."""
 
     def __init__(
         self,
@@ -72,10 +65,10 @@ class Connection(asyncio.BufferedProtocol):
         on_idle: Callable[[Connection], None],  # called when another request may be sent
         on_closed: Callable[[Connection], None],  # called once, when no more may be sent
     ) -> None:
-        self.address: str = ""
+        self.address: str = ""  # the peer's, as `host:port`
         self.requests_sent: int = 0
-        self.has_received: bool = False
-        self.idle_since: float = 0.0
+        self.has_received: bool = False  # whether any byte arrived since the last request
+        self.idle_since: float = 0.0  # when the last answer ended, by the event loop's clock
         self._deadlines = deadlines
         self._on_idle = on_idle
         self._on_closed = on_closed

@@ -32,13 +32,10 @@ class Slots:
 
     Claims share the slots out among all due items. While the slots are open, an item may also take
     one as it is stored, unless another item waits for a claim.
-
-    Attributes:
-        is_open: Whether items may take slots as they are stored.
     """
 
     def __init__(self, number: int) -> None:
-        self.is_open = False
+        self.is_open = False  # whether items may take slots as they are stored
         self._some_wait = True
         self._free = number
         self._lock = threading.Lock()

@@ -68,15 +68,11 @@ class Callback:
 
 
 class CallbackRegistry:
-    """The callbacks, in the order in which they were registered.
-
-    Attributes:
-        is_frozen: Whether more callbacks are refused: they would miss the notifications that are
-            done by then.
-    """
+    """The callbacks, in the order in which they were registered."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, Callback] = {}
+        # Whether more are refused: they would miss the notifications that are done by then.
         self.is_frozen = False
 
     def add(

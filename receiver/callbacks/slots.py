@@ -38,17 +38,13 @@ class SharedSlots(Slots):
     Args:
         slots: How many there are.
         senders: Returns how many senders are trusted.
-
-    Attributes:
-        free_slots: How many slots are free.
-        unsettled: How many notifications have had their callbacks, and are not settled yet.
     """
 
     def __init__(self, slots: int, senders: Callable[[], int]) -> None:
         super().__init__(_MOST_HELD * slots)
         self._slots = slots
         self._senders = senders
-        self.unsettled = 0
+        self.unsettled = 0  # notifications that have had their callbacks
         self._held: Counter[str] = Counter()
         self._served: dict[str, int] = {}  # by sender, the number of its last turn
         self._turns = 0

@@ -457,13 +457,10 @@ class Inbox:
 
 
 class TaskQueues:
-    """The queues that new notifications join: whether each is empty, and the last `seq`.
-
-    Attributes:
-        unfinished: The tasks, by sender and id, whose queues are not empty.
-    """
+    """The queues that new notifications join: whether each is empty, and the last `seq`."""
 
     def __init__(self) -> None:
+        # The tasks, by sender and id, whose queues are not empty.
         self.unfinished: set[tuple[str, str]] = set()
         self._last: dict[tuple[str, str, str], int] = {}
         self._changed: set[tuple[str, str, str]] = set()

@@ -17,13 +17,14 @@ from receiver.forwards import STREAM_SCHEMES, CommandForward, Forward, HttpForwa
 from receiver.settings.values import ModuleAndFunction, Positive, PositiveOrNone
 
 
-class _Filter(BaseModel, extra="forbid", hide_input_in_errors=True):
-    """Which notifications are wanted."""
+class WantedSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
+    """Which notifications a callback or a forward gets."""
 
+    # Kinds of updates, of `task`, `status-update`, `artifact-update` and `message`; all if empty.
     kinds: list[UpdateKind] = []
-    states: list[TaskState] = []
-    senders: list[str] = []
-    tasks: list[str] = []
+    states: list[TaskState] = []  # task states; all if empty
+    senders: list[str] = []  # names of senders; all if empty
+    tasks: list[str] = []  # ids of tasks; all if empty
 
     def wanted(self, *, name: str | None, timeout: Timeout) -> Wanted:
         """Return the arguments with which the callback is registered."""
@@ -37,16 +38,8 @@ class _Filter(BaseModel, extra="forbid", hide_input_in_errors=True):
         )
 
 
-class CallbackSettings(_Filter):
-    """One `[[callbacks]]` table: the function to call, and which notifications it wants.
-
-    Attributes:
-        kinds: Kinds of updates that it wants, of `task`, `status-update`, `artifact-update` and
-            `message`; all if empty.
-        states: Task states that it wants; all if empty.
-        senders: Names of senders; all if empty.
-        tasks: Ids of tasks; all if empty.
-    """
+class CallbackSettings(WantedSettings):
+    """One `[[callbacks]]` table: the function to call, and which notifications it wants."""
 
     call: ModuleAndFunction  # `module:function`; the module may be in the folder of this file
     # How long one call may take; `"none"` for any time. The default is `callback_timeout_seconds`.
@@ -72,16 +65,8 @@ class CallbackSettings(_Filter):
         return function
 
 
-class ForwardSettings(_Filter):
-    """One `[[forwards]]` table: a URL or a command, and which notifications it gets.
-
-    Attributes:
-        kinds: Kinds of updates that are forwarded, of `task`, `status-update`, `artifact-update`
-            and `message`; all if empty.
-        states: Task states; all if empty.
-        senders: Names of senders; all if empty.
-        tasks: Ids of tasks; all if empty.
-    """
+class ForwardSettings(WantedSettings):
+    """One `[[forwards]]` table: a URL or a command, and which notifications it gets."""
 
     to: str | None = None  # a URL that notifications are posted to, or a Redis stream's
     command: list[str] | None = None  # a command that gets each on its standard input
