@@ -74,8 +74,9 @@ from tests.soak.reporting import until, utc_now  # noqa: E402
 __all__ = ["Soak"]
 
 CONNECTIONS = 64  # that a receiver allows, and that the sender opens
-# More than before the first round, while peers attack, and afterwards. SQLite's cache takes 48 MiB,
-# and the allocator keeps what the largest bodies fragmented.
+# More than before the first round, while peers attack, and afterwards: SQLite's cache takes 48 MiB,
+# and large bodies fragment the rest, although the allocator returns all that it can.
+RETURNING = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
 PEAK, LEFT = 192.0, 128.0  # MiB
 FILES, FILES_LEFT = CONNECTIONS + 40, 8
 TIMEOUT = 2  # seconds, of requests
@@ -234,7 +235,7 @@ class Soak:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-c", f"{self._cut}\n{code}", *arguments),
                 cwd=self._folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, **RETURNING, "PYTHONPATH": str(ROOT)},
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE if name == "sender" else file,
                 stderr=file,
