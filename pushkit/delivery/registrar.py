@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pushkit.a2a import (
     Message,
@@ -45,8 +45,6 @@ from pushkit.subscriptions.model import (
 )
 from pushkit.subscriptions.store import SubscriptionStore
 
-_MOST_READ: Final = 1000  # deliveries of a task, in a transaction that others wait for
-
 
 @record(frozen=True, slots=True, kw_only=True)
 class Registrar:
@@ -69,16 +67,11 @@ class Registrar:
         origin: str,
         profile: Profile,
         wanted: Filter,
-        last_seq: int | None = None,
-    ) -> Script[tuple[Subscription, Subscription | None] | None]:
+    ) -> Script[tuple[Subscription, Subscription | None]]:
         """Register or change a subscription; unfinished deliveries move to its new destination.
 
-        Args:
-            last_seq: That of the key's removed subscriptions; None if it was not read before.
-
         Returns:
-            The subscription, and the one that it replaced, if any; None if `last_seq` is needed,
-            but the task has so many deliveries that others would wait while they are read.
+            The subscription, and the one that it replaced, if any.
 
         Raises:
             TooManyConfigsError: The owner has `max_configs_per_task` for this task already.
@@ -88,14 +81,12 @@ class Registrar:
         found = yield from self.subscriptions.of_owner(
             tenant=key.tenant, task_id=key.task_id, owner=key.owner, config_id=key.config_id
         )
-        before = found[0] if found else None
+        before, last_seq = found[0] if found else None, 0
         if before is None:
             yield from self._check_quota(key, now)
             # Receivers order updates by `seq` within a task and config: a lower one looks late.
-            if last_seq is None:
-                last_seq = yield from self.subscriptions.last_seq(key, most=_MOST_READ)
-            if last_seq is None:
-                return None
+            # Before this transaction, others might set the config, get updates and remove it.
+            last_seq = yield from self.subscriptions.last_seq(key)
             self.quota.add(key.owner, 1)
         subscription = yield from self.subscriptions.put(
             key,
@@ -106,7 +97,7 @@ class Registrar:
             vault=self.vault,
             wanted=wanted,
             now=now,
-            last_seq=last_seq or 0,
+            last_seq=last_seq,
         )
         if before is not None and before.origin != origin:
             yield from self.outbox.move(subscription.id, origin)

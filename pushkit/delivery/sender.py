@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -185,7 +184,6 @@ class PushSender:
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
         self._opening = asyncio.Lock()
-        self._long_read = asyncio.Lock()  # one at a time: SQLite has one reader for all reads
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._opened_in: int | None = None  # the process that opened it, and in which it is open
@@ -515,21 +513,16 @@ class PushSender:
             reason = f"{ALERTS_TASK} and {ALERTS_OWNER} are reserved for the operator's alerts"
             raise InvalidPushConfigError(f"task_id, owner: {reason}")
         await self._ready()
-        put = functools.partial(
-            self._registrar.put,
-            key,
-            parsed,
-            version=wire_version,
-            origin=destination.origin,
-            profile=read_member("profile", profile, Profile),
-            wanted=filter,
+        subscription, before = await self._database.write_patiently(
+            lambda: self._registrar.put(
+                key,
+                parsed,
+                version=wire_version,
+                origin=destination.origin,
+                profile=read_member("profile", profile, Profile),
+                wanted=filter,
+            )
         )
-        stored = await self._database.write_patiently(put)
-        while stored is None:
-            async with self._long_read:
-                last_seq = await self._database.read(self._subscriptions.last_seq(key))
-            stored = await self._database.write_patiently(functools.partial(put, last_seq=last_seq))
-        subscription, before = stored
         change = SubscriptionChange.REGISTERED
         if before is not None:
             change = SubscriptionChange.REPLACED

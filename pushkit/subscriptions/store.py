@@ -101,19 +101,17 @@ class SubscriptionStore:
         )
         return read_subscription(rows[0])
 
-    def last_seq(self, key: SubscriptionKey, *, most: int = 2**62) -> Script[int | None]:
+    def last_seq(self, key: SubscriptionKey) -> Script[int]:
         """Return the highest `seq` of a key's removed subscriptions; 0 without any.
 
-        Reads every delivery of the task; returns None if there are more than `most`.
+        Reads every delivery of the task.
         """
         rows = yield Statement(
-            "SELECT COUNT(*) AS number,"
-            " COALESCE(MAX(CASE WHEN owner = $3 AND config_id = $4 THEN seq END), 0) AS seq"
-            " FROM (SELECT owner, config_id, seq FROM pushkit_deliveries"
-            " WHERE tenant = $1 AND task_id = $2 LIMIT CAST($5 AS BIGINT)) d",
-            (*_key_columns(key), most + 1),
+            "SELECT COALESCE(MAX(seq), 0) AS seq FROM pushkit_deliveries"
+            " WHERE tenant = $1 AND task_id = $2 AND owner = $3 AND config_id = $4",
+            _key_columns(key),
         )
-        return None if rows[0]["number"] > most else int(rows[0]["seq"])
+        return int(rows[0]["seq"])
 
     def remove(self, key: SubscriptionKey) -> Script[str | None]:
         """Remove a subscription and return its id, or None if there was none."""

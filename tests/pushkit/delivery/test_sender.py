@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +23,9 @@ from pushkit import (
     Artifact,
     ArtifactUpdate,
     Authentication,
-    Filter,
     KeyRing,
     MessageUpdate,
     NotifyResult,
-    Profile,
     PushConfig,
     PushSender,
     Role,
@@ -38,7 +35,6 @@ from pushkit import (
     TaskSnapshot,
     TaskUpdate,
     TextPart,
-    WireVersion,
 )
 from pushkit import Message as A2AMessage
 from pushkit.errors import (
@@ -53,7 +49,6 @@ from pushkit.errors import (
 )
 from pushkit.outbox.states import DeliveryState
 from pushkit.subscriptions import store
-from pushkit.subscriptions.model import SubscriptionKey
 from pushkit.subscriptions.store import read_subscription
 from tests.eventually import DEADLINE, eventually
 from tests.pushkit.delivery.sides import write
@@ -260,25 +255,23 @@ async def test_subscribing_after_unsubscribing_continues_the_seq(
     assert sorted(await seqs(sender)) == [1, 1, 2]
 
 
-async def test_the_deliveries_of_a_large_task_are_not_read_in_a_transaction(
+async def test_no_seq_is_taken_twice_while_a_config_of_a_large_task_is_set_and_removed(
     sender: PushSender, status: MakeStatus
 ) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0")
+    await sender.subscribe("task-1", {**HOOK, "id": "other"}, version="1.0")
     for _ in range(11):
         await asyncio.gather(*[sender.notify(status()) for _ in range(100)])
-    await sender.unsubscribe("task-1")
-    put = partial(
-        sender._registrar.put,
-        SubscriptionKey(tenant="", task_id="task-1", owner="", config_id="task-1"),
-        PushConfig(url=HOOK["url"]),
-        version=WireVersion.V1_0,
-        origin="https://client.example.com:443",
-        profile=Profile.STANDARD,
-        wanted=Filter(),
-    )
-    assert await sender._database.write_patiently(put) is None
-    assert await sender.subscriptions("task-1") == []
-    assert (await sender.subscribe("task-1", HOOK, version="1.0")).last_seq == 1100
+
+    async def set_notify_and_remove() -> None:
+        for _ in range(20):
+            await sender.subscribe("task-1", HOOK, version="1.0")
+            await sender.notify(status())
+            await sender.unsubscribe("task-1", "task-1")
+
+    await asyncio.gather(*[set_notify_and_remove() for _ in range(8)])
+    found = [each.seq for each in await sender.deliveries("task-1") if each.config_id == "task-1"]
+    assert found
+    assert len(found) == len(set(found))
 
 
 async def test_setting_getting_and_removing_a_config_does_not_read_the_others(
