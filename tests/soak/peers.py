@@ -77,7 +77,7 @@ CONNECTIONS = 64  # that a receiver allows, and that the sender opens
 # More than before the first round, while peers attack, and afterwards: SQLite's cache takes 48 MiB,
 # and large bodies fragment the rest, although the allocator returns all that it can.
 RETURNING = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
-PEAK, LEFT = 192.0, 128.0  # MiB
+PEAK, LEFT = 256.0, 128.0  # MiB
 FILES, FILES_LEFT = CONNECTIONS + 40, 8
 TIMEOUT = 2  # seconds, of requests
 _CALLED = """import pathlib
