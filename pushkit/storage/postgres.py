@@ -70,6 +70,7 @@ _CONNECT_TIMEOUT = timedelta(seconds=10)
 _CLOSE_TIMEOUT = timedelta(seconds=5)
 _ROLLBACK_TIMEOUT = 2.0  # seconds; then the connection is dropped, and the server rolls back
 _ASKS_EVERY = 30.0  # seconds between two queries of the connection that listens
+_SESSION = "SELECT pg_backend_pid()"
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
 _LEFT_BEHIND = "PK001"  # the SQLSTATE of `pushkit_check`
@@ -106,6 +107,8 @@ _PASSING = (
     asyncpg.DeadlockDetectedError,
     asyncpg.InvalidCachedStatementError,  # a migration has changed what a statement returns
 )
+# The session has a statement that another connection prepared, or lacks one of this connection.
+_FOREIGN_STATEMENT = (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError)
 _OF_DISK = (asyncpg.DiskFullError, asyncpg.ReadOnlySQLTransactionError, asyncpg.PostgresIOError)
 
 # Replaced at every start, under the migration lock: they hold no data.
@@ -192,7 +195,7 @@ class PostgresDatabase:
         self._migrations = migrations
         self._check = f"SELECT pushkit_check('{component}', {migrations[-1].version})"
         # A statement that has waited for a row must see what the transaction before it wrote.
-        self._begin = (
+        self._begin = self._begin_writing = (
             "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout"
             f" = {idle_timeout // timedelta(milliseconds=1)}; {self._check}"
         )
@@ -216,7 +219,7 @@ class PostgresDatabase:
         """Connect for a kind of access."""
         if self._pool is not None:
             return
-        pool = await self._connected(access)
+        pool = await self._connected()
         try:
             if access is Access.UPGRADE:
                 await self._migrate(pool)
@@ -232,19 +235,20 @@ class PostgresDatabase:
         self._group_commit = GroupCommit(
             self._run_batches, most=_MAX_BATCH, patience=self._command_timeout, wait=False
         )
+        self._begin = _BEGIN_READING if access is Access.READ else self._begin_writing
         self._pool = pool
 
     async def schema(self) -> Schema:
         """Return the database's schema, without changing it; it need not be open."""
         if self._pool is not None:
             return await self._schema_on(self._pool)
-        pool = await self._connected(Access.READ)
+        pool = await self._connected()
         try:
             return await self._schema_on(pool)
         finally:
             await pool.close()
 
-    async def _connected(self, access: Access) -> asyncpg.Pool:
+    async def _connected(self) -> asyncpg.Pool:
         try:
             pool = await asyncpg.create_pool(
                 self._dsn,
@@ -253,14 +257,15 @@ class PostgresDatabase:
                 connection_class=_Connection,
                 command_timeout=self._command_timeout.total_seconds(),
                 timeout=_CONNECT_TIMEOUT.total_seconds(),
-                init=_only_read if access is Access.READ else self._note_connection,
+                init=self._note_connection,
             )
             try:
-                async with pool.acquire():  # to raise an error of the first connection now
-                    return pool
+                await self._check_sessions(pool)
             except BaseException:
                 pool.terminate()
                 raise
+            else:
+                return pool
         except ssl.SSLError as exc:  # a refused certificate is a ValueError, too
             raise self._unreachable(_reason(exc)) from exc
         except ValueError:
@@ -271,6 +276,24 @@ class PostgresDatabase:
             "the DSN cannot be read; in user and password, percent-encode every character but"
             " letters and digits"
         )
+
+    async def _check_sessions(self, pool: asyncpg.Pool) -> None:
+        """Connect, and refuse a pooler that shares sessions between connections.
+
+        A connection would run statements that another process has prepared.
+        """
+        seconds = self._command_timeout.total_seconds()
+        async with pool.acquire() as first, self._patient_connection() as other:
+            try:
+                session = await first.fetchval(_SESSION)
+                is_shared = session == await other.fetchval(_SESSION, timeout=seconds)
+            except _FOREIGN_STATEMENT:
+                is_shared = True
+        if is_shared:
+            raise self._unreachable(
+                "found a pooler that shares sessions between connections, expected none, or one in"
+                " session mode (PgBouncer: pool_mode = session)"
+            )
 
     def _unreachable(self, reason: str) -> StorageError:
         return StorageError(f"PostgreSQL: cannot connect to {host_of(self._dsn)}: {reason}")
@@ -590,11 +613,6 @@ class PostgresDatabase:
         finally:
             with contextlib.suppress(*_FAULTS):
                 await connection.close(timeout=1)
-
-
-async def _only_read(connection: asyncpg.Connection) -> None:
-    # By a statement: poolers refuse start-up parameters that they do not know.
-    await connection.execute("SET default_transaction_read_only = on")
 
 
 async def _has_functions(connection: PoolConnectionProxy) -> bool:

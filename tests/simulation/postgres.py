@@ -1116,7 +1116,10 @@ class _Connection:
         elif "FUNCTION" not in sql and not sql.startswith(("SELECT pushkit_check", "LOCK TABLE")):
             await self.fetch(sql, *values)
 
-    async def fetchval(self, sql: str, *values: Any) -> Any:
+    async def fetchval(self, sql: str, *values: Any, **_within: float) -> Any:
+        if sql == "SELECT pg_backend_pid()":
+            await self.reach()
+            return self._backend
         rows = await self.fetch(sql, *values)
         return rows[0][0] if rows else None
 

@@ -18,7 +18,7 @@ import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
 from pushkit.storage.database import Database, open_location
-from pushkit.storage.migrations import Migration
+from pushkit.storage.migrations import Access, Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import Script, Statement, from_micros
 from pushkit.storage.sqlite import SqliteDatabase
@@ -302,6 +302,41 @@ async def test_a_reader_cannot_write(database: Database) -> None:
     with pytest.raises(StorageError):
         await database.read(insert("a"))
     assert await database.read(names()) == []
+
+
+@pytest.mark.usefixtures("database")
+async def test_a_database_opened_to_be_read_cannot_be_written(location: str) -> None:
+    reader = things(location)
+    await reader.open(Access.READ)
+    with pytest.raises(StorageError):
+        await reader.write(insert("a"))
+    assert await reader.read(names()) == []
+    await reader.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(4711, id="the same session"),
+        pytest.param(
+            asyncpg.DuplicatePreparedStatementError("it exists"),
+            id="a statement of another process",
+        ),
+        pytest.param(asyncpg.InvalidSQLStatementNameError("it is not there"), id="another session"),
+    ],
+)
+async def test_a_pooler_that_shares_sessions_is_refused(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, answer: int | Exception
+) -> None:
+    async def shared(*_: object, **_options: object) -> int:
+        """Answer as PgBouncer does in transaction mode."""
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(asyncpg.Connection, "fetchval", shared)
+    with pytest.raises(StorageError, match="pool_mode = session"):
+        await things(postgres_dsn).open()
 
 
 async def test_a_reader_sees_a_consistent_snapshot(database: Database) -> None:
