@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -156,15 +154,10 @@ _KNOWN = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DestinationsFile:
-    """The settings of such a file."""
+def load_destinations(path: Path) -> dict[str, Any]:
+    """Return what the file says, as arguments of `SenderOptions`, with secrets.
 
-    options: Mapping[str, Any] = field(repr=False)  # arguments of `SenderOptions`, with secrets
-
-
-def load_destinations(path: Path) -> DestinationsFile:
-    """Read the file; paths in it are relative to its directory.
+    Paths in the file are relative to its directory.
 
     Raises:
         ConfigError: `file:line: member: …`, one line per mistake. No message repeats a value of the
@@ -173,7 +166,7 @@ def load_destinations(path: Path) -> DestinationsFile:
     try:
         text = path.read_text("utf-8")
         read = _File.model_validate(tomllib.loads(text), context=path.parent)
-        return DestinationsFile(options=read.build(path.parent))
+        return read.build(path.parent)
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
     except ValidationError as exc:

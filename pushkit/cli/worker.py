@@ -10,20 +10,40 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import click
 
+from pushkit.alerts.alerts import AlertOptions
+from pushkit.cli.databases import database_option
 from pushkit.cli.destinations import load_destinations
-from pushkit.cli.worker_options import WorkerSettings, worker_options
+from pushkit.cli.options import KeyFile, key_file_options, signing_options
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.sender import PushSender
+from pushkit.outbox.retention import Retention
+from pushkit.scheduling import stop_after_attempt, stop_after_delay
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.telemetry.together import counted_together
+from pushkit.terminal.command import parse_age
 from pushkit.terminal.listening import listen
-from pushkit.terminal.log_output import log_to_stderr
+from pushkit.terminal.log_output import LogFormat, log_to_stderr
+from pushkit.terminal.options import (
+    PATH,
+    OptionDecorator,
+    age_option,
+    allow_option,
+    choice_option,
+    gathered,
+    read_by,
+    seconds_option,
+    variable_option,
+)
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import (
     Supervisor,
@@ -33,9 +53,147 @@ from pushkit.terminal.processes import (
     until_stopped,
 )
 from pushkit.terminal.systemd import reporting_to_systemd
+from pushkit.variables import secret_variable
 
 # The time after its drain in which a process closes its connections; then it is killed.
 _MARGIN = timedelta(seconds=10)
+_ALERT_TOKEN_VARIABLE = "PUSHKIT_ALERT_TOKEN"  # noqa: S105  # the name of the variable
+_FOREVER = "forever"
+_WAITS = "5s,5m,30m,2h,5h,10h,14h,20h,24h"  # DEFAULT_SCHEDULE
+
+
+# --- options; their defaults are those of `SenderOptions` ----------------------------------------
+
+
+def _waits(value: str) -> tuple[timedelta, ...]:
+    return tuple(parse_age(each.strip()) for each in value.split(","))
+
+
+def _age_option(name: str, default: str, says: str) -> OptionDecorator:
+    return age_option(name, metavar="AGE", default=default, help=says)
+
+
+def _keep_option(name: str, default: str, says: str) -> OptionDecorator:
+    kept = read_by(lambda value: None if value == _FOREVER else parse_age(value))
+    return click.option(name, metavar=f"AGE|{_FOREVER}", default=default, callback=kept, help=says)
+
+
+def _alerts(
+    *,
+    alert_log: bool,
+    alert_command: str | None,
+    alert_webhook: str | None,
+    alert_token: str | None,
+    alert_every: timedelta,
+) -> AlertOptions | None:
+    """Return where alerts go; None without any of the options."""
+    if not (alert_log or alert_command or alert_webhook):
+        return None
+    try:
+        command = tuple(shlex.split(alert_command or ""))
+    except ValueError as exc:
+        raise click.UsageError("--alert-command: a quote is not closed") from exc
+    return AlertOptions(
+        log=alert_log,
+        command=command,
+        webhook=alert_webhook,
+        webhook_token=alert_token or secret_variable(_ALERT_TOKEN_VARIABLE),
+        every=alert_every,
+    )
+
+
+_alert_options = gathered(
+    "alerts",
+    _alerts,
+    alert_log=click.option("--alert-log", is_flag=True, help="Write alerts to the log."),
+    alert_command=click.option(
+        "--alert-command",
+        metavar="COMMAND",
+        help="Run this for each alert, with the alert as JSON on standard input; without a shell.",
+    ),
+    alert_webhook=variable_option(
+        "--alert-webhook",
+        metavar="URL",
+        envvar="PUSHKIT_ALERT_WEBHOOK",
+        help="Send alerts to this webhook, signed, through the same outbox.",
+    ),
+    alert_token=variable_option(
+        "--alert-token",
+        envvar=_ALERT_TOKEN_VARIABLE,
+        help="The token that the alert webhook expects.",
+    ),
+    alert_every=_age_option("--alert-every", "1h", "Send the same alert once in this time."),
+)
+
+
+# The arguments of `sender_of`.
+worker_settings = gathered(
+    "settings",
+    dict,
+    database=database_option,
+    issuer=variable_option(
+        "--issuer",
+        required=True,
+        envvar="PUSHKIT_ISSUER",
+        help="The `iss`, which names the sender.",
+    ),
+    key_file=key_file_options(),
+    signing=signing_options,
+    allow=allow_option,
+    destinations=variable_option(
+        "--destinations",
+        type=PATH,
+        envvar="PUSHKIT_DESTINATIONS",
+        help="A TOML file with destination rules, proxy and credentials.",
+    ),
+    concurrency=click.option(
+        "--concurrency",
+        type=click.IntRange(1, 4096),
+        default=256,
+        help="How many attempts each process makes at once.",
+    ),
+    concurrency_per_host=click.option(
+        "--per-host",
+        "concurrency_per_host",
+        type=click.IntRange(1, 4096),
+        default=16,
+        help="How many attempts all processes make at once to one origin.",
+    ),
+    drain=seconds_option(
+        "--drain",
+        within=(0, 600),
+        default=20,
+        help="Seconds that attempts in progress get at the end.",
+    ),
+    timeout=_age_option("--timeout", "15s", "The time-out of an attempt in total."),
+    waits=click.option(
+        "--waits",
+        metavar="AGE,AGE,…",
+        default=_WAITS,
+        callback=read_by(_waits),
+        help="The waits after the 1st, 2nd, … failed attempt; one more failure is final.",
+    ),
+    max_age=_age_option("--max-age", "90h", "Give up deliveries that are older than this."),
+    disable_after=_age_option(
+        "--disable-after", "5d", "Disable subscriptions that only fail for this long."
+    ),
+    keep_delivered=_keep_option(
+        "--keep-delivered", "7d", "How long to keep delivered and cancelled deliveries."
+    ),
+    keep_dead=_keep_option("--keep-dead", "30d", "How long to keep dead letters."),
+    keep_answers=click.option(
+        "--keep-answers",
+        is_flag=True,
+        help="Keep the first KiB of each answer, for `pushkit outbox show`.",
+    ),
+    go_token_spelling=click.option(
+        "--go-token-spelling", is_flag=True, help="Also send the token as A2A-Notification-Token."
+    ),
+    alerts=_alert_options,
+    tracing=click.option(
+        "--tracing", is_flag=True, help="Make OpenTelemetry spans, see opentelemetry-instrument."
+    ),
+)
 
 
 @click.command(
@@ -44,7 +202,16 @@ _MARGIN = timedelta(seconds=10)
         "    --issuer https://agent.example.com --processes 4",
     )
 )
-@worker_options
+@worker_settings
+@click.option("--verbose", is_flag=True, help="Log every attempt.")
+@choice_option(
+    "--log-format",
+    of=LogFormat,
+    default=LogFormat.TEXT.value,
+    envvar="PUSHKIT_LOG_FORMAT",
+    show_envvar=True,
+    help="Log lines for people, or JSON objects.",
+)
 @click.option(
     "--processes", type=click.IntRange(1, 64), default=1, help="How many processes to run."
 )
@@ -53,7 +220,14 @@ _MARGIN = timedelta(seconds=10)
     metavar="HOST:PORT",
     help="Serve /metrics, /healthz and /readyz of all processes there, for operators.",
 )
-def worker(*, settings: WorkerSettings, processes: int, http: str | None) -> None:
+def worker(
+    *,
+    settings: Mapping[str, Any],
+    verbose: bool,
+    log_format: LogFormat,
+    processes: int,
+    http: str | None,
+) -> None:
     """Deliver from the outbox until SIGTERM or Ctrl-C.
 
     Upon a signal, no attempt begins any more, those in progress get --drain seconds, and the exit
@@ -61,17 +235,17 @@ def worker(*, settings: WorkerSettings, processes: int, http: str | None) -> Non
     """
     sockets = tuple(listen(http, setting="--http")) if http else ()
     # Wrong settings are reported once, before the processes start.
-    settings.key_file.ring()
-    _sender(settings)
+    settings["key_file"].ring()
+    sender_of(**settings)
     if processes == 1:
-        _serve(settings, sockets)
+        _serve(settings, verbose, log_format, sockets)
     else:
         workers = Supervisor(
             _serve,
-            [settings, sockets],
+            [settings, verbose, log_format, sockets],
             count=processes,
             name="pushkit-worker",
-            deadline=settings.drain + _MARGIN,
+            deadline=settings["drain"] + _MARGIN,
         )
         with counted_together(processes):
             status = workers.run()
@@ -81,19 +255,24 @@ def worker(*, settings: WorkerSettings, processes: int, http: str | None) -> Non
 # --- one process --------------------------------------------------------------------------------
 
 
-def _serve(settings: WorkerSettings, sockets: Sequence[socket.socket]) -> None:
-    log_to_stderr(verbose=settings.verbose, log_format=settings.log_format)
+def _serve(
+    settings: Mapping[str, Any],
+    verbose: bool,
+    log_format: LogFormat,
+    sockets: Sequence[socket.socket],
+) -> None:
+    log_to_stderr(verbose=verbose, log_format=log_format)
     run_service_loop(_deliver(settings, sockets))
 
 
-async def _deliver(settings: WorkerSettings, sockets: Sequence[socket.socket]) -> None:
+async def _deliver(settings: Mapping[str, Any], sockets: Sequence[socket.socket]) -> None:
     """Deliver until a signal comes, or the supervisor ends."""
     with until_stopped() as stop:
-        sender = _sender(settings)
+        sender = sender_of(**settings)
         if not await unless_stopped(stop, sender.start()):
             return
         async with sender, _serving(sender, sockets), reporting_to_systemd():
-            click.echo(f"process {os.getpid()} delivers for {settings.issuer}")
+            click.echo(f"process {os.getpid()} delivers for {settings['issuer']}")
             await stop.wait()
             click.echo(f"process {os.getpid()} drains")
 
@@ -113,28 +292,39 @@ async def _serving(sender: PushSender, sockets: Sequence[socket.socket]) -> Asyn
         yield
 
 
-def _sender(settings: WorkerSettings) -> PushSender:
-    """Return a sender, not yet open. Raises ConfigError: a setting is wrong."""
-    tracing = None
-    if settings.tracing:
+def sender_of(
+    *,
+    database: str,
+    issuer: str,
+    key_file: KeyFile,
+    allow: tuple[str, ...],
+    destinations: Path | None,
+    waits: tuple[timedelta, ...],
+    max_age: timedelta,
+    keep_delivered: timedelta | None,
+    keep_dead: timedelta | None,
+    tracing: bool,
+    **options: Any,  # of `SenderOptions`, by its names
+) -> PushSender:
+    """Return a sender, not yet open. Raises PushkitError: a setting or the key file is wrong."""
+    tracer = None
+    if tracing:
         from pushkit.telemetry.tracing import Tracing
 
-        tracing = Tracing()
-    file = settings.destinations
+        tracer = Tracing()
+    retry = RetryPolicy(
+        wait=wait_schedule([wait.total_seconds() for wait in waits]),
+        stop=stop_after_attempt(len(waits) + 1) | stop_after_delay(max_age.total_seconds()),
+    )
+    retain = Retention(delivered=keep_delivered, dead=keep_dead)
+    if destinations is not None:
+        options |= load_destinations(destinations)
     return PushSender(
-        issuer=settings.issuer,
-        keys=settings.key_file.path,
-        database=settings.database,
-        allow=settings.allow,
-        options=SenderOptions(
-            concurrency=settings.concurrency,
-            concurrency_per_host=settings.concurrency_per_host,
-            drain=settings.drain,
-            signing=settings.signing,
-            alerts=settings.alerts,
-            **settings.delivering.options(),
-            **({} if file is None else load_destinations(file).options),
-        ),
-        passphrase=settings.key_file.passphrase,
-        tracing=tracing,
+        issuer=issuer,
+        keys=key_file.path,
+        database=database,
+        allow=allow,
+        options=SenderOptions(retry=retry, retain=retain, **options),
+        passphrase=key_file.passphrase,
+        tracing=tracer,
     )

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from pushkit import (
     TaskStatus,
     save_key_ring,
 )
-from pushkit.cli.worker_options import Delivering, delivery_options
-from pushkit.scheduling.retry import DEFAULT_SCHEDULE, MAX_AGE, gives_up
+from pushkit.cli.worker import sender_of, worker_settings
+from pushkit.scheduling.retry import MAX_AGE, gives_up, wait_schedule
 from pushkit.storage.postgres import _MIGRATION_LOCK
 from tests.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, environment
 from tests.eventually import DEADLINE, eventually, eventually_sync
@@ -217,39 +217,32 @@ def test_the_drain_has_a_deadline(workers: Workers, tmp_path: Path) -> None:
             assert process.wait(DEADLINE) == 0
 
 
-def delivering_with(*arguments: str) -> Delivering:
+def options_with(*arguments: str) -> SenderOptions:
     @click.command()
-    @delivery_options
-    def show(delivering: Delivering) -> None:
-        found.append(delivering)
+    @worker_settings
+    def show(settings: dict[str, Any]) -> None:
+        found.append(sender_of(**settings).options)
 
-    found: list[Delivering] = []
-    show.main(list(arguments), standalone_mode=False)
+    found: list[SenderOptions] = []
+    show.main(["--database", "x.db", "--issuer", ISSUER, *arguments], standalone_mode=False)
     return found[0]
 
 
+@pytest.mark.usefixtures("workers")  # its key file
 def test_what_is_finished_can_be_kept_for_ever() -> None:
-    found = delivering_with("--keep-dead", "forever", "--keep-delivered", "2d")
-    assert found.options()["retain"] == Retention(delivered=timedelta(days=2), dead=None)
+    found = options_with("--keep-dead", "forever", "--keep-delivered", "2d")
+    assert found.retain == Retention(delivered=timedelta(days=2), dead=None)
     with pytest.raises(click.BadParameter):
-        delivering_with("--keep-dead", "for ever and a day")
+        options_with("--keep-dead", "for ever and a day")
 
 
+@pytest.mark.usefixtures("workers")  # its key file
 def test_without_options_it_delivers_as_a_sender_does() -> None:
-    found = delivering_with()
-    options, default = SenderOptions(**found.options()), SenderOptions()
-    same = (
-        "timeout",
-        "disable_after",
-        "retain",
-        "keep_answers",
-        "go_token_spelling",
-    )
-    for name in same:
-        assert getattr(options, name) == getattr(default, name)
+    options, default = options_with(), SenderOptions()
+    assert replace(options, retry=default.retry) == default
     now = datetime.now(UTC)
-    waits = [wait.total_seconds() for wait in found.waits]
-    assert tuple(waits) == DEFAULT_SCHEDULE
+    assert isinstance(options.retry.wait, wait_schedule)
+    assert vars(options.retry.wait) == vars(default.retry.wait)
     for attempts in range(1, 12):
         for age in (timedelta(0), MAX_AGE - timedelta(days=2), MAX_AGE):
             given_up = [
