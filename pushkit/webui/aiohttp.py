@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from pushkit.webui.exchange import PageRequest, joined_fields, values_of
+from pushkit.webui.exchange import Answer, PageRequest, joined_fields, values_of
 
 if TYPE_CHECKING:
     from pushkit.webui.site import Site
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def application(site: Site) -> web.Application:
     """Return an application that serves every path of a site."""
 
-    async def serve(request: web.Request) -> web.Response:
+    async def serve(request: web.Request) -> web.StreamResponse:
         answer = await site.answer(
             lambda: _request(request), lambda limit: read_body(request, limit)
         )
-        return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+        return await _respond(request, answer)
 
     app = web.Application()
     app.router.add_route("*", r"/{path:[\s\S]*}", serve)
@@ -54,3 +54,15 @@ async def read_body(request: web.Request, limit: int) -> bytes | None:
                 return None
         return bytes(body)
     return None
+
+
+async def _respond(request: web.Request, answer: Answer) -> web.StreamResponse:
+    if answer.events is None:
+        return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+    response = web.StreamResponse(status=answer.status, headers=answer.headers)
+    async with contextlib.aclosing(answer.events) as events:
+        with contextlib.suppress(ConnectionError):
+            await response.prepare(request)
+            async for event in events:
+                await response.write(event)
+    return response

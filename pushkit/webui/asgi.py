@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
@@ -36,7 +38,7 @@ class AsgiSite:
             answer = await self._site.answer(
                 lambda: _request(scope), lambda limit: read_body(receive, limit)
             )
-            await _send(answer, send)
+            await _send(answer, receive, send)
 
 
 async def refuse_websocket(receive: Receive, send: Send) -> None:
@@ -96,8 +98,29 @@ async def read_body(receive: Receive, limit: int) -> bytes | None:
     return bytes(body)
 
 
-async def _send(answer: Answer, send: Send) -> None:
+async def _send(answer: Answer, receive: Receive, send: Send) -> None:
     fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
-    fields.append((b"content-length", str(len(answer.body)).encode()))
+    if answer.events is None:
+        fields.append((b"content-length", str(len(answer.body)).encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": fields})
+    if answer.events is not None:
+        await _send_events(answer.events, receive, send)
     await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _send_events(moments: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
+    """Send events until they end or the client disconnects, which `receive` reports."""
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        async with contextlib.aclosing(moments) as events:
+            async for event in events:
+                if gone.done():
+                    return
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+    finally:
+        gone.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 _MAX_VALUES = 1000
 
@@ -47,11 +47,13 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer to a request."""
+    """An answer: a body, or a stream of server-sent events."""
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = field(default=b"", repr=False)
+    # Sent one by one in place of a body; the server's adapter closes the generator.
+    events: AsyncGenerator[bytes, None] | None = None
 
 
 class Refused(Exception):  # noqa: N818  # an answer, no error of this program
@@ -84,6 +86,10 @@ def joined_fields(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
 def values_of(encoded: str) -> dict[str, list[str]]:
     """Return the values of a query or a form by name. Raises Refused: there are too many."""
     try:
-        return parse_qs(encoded, keep_blank_values=True, max_num_fields=_MAX_VALUES)
+        pairs = parse_qsl(encoded, keep_blank_values=True, max_num_fields=_MAX_VALUES)
     except ValueError as exc:
         raise Refused(400, f"expected at most {_MAX_VALUES} values") from exc
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found

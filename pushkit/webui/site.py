@@ -6,9 +6,10 @@ independent of the server: `pushkit.webui.aiohttp` and `pushkit.webui.asgi` pass
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -38,8 +39,11 @@ Act: TypeAlias = Callable[[list[str]], Awaitable[tuple[JsonObject, str]]]
 
 _HERE: Final = Path(__file__).parent
 _MAX_FORM_BYTES: Final = 64 * 1024
+_MAX_LIVE: Final = 32
 _MAX_TICKED: Final = 200
 _MAX_ID_CHARS: Final = 128
+_LIVE_INTERVAL: Final = 5.0  # seconds
+_LIVE_FOR: Final = 600  # seconds
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self';"
@@ -73,6 +77,7 @@ class Site:
         self, *, access: DashboardAccess, templates: Path, title: str, clock: Callable[[], datetime]
     ) -> None:
         self.access = access
+        self._live = 0
         self._wrong_tokens = RepeatedLog(_log, most=10)
         self._clock = clock
         self._title = title
@@ -95,6 +100,7 @@ class Site:
         self._route("GET", "/login", self._show_login)
         self._route("POST", "/login", self._login)
         self._route("POST", "/logout", self._logout)
+        self._route("GET", "/live", self._serve_live)
 
     # --- routes --------------------------------------------------------------------------------
 
@@ -183,6 +189,29 @@ class Site:
             raise SeeOther(then)
 
         self._route("POST", path, serve)
+
+    async def _serve_live(self, request: PageRequest) -> Answer:
+        """Tell a page when to refresh, by server-sent events."""
+        headers = (("Content-Type", "text/event-stream"),)
+        if request.method == "HEAD":
+            return Answer(headers=headers)
+        if self._live >= _MAX_LIVE:
+            raise Refused(503, "too many pages are live at once")
+        events = self._moments()
+        await anext(events)  # counts it: from now on, closing the generator runs its `finally`
+        return Answer(headers=headers, events=events)
+
+    async def _moments(self) -> AsyncGenerator[bytes, None]:
+        self._live += 1
+        try:
+            yield b""
+            # The browser then reconnects, and is refused if its session is over.
+            ends = asyncio.get_running_loop().time() + _LIVE_FOR
+            while asyncio.get_running_loop().time() < ends:
+                await asyncio.sleep(_LIVE_INTERVAL)
+                yield b"event: changed\ndata:\n\n"
+        finally:
+            self._live -= 1
 
     def _route(self, method: str, path: str, handler: Handler) -> None:
         self._routes.append((method, path.split("/"), handler))

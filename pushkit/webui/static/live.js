@@ -1,9 +1,10 @@
-// Keeps a page with data-live fresh: every five seconds, if it is visible, the page is fetched and
-// its <main> replaced. Not while the user types, selects, presses, or has a box ticked. Pages work
+// Keeps a page with data-live fresh: when the server sends an event, the page is fetched and its
+// <main> replaced. Not while the user types, selects, presses, or has a box ticked. Pages work
 // without this script, too.
 "use strict";
 (() => {
-  if (!document.querySelector("main[data-live]")) return;
+  const main = document.querySelector("main[data-live]");
+  if (!main || !window.EventSource) return;
 
   // A link that is replaced between press and release is not followed.
   let pressedAt = 0;
@@ -27,7 +28,19 @@
     if (footer) document.querySelector("footer").replaceChildren(...footer.childNodes);
   };
 
-  setInterval(() => refresh().catch(() => {}), 5000);
+  // Only while the page is visible: a browser has few connections to one server.
+  let source = null;
+  const listen = () => {
+    if (document.hidden && source) {
+      source.close();
+      source = null;
+    } else if (!document.hidden && !source) {
+      source = new EventSource(main.dataset.live);
+      source.addEventListener("changed", () => refresh().catch(() => {}));
+    }
+  };
+  document.addEventListener("visibilitychange", listen);
+  listen();
 })();
 
 // The box with data-all ticks all boxes of its table.

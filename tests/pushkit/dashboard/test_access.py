@@ -115,7 +115,7 @@ def test_actions_without_a_token_are_refused() -> None:
 
 async def test_with_a_token_everything_needs_it(open_dashboard: Open) -> None:
     browser = await open_dashboard(DashboardAccess(token=TOKEN))
-    for path in ("/", "/deliveries", "/keys"):
+    for path in ("/", "/deliveries", "/keys", "/live"):
         page = await browser.get(path)
         assert "<h1>Log in</h1>" in page
         assert "Read-only." not in page

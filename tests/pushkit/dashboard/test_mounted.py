@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 
@@ -15,8 +16,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from pushkit.dashboard.app import sender_dashboard
+from pushkit.webui import site
 from pushkit.webui.site import Site
 from tests.asgi_server import serving
+from tests.eventually import DEADLINE
 from tests.pushkit.dashboard.conftest import TOKEN, House
 
 
@@ -119,6 +122,22 @@ async def test_a_form_that_is_too_long_is_refused(ops: str, browser: aiohttp.Cli
         assert answer.status == 413
 
 
+async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
+    ops: str, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)
+    monkeypatch.setattr(site, "_MAX_LIVE", 1)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with asyncio.timeout(DEADLINE):
+        for _ in range(3):  # one at a time: each is let in once the one before has gone
+            status = 503
+            while status == 503:
+                async with browser.get(f"{ops}/live", headers=headers) as answer:
+                    status = answer.status
+                    if status == 200:
+                        assert await answer.content.readline() == b"event: changed\n"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [("DELETE", "/login", "GET, HEAD, POST"), ("OPTIONS", "/api/v1/deliveries", "GET, HEAD")],
@@ -138,3 +157,13 @@ async def test_a_link_that_no_header_can_hold_leads_to_the_first_page(
     login = browser.post(f"{ops}/login", data=form, headers=headers, allow_redirects=False)
     async with login as answer:
         assert (answer.status, answer.headers["Location"]) == (303, "/ops/")
+
+
+async def test_a_head_request_takes_no_live_page(
+    ops: str, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "_MAX_LIVE", 1)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    for method in ("HEAD", "GET"):
+        async with browser.request(method, f"{ops}/live", headers=headers) as answer:
+            assert (answer.status, answer.content_type) == (200, "text/event-stream")
