@@ -22,6 +22,7 @@ from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Decision, DestinationPolicy, Judged
 from pushkit.net.failures import LookupFailedError
 from pushkit.net.timing import Probe, current_probe
+from pushkit.url import host_and_port
 
 _LOOKUP_TIMEOUT: Final = timedelta(seconds=5)
 _MAX_ADDRESSES: Final = 16
@@ -149,5 +150,5 @@ def dialling_socket(address: AddrInfoType) -> socket.socket:
     family, kind, protocol, _, sockaddr = address
     probe = current_probe.get()
     if probe is not None:
-        probe.dialled(sockaddr)
+        probe.address = host_and_port(str(sockaddr[0]), int(sockaddr[1]))
     return socket.socket(family, kind, protocol)

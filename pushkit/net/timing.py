@@ -12,7 +12,6 @@ from datetime import timedelta
 
 from pushkit.net.destination import Decision
 from pushkit.record import record
-from pushkit.url import host_and_port
 
 
 @record(frozen=False, slots=True, kw_only=True)
@@ -47,11 +46,6 @@ class Probe(Timing):
             spent, before = timedelta(0, now - self._since), getattr(self, ended)
             setattr(self, ended, spent if before is None else before + spent)
         self._phase, self._since = phase, now
-
-    def dialled(self, sockaddr: object) -> None:
-        """Record the address that a socket connects to."""
-        if isinstance(sockaddr, tuple) and len(sockaddr) >= 2:
-            self.address = host_and_port(str(sockaddr[0]), sockaddr[1])
 
     def timing(self) -> Timing:
         """End the current phase, and return all."""

@@ -185,24 +185,21 @@ class Transport:
         """Return an open connection before the request's deadline; if `new`, one just dialled."""
         probe.enter(None)
         async with asyncio.timeout_at(request.deadline):
-            if new:  # the other idle ones have been idle for as long, or longer
-                connection = await self._pool.acquire_new(endpoint)
-            else:
-                connection = await self._pool.acquire(endpoint)
-            if not connection.requests_sent:
-                await self._dial(endpoint, connection, probe)
+            # If new: the other idle ones have been idle for as long, or longer.
+            acquire = self._pool.acquire_new if new else self._pool.acquire
+            connection = await acquire(endpoint)
+            if connection.requests_sent:
+                return connection
+            probe.enter("connect")
+            reset = current_probe.set(probe)
+            try:
+                await self._dialler.dial(endpoint, connection)
+            except BaseException:
+                connection.close()
+                raise
+            finally:
+                current_probe.reset(reset)
         return connection
-
-    async def _dial(self, endpoint: Endpoint, connection: Connection, probe: Probe) -> None:
-        probe.enter("connect")
-        reset = current_probe.set(probe)
-        try:
-            await self._dialler.dial(endpoint, connection)
-        except BaseException:
-            connection.close()
-            raise
-        finally:
-            current_probe.reset(reset)
 
 
 def _head(method: str, destination: Destination, headers: Sequence[tuple[str, str]]) -> bytes:
