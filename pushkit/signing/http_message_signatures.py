@@ -34,7 +34,7 @@ from pushkit.keys.primitives import HTTP, signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.record import field, record
 from pushkit.signing.jose import sign
-from pushkit.signing.signature_base import SignedMessage, signature_base
+from pushkit.signing.signature_base import signature_base
 from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
@@ -129,9 +129,8 @@ async def sign_http_message(
     expires = created + int(min(lifetime, TOKEN_LIFETIME).total_seconds())
     nonce = secrets.token_urlsafe(16)
     parameters = f'{begins};created={created};expires={expires};nonce="{nonce}"{ends}'
-    message = SignedMessage(method=request.method, target_uri=request.target, headers=headers)
     try:
-        base = signature_base(message, components, parameters)
+        base = signature_base(request.method, request.target, headers, components, parameters)
     except PushkitError as exc:
         raise ConfigError(f"the request cannot be signed: {exc}") from exc
     return [
@@ -209,11 +208,7 @@ def verify_http_signature(
         raise InvalidSignatureError("webhook-id: expected an id without `.`")
     digests = read_content_digest(headers)
     bases = (
-        signature_base(
-            SignedMessage(method=method, target_uri=uri, headers=headers),
-            unverified.components,
-            unverified.parameters,
-        )
+        signature_base(method, uri, headers, unverified.components, unverified.parameters)
         for uri in target_uris
     )
     if not any(signature_holds(key, base, unverified.signature, HTTP) for base in bases):
