@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.signing import notification_jwt
 from pushkit.signing.notification_jwt import static_claims
-from pushkit.signing.times import TOKEN_LIFETIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +24,6 @@ class NotificationClaims:
     config_id: str  # `configId`
     seq: int  # 1, 2, 3… per subscription and task
     body_sha256: str  # `request_body_sha256`: lower-case hex of the raw body
-    # How long after `issued_at` the token expires; at most 300 s.
-    lifetime: timedelta = TOKEN_LIFETIME
 
 
 async def sign_notification(claims: NotificationClaims, key: SigningKey | RemoteKey) -> str:
@@ -44,5 +41,4 @@ async def sign_notification(claims: NotificationClaims, key: SigningKey | Remote
         delivery_id=claims.delivery_id,
         seq=claims.seq,
         body_sha256=claims.body_sha256,
-        lifetime=int(claims.lifetime.total_seconds()),
     )

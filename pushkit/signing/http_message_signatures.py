@@ -18,7 +18,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
@@ -107,7 +107,6 @@ async def sign_http_message(
     key: SigningKey | RemoteKey,  # see `jose.at_once` for a key of this process
     *,
     now: datetime,  # the time of this attempt, aware
-    lifetime: timedelta = TOKEN_LIFETIME,  # at most 300 s
 ) -> list[tuple[str, str]]:
     """Return `Content-Digest`, `Signature-Input` and `Signature` for one attempt.
 
@@ -126,7 +125,7 @@ async def sign_http_message(
     components = required_components(headers)
     begins, ends = _static_parameters(components, key.kid, HTTP[key.algorithm].name)
     created = int(now.timestamp())
-    expires = created + int(min(lifetime, TOKEN_LIFETIME).total_seconds())
+    expires = created + int(TOKEN_LIFETIME.total_seconds())
     nonce = secrets.token_urlsafe(16)
     parameters = f'{begins};created={created};expires={expires};nonce="{nonce}"{ends}'
     try:

@@ -47,7 +47,7 @@ from pushkit.webhook import Headers
 SIGNATURE_HEADER = "X-A2A-Signature"
 
 _MAX_SEQ = 2**63 - 1  # the largest integer of a database column
-_MAX_LIFETIME = int(TOKEN_LIFETIME.total_seconds())
+_LIFETIME = int(TOKEN_LIFETIME.total_seconds())
 _SHOWN_URLS = 3
 _TEXTS = ("iss", "jti", "taskId", "configId", "request_body_sha256")
 _TEXT_OR_ABSENT = frozenset({str, type(None)})
@@ -81,7 +81,6 @@ def sign_notification(
     delivery_id: str,  # `jti`: the same on every retry
     seq: int,  # 1, 2, 3… per subscription and task
     body_sha256: str,  # `request_body_sha256`: lower-case hex of the raw body
-    lifetime: int = _MAX_LIFETIME,  # seconds until the token expires; at most 300
 ) -> Coroutine[Any, Any, str]:
     """Return the compact JWS of one attempt; see `jose.at_once` for a key of this process.
 
@@ -91,7 +90,7 @@ def sign_notification(
     claims = {
         **static,
         "iat": issued_at,
-        "exp": issued_at + min(lifetime, _MAX_LIFETIME),
+        "exp": issued_at + _LIFETIME,
         "jti": delivery_id,
         "seq": seq,
         "request_body_sha256": body_sha256,

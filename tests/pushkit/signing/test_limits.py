@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -94,25 +94,6 @@ def test_a_seq_fits_into_64_bits(seq: int, *, accepted: bool) -> None:
             verify_signature(unverified, KEY.to_verification_key())
 
 
-@pytest.mark.parametrize(
-    ("lifetime", "seconds"),
-    [
-        pytest.param(timedelta(seconds=299), 299, id="shorter"),
-        pytest.param(timedelta(seconds=300), 300, id="the most"),
-        pytest.param(timedelta(hours=1), 300, id="longer"),
-    ],
-)
-def test_no_signature_is_good_for_longer_than_300_seconds(
-    lifetime: timedelta, seconds: int
-) -> None:
-    jwt = at_once(sign_notification(claims(lifetime=lifetime), KEY))
-    verified = verify_signature(read_unverified(jwt), KEY.to_verification_key())
-    [by_http] = read_unverified_signatures(http_signed(lifetime=lifetime))
-
-    assert verified.expires_at == NOW + timedelta(seconds=seconds)
-    assert by_http.expires_at - by_http.issued_at == timedelta(seconds=seconds)
-
-
 # --- detached signatures ------------------------------------------------------------------------
 
 
@@ -144,11 +125,11 @@ def test_a_signature_of_2048_characters_is_looked_at_and_a_longer_one_is_not() -
 # --- HTTP message signatures --------------------------------------------------------------------
 
 
-def http_signed(*, labels: int = 1, lifetime: timedelta = timedelta(minutes=5)) -> Headers:
+def http_signed(*, labels: int) -> Headers:
     """Return the headers of a request with so many signatures, each under its own label."""
     fields = [("Content-Type", "application/json"), ("webhook-id", "dlv_1")]
     request = WebhookRequest(target="https://a.example.com/", headers=Headers(fields), body=BODY)
-    made = dict(at_once(sign_http_message(request, KEY, now=NOW, lifetime=lifetime)))
+    made = dict(at_once(sign_http_message(request, KEY, now=NOW)))
     many = {
         name: ", ".join(made[name].replace("a2a=", f"s{n}=", 1) for n in range(labels))
         for name in ("Signature-Input", "Signature")
