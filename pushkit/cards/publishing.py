@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse, document_response
@@ -18,7 +18,7 @@ from pushkit.cards.forms import CardForm
 from pushkit.cards.signing import SignedCard, sign_card_with
 from pushkit.errors import SigningError
 from pushkit.keys.remote import RemoteSigner
-from pushkit.keys.ring import ALWAYS, KeyRing
+from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 from pushkit.scheduling.renewing import anew
 
@@ -27,8 +27,15 @@ LEGACY_CARD_PATH: Final = "/.well-known/agent.json"  # up to 0.2
 
 _DEFAULT_MAX_AGE: Final = timedelta(seconds=300)
 _SIGNING_SECONDS: Final = 10
+_PAUSE_SECONDS: Final = 10  # after a failure
 
 _logger = logging.getLogger(__name__)
+
+
+class _Failure(NamedTuple):
+    kid: str
+    since: datetime
+    error: SigningError
 
 
 class CardPublisher:
@@ -60,7 +67,7 @@ class CardPublisher:
         self._max_age = max_age
         self._signed: SignedCard | None = None
         self._signing = asyncio.Lock()
-        self._failed = ("", ALWAYS, SigningError("not tried yet"))  # the kid, since when, and why
+        self._failure: _Failure | None = None  # of the last attempt that failed
 
     async def signed(self, now: datetime) -> SignedCard:
         """Return the card, signed with the active key.
@@ -80,19 +87,23 @@ class CardPublisher:
             kid = ring.active_key(now).kid
             if self._signed is not None and self._signed.kids == (kid,):
                 return self._signed
-            failed_kid, failed_at, failure = self._failed
+            failure = self._failure
             # Requests that waited for an attempt share its failure, or each would take its time.
-            if kid != failed_kid or not 0 <= (now - failed_at).total_seconds() < _SIGNING_SECONDS:
+            if (
+                failure is None
+                or failure.kid != kid
+                or not 0 <= (now - failure.since).total_seconds() < _PAUSE_SECONDS
+            ):
                 try:
                     self._signed = await self._sign(ring, now)
                 except SigningError as exc:
-                    self._failed, failure = (kid, now, exc), exc
+                    failure = self._failure = _Failure(kid, now, exc)
                     _logger.warning("serving the card of the previous key, if any: %s", exc)
                 else:
                     return self._signed
             published = {entry.kid for entry in ring.published(now)}
             if self._signed is None or not published.issuperset(self._signed.kids):
-                raise anew(failure)
+                raise anew(failure.error)
             return self._signed
 
     async def response(self, now: datetime, if_none_match: str | None = None) -> DocumentResponse:
