@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pushkit.bounded_json import JsonValue, read_json_object
 from pushkit.errors import JwksError, KeyFileError, MalformedJsonError
 from pushkit.keys.jwk import VerificationKey, public_jwk, verification_key
+from pushkit.logs import printable
 
 if TYPE_CHECKING:
     from pushkit.caching import DocumentResponse
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 MAX_JWKS_BYTES: Final = 64 * 1024
 MAX_JWKS_KEYS: Final = 32
-_SHOWN_CHARACTERS: Final = 128
 
 _MEDIA_TYPE: Final = "application/jwk-set+json"  # RFC 7517 §8.5.2
 
@@ -89,12 +89,12 @@ def parse_jwks(body: bytes) -> KeySet:
             key = verification_key(member)
         except JwksError as exc:
             kid = member.get("kid")
-            label = _shown(kid) if isinstance(kid, str) else f"keys[{position}]"
+            label = printable(kid) if isinstance(kid, str) else f"keys[{position}]"
             refused.append((label, str(exc)))
         else:
             found.setdefault(key.kid, []).append(key)
     keys = {kid: same[0] for kid, same in found.items() if all(key == same[0] for key in same)}
-    ambiguous = [(_shown(kid), "several different keys") for kid in found if kid not in keys]
+    ambiguous = [(printable(kid), "several different keys") for kid in found if kid not in keys]
     return KeySet(keys=keys, refused=(*refused, *ambiguous))
 
 
@@ -117,8 +117,3 @@ def parse_jwks_file(content: bytes, path: str | Path) -> KeySet:
     raise KeyFileError(
         f"no usable key in the JWK Set{reasons}; `pushkit keys export` writes the set of a key file"
     )
-
-
-def _shown(kid: str) -> str:
-    """Return an untrusted kid, safe for the log."""
-    return ascii(kid)[1:-1][:_SHOWN_CHARACTERS]
