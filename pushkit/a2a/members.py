@@ -124,4 +124,3 @@ ARTIFACT_UPDATE = columns(  # 0.1 §7.2.3, 0.3 §7.2.3, 1.0 §4.2.2
     has_origin=True,
 )
 # fmt: on
-OBJECTS = (TASK, STATUS_UPDATE, ARTIFACT_UPDATE, STATUS, MESSAGE, ARTIFACT)

@@ -13,8 +13,7 @@ from typing import Any
 
 from pushkit.a2a.columns import Tables
 from pushkit.a2a.kinds import is_index, one
-from pushkit.a2a.members import ARTIFACT_UPDATE, MESSAGE, OBJECTS, STATUS_UPDATE, TASK
-from pushkit.a2a.parts import PARTS
+from pushkit.a2a.members import ARTIFACT_UPDATE, MESSAGE, STATUS_UPDATE, TASK
 from pushkit.a2a.table import Dialect, Member, MismatchError, Table, Writer, Writing
 from pushkit.a2a.updates import (
     ArtifactUpdate,
@@ -54,10 +53,6 @@ def _writers(version: WireVersion) -> dict[UpdateKind, Writer]:
         UpdateKind.STATUS_UPDATE: STATUS_UPDATE[version].write,
         UpdateKind.ARTIFACT_UPDATE: ARTIFACT_UPDATE[version].write,
     }
-
-
-def _tables(version: WireVersion) -> tuple[Table, ...]:
-    return (*(each[version] for each in OBJECTS), *PARTS[version].values())
 
 
 # --- 0.1 -----------------------------------------------------------------------------------------
@@ -120,7 +115,6 @@ V0_1 = Dialect(
         UpdateKind.STATUS_UPDATE: STATUS_UPDATE[WireVersion.V0_1].write,
         UpdateKind.ARTIFACT_UPDATE: _write_artifact_0_1,
     },
-    tables=_tables(WireVersion.V0_1),
 )
 
 # --- 0.3 -----------------------------------------------------------------------------------------
@@ -134,7 +128,7 @@ def _read_0_3(document: JsonObject) -> TaskUpdate:
     return _update(UpdateKind(kind), found, WireVersion.V0_3)
 
 
-V0_3 = Dialect(read=_read_0_3, writers=_writers(WireVersion.V0_3), tables=_tables(WireVersion.V0_3))
+V0_3 = Dialect(read=_read_0_3, writers=_writers(WireVersion.V0_3))
 
 # --- 1.0 -----------------------------------------------------------------------------------------
 
@@ -182,5 +176,4 @@ V1_0 = Dialect(
         kind: _in_response(_PLACES[kind], write)
         for kind, write in _writers(WireVersion.V1_0).items()
     },
-    tables=_tables(WireVersion.V1_0),
 )

@@ -226,11 +226,10 @@ Writer: TypeAlias = Callable[[Any, Writing], JsonObject]
 
 
 class Dialect(NamedTuple):
-    """One version: the reader of its notifications, a writer per kind of update, and its tables."""
+    """One version: the reader of its notifications, and a writer per kind of update."""
 
     read: Callable[[JsonObject], TaskUpdate]
     writers: Mapping[UpdateKind, Writer]
-    tables: tuple[Table, ...]
 
 
 _UNKNOWN = Member("", "", Kind(read=bool, write=lambda value, _: value))

@@ -2,63 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from pushkit.a2a import (
-    Artifact,
-    ArtifactUpdate,
-    Message,
-    PushConfig,
-    StatusUpdate,
-    Task,
-    TaskStatus,
-    WireVersion,
-)
-from pushkit.a2a.codec import DIALECTS
+from pushkit.a2a import WireVersion, agentvault
+from pushkit.a2a.members import ARTIFACT, ARTIFACT_UPDATE, MESSAGE, STATUS, STATUS_UPDATE, TASK
+from pushkit.a2a.parts import PARTS
 from pushkit.a2a.push_config import CONFIGS
 from pushkit.a2a.table import Lost, Member, Table
 
 PAGE = (Path(__file__).parents[3] / "docs" / "versions.md").read_text("utf-8")
-COLUMNS = [WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0, WireVersion.AGENTVAULT_0_2]
-OBJECTS: dict[str, type] = {
-    "task": Task,
-    "status update": StatusUpdate,
-    "artifact update": ArtifactUpdate,
-    "status": TaskStatus,
-    "message": Message,
-    "artifact": Artifact,
-    "config": PushConfig,
+AGENTVAULT = WireVersion.AGENTVAULT_0_2
+COLUMNS = [WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0, AGENTVAULT]
+TABLES: dict[str, Mapping[WireVersion, Table]] = {
+    "task": TASK,
+    "status update": STATUS_UPDATE | {AGENTVAULT: agentvault.STATUS_UPDATE},
+    "artifact update": ARTIFACT_UPDATE | {AGENTVAULT: agentvault.ARTIFACT_UPDATE},
+    "status": STATUS,
+    "message": MESSAGE | {AGENTVAULT: agentvault.MESSAGE},
+    "artifact": ARTIFACT | {AGENTVAULT: agentvault.ARTIFACT},
+    "config": CONFIGS,
 }
 NOT_ON_THE_WIRE = {"extra", "envelope_extra", "origin"}
 # What a version says in another object than the neutral form, or not in a member of its own.
 ELSEWHERE = {
-    ("task", "id", WireVersion.AGENTVAULT_0_2): "`taskId`",
-    ("task", "status", WireVersion.AGENTVAULT_0_2): "beside `taskId`",
-    ("status", "state", WireVersion.AGENTVAULT_0_2): "`state`",
-    ("status", "message", WireVersion.AGENTVAULT_0_2): "`message`, its text",
-    ("status", "timestamp", WireVersion.AGENTVAULT_0_2): "`timestamp`",
-    ("status update", "status", WireVersion.AGENTVAULT_0_2): "beside `taskId`",
-    ("message", "task_id", WireVersion.AGENTVAULT_0_2): "`taskId` beside it",
-    ("artifact", "parts", WireVersion.AGENTVAULT_0_2): "`content`, `url`, `mediaType`",
+    ("task", "id", AGENTVAULT): "`taskId`",
+    ("task", "status", AGENTVAULT): "beside `taskId`",
+    ("status", "state", AGENTVAULT): "`state`",
+    ("status", "message", AGENTVAULT): "`message`, its text",
+    ("status", "timestamp", AGENTVAULT): "`timestamp`",
+    ("status update", "status", AGENTVAULT): "beside `taskId`",
+    ("message", "task_id", AGENTVAULT): "`taskId` beside it",
+    ("artifact", "parts", AGENTVAULT): "`content`, `url`, `mediaType`",
     ("config", "task_id", WireVersion.V0_3): "`taskId` around it",
     ("config", "tenant", WireVersion.V0_3): "dropped",
 }
 
 
-def table_of(version: WireVersion, name: str) -> Table | None:
-    if name == "config":
-        return CONFIGS[version]
-    node = OBJECTS[name]
-    return next((table for table in DIALECTS[version].tables if table.node is node), None)
-
-
 def cell(version: WireVersion, name: str, member: str) -> str:
     if (name, member, version) in ELSEWHERE:
         return ELSEWHERE[name, member, version]
-    table = table_of(version, name)
+    table = TABLES[name].get(version)
     if table is None:
         return "dropped"
     said = [row for row in table.rows if isinstance(row, Member) and row.neutral == member]
@@ -71,7 +58,8 @@ def cell(version: WireVersion, name: str, member: str) -> str:
 
 def rows() -> list[str]:
     found = []
-    for name, node in OBJECTS.items():
+    for name, tables in TABLES.items():
+        node = tables[WireVersion.V1_0].node
         for member in (each.name for each in fields(node) if each.name not in NOT_ON_THE_WIRE):
             cells = [cell(version, name, member) for version in COLUMNS]
             found.append(f"| {name} | `{member}` | {' | '.join(cells)} |")
@@ -87,6 +75,8 @@ def test_the_page_lists_each_versions_name_of_each_member() -> None:
 
 @pytest.mark.parametrize("version", WireVersion)
 def test_no_member_stands_twice(version: WireVersion) -> None:
-    for table in DIALECTS[version].tables:
+    parts = PARTS | {AGENTVAULT: {"message": agentvault.MESSAGE_UPDATE, **agentvault.PARTS}}
+    objects = [each[version] for each in TABLES.values() if version in each]
+    for table in (*objects, *parts[version].values()):
         wires = [row.wire for row in table.rows if not isinstance(row, Lost)]
         assert len(wires) == len(set(wires)), table.node
