@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, cast
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -268,6 +270,16 @@ def verification_key_from_pem(
         raise KeyFileError(str(exc)) from exc
     except _NO_KEY as exc:
         raise KeyFileError("not a public key in PEM of a supported type") from exc
+
+
+def expiry_of_certificate(path: Path) -> datetime | None:
+    """Return when the first certificate in a PEM file expires; None if it cannot be read."""
+    from cryptography import x509  # few senders have a certificate
+
+    try:
+        return x509.load_pem_x509_certificate(Path(path).read_bytes()).not_valid_after_utc
+    except ValueError:
+        return None
 
 
 def signing_key_to_pem(key: SigningKey, passphrase: bytes | None = None) -> bytes:

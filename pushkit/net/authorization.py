@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pushkit.a2a import Authentication
 from pushkit.errors import ConfigError, DestinationRefusedError
-from pushkit.keys.certificates import expiry_of_certificate
+from pushkit.keys.jwk import expiry_of_certificate
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.oauth import OAuthClient, OAuthTokens
 from pushkit.net.tls import ClientCertificate, tls_context
