@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import click
 
 from pushkit.cli.databases import Outbox, outbox_option
 from pushkit.cli.options import filter_options
 from pushkit.delivery.admin import OutboxAdmin
+from pushkit.delivery.again import Redriven, WhyNot
 from pushkit.delivery.documents import report_document
+from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import ConfigError
 from pushkit.outbox.inspection import DeliveryFilter
-from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
-from pushkit.terminal.command import LazyGroup, json_option
-from pushkit.terminal.options import Page, age_option, choice_option, page_options
+from pushkit.terminal.command import json_option
+from pushkit.terminal.options import Page, age_option, choice_option, chosen_options, page_options
 from pushkit.terminal.output import (
     columns,
     document,
@@ -29,6 +32,7 @@ from pushkit.terminal.output import (
     harmless,
     lines_of,
     numbered,
+    table,
     table_of,
 )
 
@@ -44,18 +48,36 @@ _OF_ATTEMPTS: Final = columns(
     " timing.address outcome status error"
 )
 _OF_ORIGINS: Final = columns("origin pending in_flight dead")
+_REPEATS = "webhooks may receive notifications a second time, with the same ids"
+_SHOWN = 20
+_HINTS = {
+    WhyNot.UNKNOWN: "not in this outbox",
+    WhyNot.PENDING: "pending (`pushkit outbox retry-now`)",
+    WhyNot.IN_FLIGHT: "in flight at this moment",
+    WhyNot.DELIVERED: "delivered (`pushkit outbox resend`)",
+    WhyNot.CANCELLED: "cancelled (`pushkit outbox resend`)",
+    WhyNot.DEAD: "dead (`pushkit outbox redrive`)",
+    WhyNot.REMOVED: "of a removed subscription",
+    WhyNot.DISABLED: "of a disabled subscription (`pushkit subscriptions enable`)",
+}
+_Chosen: TypeAlias = tuple[str, ...] | DeliveryFilter
+_Outbox: TypeAlias = Outbox[OutboxAdmin]
 
 
 def _admin_of(database: Database) -> OutboxAdmin:
     return OutboxAdmin(database, vault=Vault(SecretKeys.from_environment()))
 
 
-outbox_of_operators = outbox_option(_admin_of)
+_outbox = outbox_option(_admin_of)
+_chosen_options = chosen_options(
+    DeliveryFilter, filter_options(DeliveryFilter), all_says="All of them."
+)
+_dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
+)
 
 
 @click.group(
-    cls=LazyGroup,
-    modules=dict.fromkeys(("errors", "redrive", "resend", "retry-now"), "pushkit.cli.outbox_again"),
     epilog=example(
         "pushkit outbox stats --database outbox.db",
         "pushkit outbox list --database outbox.db --state dead",
@@ -72,13 +94,13 @@ def outbox() -> None:
 @outbox.command(
     "list", epilog=example("pushkit outbox list --state dead --error status_500 --limit 20")
 )
-@outbox_of_operators
+@_outbox
 @filter_options(
     DeliveryFilter,
     state=choice_option("--state", of=DeliveryState, help="Only those in this state."),
 )
 @page_options()
-def list_(*, outbox: Outbox[OutboxAdmin], wanted: DeliveryFilter, page: Page) -> None:
+def list_(*, outbox: _Outbox, wanted: DeliveryFilter, page: Page) -> None:
     """List deliveries, oldest first, without their bodies."""
     found = outbox.look(lambda admin: admin.find(wanted, after=page.after, limit=page.limit))
     page.show(found, document, _COLUMNS)
@@ -86,14 +108,14 @@ def list_(*, outbox: Outbox[OutboxAdmin], wanted: DeliveryFilter, page: Page) ->
 
 @outbox.command(epilog=example("pushkit outbox show dlv_019bd4… --body"))
 @click.argument("delivery_id", metavar="ID")
-@outbox_of_operators
+@_outbox
 @click.option("--body", "with_body", is_flag=True, help="Also show the body.")
 @click.option("--answers", "with_answers", is_flag=True, help="Also show the stored answers.")
 @json_option
 def show(
     *,
     delivery_id: str,
-    outbox: Outbox[OutboxAdmin],
+    outbox: _Outbox,
     with_body: bool,
     with_answers: bool,
     as_json: bool,
@@ -118,8 +140,8 @@ def show(
 
 @outbox.command(epilog=example("pushkit outbox cancel dlv_019bd4…"))
 @click.argument("ids", nargs=-1, required=True)
-@outbox_of_operators
-def cancel(*, ids: tuple[str, ...], outbox: Outbox[OutboxAdmin]) -> None:
+@_outbox
+def cancel(*, ids: tuple[str, ...], outbox: _Outbox) -> None:
     """Cancel the pending deliveries IDS.
 
     Deliveries in flight are not cancelled.
@@ -147,7 +169,7 @@ async def _cancel(ids: Sequence[str], admin: OutboxAdmin) -> tuple[int, list[str
         "pushkit outbox purge --keep 1000",
     )
 )
-@outbox_of_operators
+@_outbox
 @age_option("--older-than", help="Those that finished longer ago than this: 90m, 12h, 7d.")
 @choice_option(
     "--state",
@@ -160,7 +182,7 @@ async def _cancel(ids: Sequence[str], admin: OutboxAdmin) -> tuple[int, list[str
 @click.option("--keep", type=click.IntRange(0), help="All but this many newest ones of each task.")
 def purge(
     *,
-    outbox: Outbox[OutboxAdmin],
+    outbox: _Outbox,
     older_than: timedelta | None,
     states: tuple[DeliveryState, ...],
     keep: int | None,
@@ -176,10 +198,10 @@ def purge(
 
 @outbox.command(epilog=example("pushkit outbox erase task-1 --yes"))
 @click.argument("task")
-@outbox_of_operators
+@_outbox
 @click.option("--tenant", default="", show_default=False, help="The tenant of the task.")
 @click.confirmation_option(prompt="Erase the task's deliveries, attempts and subscriptions?")
-def erase(*, task: str, outbox: Outbox[OutboxAdmin], tenant: str) -> None:
+def erase(*, task: str, outbox: _Outbox, tenant: str) -> None:
     """Delete the deliveries, attempts and subscriptions of TASK."""
     erased = outbox.change(lambda admin: admin.erase(task, tenant=tenant))
     if not any(erased):
@@ -193,9 +215,9 @@ def erase(*, task: str, outbox: Outbox[OutboxAdmin], tenant: str) -> None:
 
 
 @outbox.command(epilog=example("pushkit outbox stats --json"))
-@outbox_of_operators
+@_outbox
 @json_option
-def stats(*, outbox: Outbox[OutboxAdmin], as_json: bool) -> None:
+def stats(*, outbox: _Outbox, as_json: bool) -> None:
     """Count deliveries by state, error and destination."""
     found = outbox.look(lambda admin: admin.stats())
     if as_json:
@@ -212,3 +234,145 @@ def stats(*, outbox: Outbox[OutboxAdmin], as_json: bool) -> None:
         click.echo(f"{error:20} {count}{hint}")
     if found.origins:
         click.echo(f"\n{table_of(_OF_ORIGINS, found.origins)}")
+
+
+# --- sending again ------------------------------------------------------------------------------
+
+
+@outbox.command(
+    epilog=example(
+        "pushkit outbox redrive dlv_019bd4…",
+        "pushkit outbox redrive --origin https://client.example.com:443 --error status_500",
+    )
+)
+@_outbox
+@_chosen_options
+@_dry_run_option
+def redrive(*, outbox: _Outbox, chosen: _Chosen, dry_run: bool) -> None:
+    """Send dead letters again, by ID, filter or --all.
+
+    They keep their ids and seqs, and are sent before pending deliveries. A webhook may get a
+    notification that it has received before, if its answer was lost.
+    """
+    run = outbox.look if dry_run else outbox.change
+    redriven = run(lambda admin: admin.redrive(chosen, dry_run=dry_run))
+    _print_redriven(redriven, chosen, "dead letter", "dead", dry_run=dry_run)
+
+
+@outbox.command(
+    epilog=example(
+        "pushkit outbox resend --task task-1 --from-seq 3",
+        "pushkit outbox resend --subscription sub_019bd4… --state cancelled --dry-run",
+    )
+)
+@_outbox
+@_chosen_options
+@_dry_run_option
+@choice_option(
+    "--state",
+    of=(DeliveryState.DELIVERED, DeliveryState.CANCELLED),
+    default=DeliveryState.DELIVERED.value,
+    help="With a filter: delivered ones or cancelled ones.",
+)
+@choice_option(
+    "--cancelled-by",
+    of=CancelledBy,
+    help="With --state cancelled: why they were cancelled.  [default: all but superseded]",
+)
+@click.option(
+    "--from-seq",
+    type=click.IntRange(1),
+    default=1,
+    help="With a filter: only those with this seq or a higher one.",
+)
+def resend(
+    *,
+    outbox: _Outbox,
+    chosen: _Chosen,
+    dry_run: bool,
+    state: DeliveryState,
+    cancelled_by: CancelledBy | None,
+    from_seq: int,
+) -> None:
+    """Send delivered or cancelled notifications again.
+
+    They are selected by ID, filter or --all. This is for receivers that lost notifications: ids and
+    seqs stay the same, so a receiver that remembers them does nothing. Deliveries that were
+    cancelled because their subscription was disabled can be sent once it is enabled again.
+    """
+    if cancelled_by is not None and state is not DeliveryState.CANCELLED:
+        raise click.UsageError("--cancelled-by is only for --state cancelled")
+    what = "delivery"
+    if isinstance(chosen, DeliveryFilter):
+        chosen, what = replace(chosen, state=state, cancelled_by=cancelled_by), f"{state} update"
+    run = outbox.look if dry_run else outbox.change
+    redriven = run(lambda admin: admin.resend(chosen, from_seq=from_seq, dry_run=dry_run))
+    _print_redriven(redriven, chosen, what, state, dry_run=dry_run)
+
+
+@outbox.command(
+    "retry-now",
+    epilog=example(
+        "pushkit outbox retry-now dlv_019bd4…",
+        "pushkit outbox retry-now --origin https://client.example.com:443",
+    ),
+)
+@_outbox
+@_chosen_options
+@_dry_run_option
+def retry_now(*, outbox: _Outbox, chosen: _Chosen, dry_run: bool) -> None:
+    """Make pending deliveries due now, by ID, filter or --all.
+
+    A running worker then makes the attempts. If the destination waits, because of Retry-After or an
+    open breaker, one attempt is made: after a success the others follow, after a failure the
+    destination waits again. The order of a subscription stays, and paused ones stay paused.
+    """
+    run = outbox.look if dry_run else outbox.change
+    retried = run(lambda admin: admin.retry_now(chosen, dry_run=dry_run))
+    _print_ids(retried.ids, "pending delivery", "due now", dry_run=dry_run)
+    if retried.behind:
+        click.echo(f"still behind an older one of their subscription: {retried.behind}", err=True)
+    if retried.paused:
+        click.echo(f"still paused: {retried.paused} (`pushkit subscriptions resume`)", err=True)
+    if not retried.ids or (isinstance(chosen, tuple) and retried.skipped):
+        raise ConfigError(_not_done("tried", retried.reasons, "pending"))
+
+
+@outbox.command(epilog=example("pushkit outbox errors"))
+@json_option
+def errors(*, as_json: bool) -> None:
+    """List the error codes for `--error`, and what they mean."""
+    if as_json:
+        click.echo(json.dumps(ERROR_CODES, indent=2))
+    else:
+        click.echo(table(("CODE", "MEANS"), *ERROR_CODES.items()))
+
+
+def _print_redriven(
+    redriven: Redriven, chosen: _Chosen, what: str, state: str, *, dry_run: bool
+) -> None:
+    _print_ids(redriven.ids, what, "pending again", dry_run=dry_run)
+    if redriven.ids and not dry_run:
+        click.echo(_REPEATS, err=True)
+    if not redriven.ids or (isinstance(chosen, tuple) and redriven.skipped):
+        raise ConfigError(_not_done("sent again", redriven.reasons, state))
+    if redriven.skipped:
+        click.echo(_not_done("sent again", redriven.reasons, state), err=True)
+
+
+def _print_ids(ids: Sequence[str], what: str, done: str, *, dry_run: bool) -> None:
+    click.echo(f"{numbered(len(ids), what)} {'would be ' if dry_run else ''}{done}")
+    if dry_run:
+        for delivery_id in ids[:_SHOWN]:
+            click.echo(f"  {delivery_id}")
+        if len(ids) > _SHOWN:
+            click.echo(f"  … and {len(ids) - _SHOWN} more")
+
+
+def _not_done(done: str, reasons: Mapping[WhyNot, int], state: str) -> str:
+    """Return why deliveries were not changed, and what to do about it."""
+    if not reasons:
+        hint = "; for cancelled ones use --state cancelled" if state == "delivered" else ""
+        return f"nothing matches: see `pushkit outbox list --state {state}`{hint}"
+    found = (f"{count} {_HINTS[why]}" for why, count in reasons.items())
+    return f"not {done}: {'; '.join(found)}"
