@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, judge
 from pushkit.delivery.limits import Pace
+from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.route import Route, Routes
-from pushkit.delivery.signatures import Signing, SigningChoice, signed_headers, signing_of
+from pushkit.delivery.signatures import signed_headers, signing_of
 from pushkit.errors import (
     AddressRefusedError,
     AnswerTimeoutError,
@@ -70,13 +71,13 @@ _AFTER_REFUSALS = RetryPolicy(
 )
 _UNAUTHORIZED = 401
 _UNEXPECTED = "unexpected_error"
-_DEFAULT_SIGNING = Signing()
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """Makes attempts."""
 
+    options: SenderOptions
     routes: Routes  # the routes of subscriptions
     keys: KeySource  # supplies the active key
     client: Transport  # posts, under the destination policy
@@ -84,25 +85,19 @@ class Attempt:
     # Asks destinations for proof that they want notifications; None to ask for none.
     ownership: Ownership | None
     pace: Pace  # the rate limit of each origin
-    retry: RetryPolicy  # when to try again, and when to give up
-    timeout: timedelta  # the deadline of one attempt in total
     # Returns the current time, aware, in UTC: read to sign, and again after the answer.
     clock: Callable[[], datetime]
-    keep_answers: bool = False  # store the first KiB of each answer
-    # Which signature schemes are used, for all subscriptions or by subscription.
-    signing: SigningChoice = _DEFAULT_SIGNING
+    events: Listeners  # where a change of the signing key is emitted
+    tracing: Tracing | None  # makes a span of each attempt; None for no spans
     # Logs faults of this side, once a minute for each kind.
     faults: RepeatedLog = field(default_factory=lambda: RepeatedLog(_log))
-    # Where a change of the signing key is emitted.
-    events: Listeners = field(default_factory=lambda: Listeners(_log))
     # The `kid` of the key that signed last, by algorithm.
     signed_with: dict[Algorithm, str] = field(default_factory=dict)
-    tracing: Tracing | None = None  # makes a span of each attempt; None for no spans
 
     @property
     def longest(self) -> timedelta:
         """How long an attempt may take, including the wait for its turn."""
-        return self.pace.longest + self.timeout
+        return self.pace.longest + self.options.timeout
 
     async def make(
         self, delivery: Delivery, to: StoredSubscription | Route | None, *, refusals: int = 0
@@ -120,7 +115,7 @@ class Attempt:
             # Refusals by this sender's own policy follow another schedule, which did not give up.
             attempts = delivery.attempts - refusals
             since, now = delivery.age_from, self.clock()
-            if gives_up(self.retry, attempts=attempts, since=since, now=now):
+            if gives_up(self.options.retry, attempts=attempts, since=since, now=now):
                 # It became too old while it waited.
                 return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
         wait = self.pace.take(delivery.origin)
@@ -167,7 +162,7 @@ class Attempt:
     ) -> Result:
         """Open, sign, post and judge. A fault of this side is raised."""
         started_at, begun = self.clock(), time.perf_counter()
-        ends = begun + self.timeout.total_seconds()
+        ends = begun + self.options.timeout.total_seconds()
         try:
             # A secret that cannot be opened raises: nothing is sent without it.
             route = to if isinstance(to, Route) else self.routes.of(to)
@@ -210,7 +205,7 @@ class Attempt:
             else:
                 result = Result(outcome=outcome, status=answer.status, error=error)
             result.timing = answer.timing
-            if self.keep_answers:
+            if self.options.keep_answers:
                 result.answer = _kept(answer.body, route, token)
         result.started_at = started_at
         result.duration = timedelta(0, time.perf_counter() - begun)
@@ -224,12 +219,14 @@ class Attempt:
         key = self.keys.ring().active_key(now, route.algorithm)
         if self.signed_with.get(key.algorithm) != key.kid:
             self._note_key(key, now)
-        signing = signing_of(self.signing, route.subscription)
+        signing = signing_of(self.options.signing, route.subscription)
         signed = signed_headers(
             route, delivery, body, token=token, signing=signing, key=key, now=now
         )
         if not isinstance(key, SigningKey):
-            signed = _before(ends, signed, SigningError(f"no signature within {self.timeout}"))
+            signed = _before(
+                ends, signed, SigningError(f"no signature within {self.options.timeout}")
+            )
         traced = () if delivery.traceparent is None else ((TRACEPARENT, delivery.traceparent),)
         return self.client.post(
             route.destination,
@@ -282,7 +279,7 @@ class Attempt:
             refusals: How often the policy refused it before; None if the webhook failed.
         """
         now = self.clock()
-        policy, attempts = self.retry, delivery.attempts
+        policy, attempts = self.options.retry, delivery.attempts
         if refusals is not None:
             policy, attempts = _AFTER_REFUSALS, refusals
         retry_at = next_attempt(policy, attempts=attempts + 1, since=delivery.age_from, now=now)

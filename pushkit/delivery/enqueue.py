@@ -11,6 +11,7 @@ from datetime import datetime
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
 from pushkit.delivery.chain import Chain
+from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queue, Queues
 from pushkit.delivery.reporting import NotifiedDelivery, NotifyResult, RefusedRecipient
 from pushkit.delivery.route import Routes
@@ -26,6 +27,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.quota import Quota
 from pushkit.storage.script import DEFERRED, Deferred, Group, Refused, Script, alone
 from pushkit.subscriptions.model import Recipient
+from pushkit.subscriptions.owners import OwnerStore
 from pushkit.subscriptions.store import SubscriptionStore
 
 _BY_SUBSCRIPTION = operator.attrgetter("subscription_id")
@@ -84,26 +86,31 @@ class SnapshotsMissing:
     of: set[tuple[WireVersion, str]]  # version and owner of each
 
 
-@record(frozen=True, slots=True, kw_only=True)
 class Enqueuer:
-    """Turns updates into deliveries."""
+    """Turns updates into deliveries.
 
-    database: Database  # supplies the time, and wakes its workers
-    max_backlog: int  # the most unfinished deliveries of one subscription
-    whole_backlog: Quota[None]  # of the whole outbox
-    owner_backlog: Quota[str]  # of each owner
-    coalesce: bool  # drop superseded `working` statuses before an update is refused
-    routes: Routes  # the worker's, for deliveries that begin at once
-    vault: Vault = field(default_factory=Vault)  # seals bodies, if that is configured
-    outbox: OutboxStore = field(default_factory=OutboxStore)
-    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
-    # `enqueue`, as one object: a group commit collects the calls of the same function.
-    group: Group[Notice, NotifyResult | SnapshotsMissing] = field(
-        init=False, repr=False, compare=False
-    )
+    Args:
+        database: The outbox.
+        options: The sender's, with the limits of backlogs.
+        routes: The worker's, for deliveries that begin at once.
+        vault: Seals bodies, if that is configured.
+    """
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "group", self.enqueue)
+    def __init__(
+        self, database: Database, options: SenderOptions, routes: Routes, vault: Vault
+    ) -> None:
+        self.database = database
+        self.options = options
+        self.routes = routes
+        self.vault = vault
+        self.outbox = OutboxStore()
+        self.subscriptions = SubscriptionStore()
+        self.whole_backlog = Quota[None](
+            options.max_backlog, lambda _, limit: self.outbox.whole_backlog(limit)
+        )
+        self.owner_backlog = Quota[str](options.max_backlog_per_owner, OwnerStore().backlog)
+        # `enqueue`, as one object: a group commit collects the calls of the same function.
+        self._group: Group[Notice, NotifyResult | SnapshotsMissing] = self.enqueue
 
     async def store(self, notice: Notice, connection: object | None = None) -> NotifyResult:
         """Store an update for each subscription that wants it and can have it.
@@ -119,7 +126,7 @@ class Enqueuer:
             found: NotifyResult | SnapshotsMissing
             if connection is None:
                 # Deliveries stored in a slot are begun even if the caller is cancelled.
-                found = await self.database.write_together(self.group, notice, notice.begin)
+                found = await self.database.write_together(self._group, notice, notice.begin)
             else:
                 found = await self.database.write_on(connection, alone(self.enqueue, notice))
             if isinstance(found, NotifyResult):
@@ -190,6 +197,7 @@ class _Transaction:
         enqueued: dict[TaskKey, list[Enqueued]],
     ) -> None:
         self._enqueuer = enqueuer
+        self._max_backlog = enqueuer.options.max_backlog_per_subscription
         self._now = now
         self._since = since
         self._ids = new_delivery_ids(now)
@@ -242,7 +250,7 @@ class _Transaction:
             try:
                 body = bodies.of(recipient)
                 fits = left[recipient.owner] > 0 < left[None]
-                if not fits or queue.length >= self._enqueuer.max_backlog:
+                if not fits or queue.length >= self._max_backlog:
                     yield from self._require_capacity(queue, notice)
             except PushkitError as exc:  # nothing was written or dropped for this recipient
                 refused.append(_refusal(recipient, exc))
@@ -325,11 +333,11 @@ class _Transaction:
         """
         enqueuer, recipient = self._enqueuer, queue.recipient
         yield from self._queues.write(self._now)
-        backlog = yield from enqueuer.outbox.backlog(recipient.id, enqueuer.max_backlog)
+        backlog = yield from enqueuer.outbox.backlog(recipient.id, self._max_backlog)
         left = min(self._left[recipient.owner], self._left[None])
-        if backlog < enqueuer.max_backlog and left > 0:
+        if backlog < self._max_backlog and left > 0:
             return
-        if enqueuer.coalesce:
+        if enqueuer.options.coalesce:
             dropped = yield from enqueuer.outbox.supersede(
                 recipient.id, by_new_status=_status_mark(notice.update) is not None, now=self._now
             )
@@ -340,10 +348,10 @@ class _Transaction:
                 return
         if notice.is_last and not queue.ended:  # the reserved delivery
             return
-        if backlog >= enqueuer.max_backlog:
+        if backlog >= self._max_backlog:
             raise BacklogFullError(
                 f"{backlog} deliveries to {recipient.origin} are waiting, expected fewer than"
-                f" {enqueuer.max_backlog} (max_backlog_per_subscription): notify again later, or"
+                f" {self._max_backlog} (max_backlog_per_subscription): notify again later, or"
                 " remove the subscription"
             )
         raise BacklogFullError(

@@ -22,6 +22,7 @@ from pushkit.a2a import (
     WireVersion,
     push_body,
 )
+from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
 from pushkit.outbox.dead_letters import DeadLetters
@@ -43,20 +44,27 @@ from pushkit.subscriptions.model import (
     SubscriptionKey,
     SubscriptionState,
 )
+from pushkit.subscriptions.owners import OwnerStore
 from pushkit.subscriptions.store import SubscriptionStore
 
 
-@record(frozen=True, slots=True, kw_only=True)
 class Registrar:
-    """Registers clients' subscriptions."""
+    """Registers clients' subscriptions.
 
-    database: Database  # supplies the time
-    # The most configs of one owner for one task. Concurrent calls may exceed it by one each.
-    max_configs_per_task: int
-    vault: Vault  # seals tokens and credentials
-    quota: Quota[str]  # how many more subscriptions an owner may have
-    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
-    outbox: OutboxStore = field(default_factory=OutboxStore)
+    Args:
+        database: The outbox.
+        options: The sender's, with the limits. Concurrent calls may exceed `max_configs_per_task`
+            by one each.
+        vault: Seals tokens and credentials.
+    """
+
+    def __init__(self, database: Database, options: SenderOptions, vault: Vault) -> None:
+        self._database = database
+        self._max_configs_per_task = options.max_configs_per_task
+        self._vault = vault
+        self._quota = Quota(options.max_subscriptions_per_owner, OwnerStore().subscriptions)
+        self._subscriptions = SubscriptionStore()
+        self._outbox = OutboxStore()
 
     def put(
         self,
@@ -77,8 +85,8 @@ class Registrar:
             TooManyConfigsError: The owner has `max_configs_per_task` for this task already.
             TooManySubscriptionsError: The owner has used up its quota.
         """
-        now = yield from self.database.now()
-        found = yield from self.subscriptions.of_owner(
+        now = yield from self._database.now()
+        found = yield from self._subscriptions.of_owner(
             tenant=key.tenant, task_id=key.task_id, owner=key.owner, config_id=key.config_id
         )
         before, last_seq = found[0] if found else None, 0
@@ -86,35 +94,35 @@ class Registrar:
             yield from self._check_quota(key, now)
             # Receivers order updates by `seq` within a task and config: a lower one looks late.
             # Before this transaction, others might set the config, get updates and remove it.
-            last_seq = yield from self.subscriptions.last_seq(key)
-            self.quota.add(key.owner, 1)
-        subscription = yield from self.subscriptions.put(
+            last_seq = yield from self._subscriptions.last_seq(key)
+            self._quota.add(key.owner, 1)
+        subscription = yield from self._subscriptions.put(
             key,
             config,
             version=version,
             origin=origin,
             profile=profile,
-            vault=self.vault,
+            vault=self._vault,
             wanted=wanted,
             now=now,
             last_seq=last_seq,
         )
         if before is not None and before.origin != origin:
-            yield from self.outbox.move(subscription.id, origin)
+            yield from self._outbox.move(subscription.id, origin)
         return replace(subscription, replaced=before is not None), before
 
     def _check_quota(self, key: SubscriptionKey, now: datetime) -> Script[None]:
         """Check that a subscription may be added."""
-        most = self.max_configs_per_task
-        number = yield from self.subscriptions.count_of_owner(key, most)
+        most = self._max_configs_per_task
+        number = yield from self._subscriptions.count_of_owner(key, most)
         if number >= most:
             raise TooManyConfigsError(
                 f"task {key.task_id!r} has {number} push configs of this owner,"
                 f" expected at most {most}: delete one first"
             )
-        if (yield from self.quota.left(key.owner, now)) <= 0:
+        if (yield from self._quota.left(key.owner, now)) <= 0:
             raise TooManySubscriptionsError(
-                f"owner {key.owner!r} has {self.quota.limit} subscriptions already, the maximum"
+                f"owner {key.owner!r} has {self._quota.limit} subscriptions already, the maximum"
                 " (max_subscriptions_per_owner): remove some first"
             )
 

@@ -34,7 +34,6 @@ from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.registrar import Choice, Registrar, SubscriptionChanges
 from pushkit.delivery.reporting import NotifyCounts, NotifyResult, Reports, report_changed
 from pushkit.delivery.route import Routes
-from pushkit.delivery.side_effects import SideEffects
 from pushkit.delivery.signatures import warn_of_no_audience
 from pushkit.delivery.worker import Worker
 from pushkit.errors import (
@@ -69,9 +68,7 @@ from pushkit.scheduling.pump import cancelled, check_may_close
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of, promptly
-from pushkit.storage.quota import Quota
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
-from pushkit.subscriptions.owners import OwnerStore
 from pushkit.subscriptions.secrets import open_subscription
 from pushkit.subscriptions.store import SubscriptionStore
 
@@ -164,21 +161,38 @@ class PushSender:
         self._transport = Transport(self._policy, connections)
         self._client = Transport(self._policy, connections)
         self._credentials = Credentials(self.options.credentials, self._transport, clock)
-        self._ownership = (
-            Ownership(self._database, self._transport, clock)
-            if self.options.verify_ownership
-            else None
-        )
-        self._attempt = self._new_attempt(issuer)
-        self._worker = self._new_worker()
-        self._bodies = BodyEncoder(self.options.max_body_bytes)
-        self._enqueuer = self._new_enqueuer()
-        self._registrar = Registrar(
-            database=self._database,
-            max_configs_per_task=self.options.max_configs_per_task,
+        self._ownership: Ownership | None = None
+        if self.options.verify_ownership:
+            self._ownership = Ownership(self._database, self._transport, clock)
+        routes = Routes(
+            issuer=issuer,
+            policy=self._policy,
             vault=self._vault,
-            quota=Quota(self.options.max_subscriptions_per_owner, OwnerStore().subscriptions),
+            credentials=self._credentials,
+            go_token_spelling=self.options.go_token_spelling,
         )
+        self._attempt = Attempt(
+            options=self.options,
+            routes=routes,
+            keys=self._keys,
+            client=self._client,
+            vault=self._vault,
+            ownership=self._ownership,
+            pace=Pace(
+                self._policy,
+                self.options.rate_per_origin,
+                at_once=self.options.concurrency_per_host,
+            ),
+            clock=clock,
+            events=self.events,
+            tracing=tracing,
+        )
+        self._worker = Worker(
+            self._database, self._attempt, self.options, clock=clock, events=self.events
+        )
+        self._bodies = BodyEncoder(self.options.max_body_bytes)
+        self._enqueuer = Enqueuer(self._database, self.options, routes, self._vault)
+        self._registrar = Registrar(self._database, self.options, self._vault)
         self._changes = SubscriptionChanges(database=self._database, vault=self._vault)
         self._reports = Reports(self.events)
         self._outbox = OutboxStore()
@@ -193,64 +207,6 @@ class PushSender:
         self._metrics: SenderMetrics | None = None
         alerts = self.options.alerts
         self._alerts = None if alerts is None else self._new_alerts(alerts)
-
-    # --- parts ---------------------------------------------------------------------------------
-
-    def _new_attempt(self, issuer: str) -> Attempt:
-        options = self.options
-        return Attempt(
-            routes=Routes(
-                issuer=issuer,
-                policy=self._policy,
-                vault=self._vault,
-                credentials=self._credentials,
-                go_token_spelling=options.go_token_spelling,
-            ),
-            keys=self._keys,
-            client=self._client,
-            vault=self._vault,
-            ownership=self._ownership,
-            pace=Pace(
-                self._policy,
-                options.rate_per_origin,
-                at_once=options.concurrency_per_host,
-            ),
-            retry=options.retry,
-            timeout=options.timeout,
-            clock=self._clock,
-            keep_answers=options.keep_answers,
-            signing=options.signing,
-            events=self.events,
-            tracing=self._tracing,
-        )
-
-    def _new_worker(self) -> Worker:
-        options = self.options
-        return Worker(
-            self._database,
-            self._attempt,
-            clock=self._clock,
-            concurrency=options.concurrency,
-            concurrency_per_origin=options.concurrency_per_host,
-            side_effects=SideEffects(breaker=options.breaker, disable_after=options.disable_after),
-            lease_margin=options.lease_margin,
-            poll_interval=options.poll_interval,
-            events=self.events,
-        )
-
-    def _new_enqueuer(self) -> Enqueuer:
-        options = self.options
-        return Enqueuer(
-            database=self._database,
-            max_backlog=options.max_backlog_per_subscription,
-            whole_backlog=Quota(
-                options.max_backlog, lambda _, limit: OutboxStore().whole_backlog(limit)
-            ),
-            owner_backlog=Quota(options.max_backlog_per_owner, OwnerStore().backlog),
-            coalesce=options.coalesce,
-            routes=self._attempt.routes,
-            vault=self._vault,
-        )
 
     # --- lifecycle -----------------------------------------------------------------------------
 

@@ -1,4 +1,8 @@
-"""Settles attempted deliveries: stores their results, their side effects, and what is next."""
+"""Settles attempted deliveries: stores their results, their side effects, and what is next.
+
+Side effects are those of an attempt on its subscription and its destination. The subscription's row
+is locked first, the destination's row last, so that two such transactions cannot deadlock.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,34 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime, timedelta
+from typing import TypedDict
 
+from pushkit.delivery.answers import wait_after, works
+from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.route import Routes
-from pushkit.delivery.side_effects import SideEffects, about_delivery, has_side_effects
 from pushkit.delivery.slots import Claimed, DeliverySlots, read_subscriptions
+from pushkit.errors import AddressRefusedError
 from pushkit.events.listeners import Listeners
-from pushkit.events.sender import AttemptMade, Delivered, DeliveryEvent
+from pushkit.events.sender import (
+    AttemptMade,
+    BreakerClosed,
+    BreakerOpened,
+    Delivered,
+    DeliveryDead,
+    DeliveryEvent,
+    LocalFault,
+    SubscriptionDisabled,
+)
 from pushkit.outbox.attempts import AttemptLog, is_folded
 from pushkit.outbox.destinations import DestinationKey, DestinationStore, destination_of
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.settling import settle
-from pushkit.outbox.states import Outcome
+from pushkit.outbox.states import CancelledBy, Outcome
+from pushkit.outbox.store import OutboxStore
 from pushkit.record import record
 from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, Script, alone
-from pushkit.subscriptions.model import Current
+from pushkit.subscriptions.model import Current, DisabledBy
 from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.traceparent import trace_id_of
 
@@ -56,11 +73,12 @@ class Settler:
     database: Database  # where outbox and subscriptions are stored
     worker: str
     clock: Callable[[], datetime]  # the worker's, aware, in UTC
-    side_effects: SideEffects  # what attempts mean for destinations and subscriptions
-    slots: DeliverySlots | None = None  # the worker's; None to claim nothing
-    routes: Routes | None = None  # the worker's, too
-    lease: timedelta = timedelta(minutes=1)  # of the next deliveries
+    options: SenderOptions  # the sender's
+    slots: DeliverySlots  # the worker's
+    routes: Routes  # the worker's, too
+    lease: timedelta  # of the next deliveries
     attempts: AttemptLog = field(default_factory=AttemptLog)
+    outbox: OutboxStore = field(default_factory=OutboxStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     destinations: DestinationStore = field(default_factory=DestinationStore)
 
@@ -155,8 +173,8 @@ class Settler:
                     continue
                 # The first answer ends the failures in a row.
                 failures = failing.pop(destination_of(delivery), 0) if failing else 0
-                if failures or has_side_effects(current.get(subscription_id), result):
-                    of_batch.events += yield from self.side_effects.apply(
+                if failures or _has_side_effects(current.get(subscription_id), result):
+                    of_batch.events += yield from self._apply(
                         delivery, current.get(subscription_id), result, now, failures
                     )
             if not of_batch.are_ours[-1]:
@@ -169,19 +187,92 @@ class Settler:
                 )
         return settled
 
+    # --- side effects --------------------------------------------------------------------------
+
+    def _apply(
+        self,
+        delivery: Delivery,
+        current: Current | None,  # its subscription, locked; None if it was removed
+        result: Result,  # with times by the database's clock
+        now: datetime,
+        failures: int,  # how many failures in a row its destination had before this attempt
+    ) -> Script[list[DeliveryEvent]]:
+        """Apply the side effects of a settled attempt; return the events to emit."""
+        events: list[DeliveryEvent] = []
+        about = _about(delivery)
+        if result.outcome in {Outcome.DEAD, Outcome.GONE}:
+            events.append(DeliveryDead(at=now, error=result.error, **about))
+        if result.outcome is Outcome.LOCAL_FAULT:
+            events.append(LocalFault(at=now, error=result.error, **about))
+        if current is not None:
+            events += yield from self._for_subscription(about, current, result, now)
+        events += yield from self._for_destination(about, delivery, result, now, failures)
+        return events
+
+    def _for_subscription(
+        self, about: _About, current: Current, result: Result, now: datetime
+    ) -> Script[list[DeliveryEvent]]:
+        events: list[DeliveryEvent] = []
+        reason = yield from self._reason_to_disable(current, result, now)
+        if reason is not None:
+            yield from self.subscriptions.disable(current.id, now, reason)
+            yield from self.outbox.cancel_subscription(current.id, now, CancelledBy.DISABLED)
+            events.append(SubscriptionDisabled(at=now, error=reason.value, **about))
+        if current.ended and not (yield from self.outbox.has_unfinished(current.id)):
+            yield from self.subscriptions.withdraw([current.id], now)
+        return events
+
+    def _reason_to_disable(
+        self, current: Current, result: Result, now: datetime
+    ) -> Script[DisabledBy | None]:
+        since = current.failing_since
+        if result.outcome is Outcome.GONE:
+            return DisabledBy.GONE
+        if result.outcome is Outcome.DELIVERED:
+            if since is not None:
+                yield from self.subscriptions.set_failing_since(current.id, None)
+        elif works(result) is not None or result.error == AddressRefusedError.code:
+            # The webhook did not accept it, or its name leads to a forbidden address.
+            if since is None:
+                yield from self.subscriptions.set_failing_since(current.id, now)
+            elif current.active and now - since >= self.options.disable_after:
+                return DisabledBy.FAILING
+        return None
+
+    def _for_destination(
+        self, about: _About, delivery: Delivery, result: Result, now: datetime, failures: int
+    ) -> Script[list[DeliveryEvent]]:
+        destinations = self.destinations
+        working = works(result)
+        events: list[DeliveryEvent] = []
+        if working is True:
+            if failures:
+                yield from destinations.answered(delivery)
+            if failures >= self.options.breaker.failures:
+                events.append(BreakerClosed(at=now, **about))
+        elif working is False:
+            counted = yield from destinations.failed(delivery, now)
+            wait = None if counted is None else wait_after(self.options.breaker, counted)
+            if wait is not None:
+                yield from destinations.postpone(delivery, now + wait)
+                events.append(BreakerOpened(at=now, error=result.error, **about))
+        if result.wait_until is not None:
+            yield from destinations.postpone(delivery, result.wait_until)
+        return events
+
+    # --- the next deliveries -------------------------------------------------------------------
+
     def _may_follow(self, delivery: Delivery, result: Result) -> bool:
         """Return whether the next delivery of a queue may be claimed, into the same slot."""
-        return (
-            self.slots is not None
-            and result.outcome is Outcome.DELIVERED
-            and self.slots.may_follow(destination_of(delivery))
+        return result.outcome is Outcome.DELIVERED and self.slots.may_follow(
+            destination_of(delivery)
         )
 
     def _routed(
         self, claimed: Sequence[Delivery], current: Mapping[str, Current], since: float
     ) -> Script[dict[str, list[Claimed]]]:
         """Return claimed deliveries with their routes, by subscription."""
-        if self.routes is None or not claimed:
+        if not claimed:
             return {}
         routed: dict[str, list[Claimed]] = {}
         for each in claimed:
@@ -191,6 +282,27 @@ class Settler:
         found = itertools.chain.from_iterable(routed.values())
         yield from read_subscriptions([each for each in found if each.to is None])
         return routed
+
+
+class _About(TypedDict):
+    tenant: str
+    owner: str
+    task_id: str
+    subscription_id: str
+    delivery_id: str
+    origin: str
+
+
+def _about(delivery: Delivery) -> _About:
+    """Return the members that all events of a delivery have."""
+    return _About(
+        tenant=delivery.tenant,
+        owner=delivery.owner,
+        task_id=delivery.task_id,
+        subscription_id=delivery.subscription_id,
+        delivery_id=delivery.id,
+        origin=delivery.origin,
+    )
 
 
 def emit_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settled) -> None:
@@ -211,7 +323,7 @@ def emit_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settl
                     error=result.error,
                     took=result.duration,
                     trace_id=trace_id_of(delivery.traceparent),
-                    **about_delivery(delivery),
+                    **_about(delivery),
                 )
             )
         is_delivered = result.outcome is Outcome.DELIVERED and is_ours
@@ -221,11 +333,20 @@ def emit_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settl
                     at=settled.at,
                     attempts=delivery.attempts + 1,
                     waited=settled.at - delivery.age_from,
-                    **about_delivery(delivery),
+                    **_about(delivery),
                 )
             )
     for event in settled.events:
         events.emit(event)
+
+
+def _has_side_effects(current: Current | None, result: Result) -> bool:
+    """Return whether an attempt has side effects, if its destination had no failure before."""
+    return (
+        result.outcome is not Outcome.DELIVERED
+        or result.wait_until is not None
+        or (current is not None and (current.ended or current.failing_since is not None))
+    )
 
 
 def _result_of(

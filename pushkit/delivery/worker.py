@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from pushkit.delivery.answers import REFUSED
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.chain import Chain
+from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.settle import Settler, emit_settled
-from pushkit.delivery.side_effects import SideEffects
 from pushkit.delivery.slots import Claimed, DeliverySlots, Reservation
 from pushkit.errors import StorageError
 from pushkit.events.listeners import Listeners
@@ -43,12 +43,8 @@ class Worker:
     Args:
         database: The outbox.
         attempt: Makes attempts.
+        options: The sender's.
         clock: Returns the current time, aware, in UTC.
-        concurrency: How many attempts run at once.
-        concurrency_per_origin: How many of them to one origin, over all owners.
-        side_effects: What attempts mean for destinations and subscriptions.
-        lease_margin: How much longer than an attempt a lease lasts: the time to settle.
-        poll_interval: How long to wait at most before looking for other processes' deliveries.
         events: Where the outcomes of deliveries are emitted.
     """
 
@@ -56,28 +52,24 @@ class Worker:
         self,
         database: Database,
         attempt: Attempt,
+        options: SenderOptions,
         *,
         clock: Callable[[], datetime],
-        concurrency: int,
-        concurrency_per_origin: int,
-        side_effects: SideEffects,
-        lease_margin: timedelta = timedelta(seconds=15),
-        poll_interval: timedelta = timedelta(seconds=1),
-        events: Listeners | None = None,
+        events: Listeners,
     ) -> None:
-        self._lease_margin = lease_margin
-        self._lease = attempt.longest + lease_margin
-        self._per_origin = concurrency_per_origin
+        self._options = options
+        self._lease = attempt.longest + options.lease_margin
         self._database = database
         self._attempt = attempt
         self._deadlines = Deadlines()
-        self._side_effects = side_effects
-        self._events = events or Listeners(_log)
+        self._events = events
         self._leases = Leases(database.exclusively)
         self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
         self._clock = clock
-        self.slots: DeliverySlots = DeliverySlots(concurrency, per_origin=concurrency_per_origin)
+        self.slots: DeliverySlots = DeliverySlots(
+            options.concurrency, per_origin=options.concurrency_per_host
+        )
         self._claimed_at: datetime | None = None
         self._is_running = self._is_retired = False
         self.pump: Pump[Claimed] = Pump(
@@ -86,7 +78,7 @@ class Worker:
             process=self._deliver,
             until_due=self._until_due,
             slots=self.slots,
-            longest_pause=poll_interval,
+            longest_pause=options.poll_interval,
             ended=lambda claimed: self.slots.ended(destination_of(claimed.delivery), claimed.since),
         )
 
@@ -101,7 +93,7 @@ class Worker:
             database=self._database,
             worker=self.name,
             clock=self._clock,
-            side_effects=self._side_effects,
+            options=self._options,
             slots=self.slots,
             routes=self._attempt.routes,
             lease=self._lease,
@@ -149,7 +141,7 @@ class Worker:
             The reservation: the delivery is stored in flight, with `claim_at(now)`. None if it must
             wait for a claim.
         """
-        is_on_probation = recipient.failures >= self._side_effects.breaker.failures
+        is_on_probation = recipient.failures >= self._options.breaker.failures
         if is_on_probation or recipient.waits_until > to_micros(now):
             return None
         chain = self.slots.chains.get(recipient.id)
@@ -198,9 +190,9 @@ class Worker:
                 Claim(worker=self.name, until=now + self._lease),
                 limit=free,
                 reserved=self.slots.reserved,
-                per_origin=self._per_origin,
+                per_origin=self._options.concurrency_per_host,
                 now=now,
-                probation_from=self._side_effects.breaker.failures,
+                probation_from=self._options.breaker.failures,
                 held=self.slots.held(),
                 used=self.slots.use.of,
             )
@@ -232,7 +224,7 @@ class Worker:
         name, destination = claimed.delivery.subscription_id, destination_of(claimed.delivery)
         chain = Chain(
             claimed,
-            longest_wait=self._lease_margin,
+            longest_wait=self._options.lease_margin,
             may_continue=functools.partial(self.slots.may_follow, destination),
             settle=self._settle_answered,
             deadlines=self._deadlines,
@@ -279,7 +271,9 @@ class Worker:
         # Until it is settled, a delivery that arrived would be sent again: so settling is retried
         # until the lease ends, if the database is out of reach.
         settled = await persist(
-            lambda: self._settler.settle(attempted), through=StorageError, within=self._lease_margin
+            lambda: self._settler.settle(attempted),
+            through=StorageError,
+            within=self._options.lease_margin,
         )
         emit_settled(self._events, attempted, settled)
         chain.settled(attempted)

@@ -36,7 +36,7 @@ _HEADS = "pushkit.outbox.heads"
 _ENQUEUE = "pushkit.delivery.enqueue"
 _ATTEMPT = "pushkit.delivery.attempt"
 _WORKER = "pushkit.delivery.worker"
-_SIDE_EFFECTS = "pushkit.delivery.side_effects"
+_SETTLE = "pushkit.delivery.settle"
 _SUBSCRIPTIONS = "pushkit.subscriptions.store"
 _SQLITE = "pushkit.storage.sqlite"
 _DISPATCHER = "receiver.callbacks.dispatcher"
@@ -360,7 +360,7 @@ CUTS = (
     _cut(
         "410",
         "A webhook that answered 410 gets nothing more.",
-        _SIDE_EFFECTS,
+        _SETTLE,
         (
             "yield from self.outbox.cancel_subscription(current.id, now, CancelledBy.DISABLED)",
             "pass",
@@ -448,8 +448,8 @@ CUTS = (
         "An answered delivery is settled however long the database is unavailable.",
         _WORKER,
         (
-            "through=StorageError, within=self._lease_margin\n",
-            "through=StorageError, within=self._lease_margin * 0\n",
+            "            within=self._options.lease_margin,\n",
+            "            within=timedelta(0),\n",
         ),
     ),
     _cut(

@@ -10,9 +10,11 @@ from typing import Any, TypeAlias
 
 from pushkit.delivery.again import Again
 from pushkit.delivery.answers import BreakerPolicy
+from pushkit.delivery.options import SenderOptions
+from pushkit.delivery.route import Routes
 from pushkit.delivery.settle import Settler
-from pushkit.delivery.side_effects import SideEffects
-from pushkit.delivery.slots import Claimed
+from pushkit.delivery.slots import Claimed, DeliverySlots
+from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.heads import clear_head, set_head
 from pushkit.outbox.leases import Leases
@@ -21,6 +23,7 @@ from pushkit.outbox.retention import Purge
 from pushkit.outbox.settling import settle
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
+from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
@@ -269,7 +272,10 @@ def _settle(chance: random.Random, _number: int) -> Make:
             database=database,
             worker=worker,
             clock=lambda: memory.database.moment,
-            side_effects=SideEffects(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
+            options=SenderOptions(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
+            slots=DeliverySlots(1, per_origin=1),  # not open: nothing is claimed
+            routes=Routes(issuer="", policy=DestinationPolicy(), vault=Vault()),
+            lease=_LEASE,
         )
         yield from settler.script(
             [[Claimed(each, None, 0.0, result=result)] for each in chosen], wait=wait
