@@ -20,8 +20,7 @@ returns when the event is on disk; the agent's task never waits for a webhook.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -43,8 +42,9 @@ from pushkit.a2a import (
     parse_push_config,
 )
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import ConfigError, PushkitError, UnsupportedVersionError
+from pushkit.errors import PushkitError, UnsupportedVersionError
 from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
+from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
 from pushkit.record import record
@@ -91,7 +91,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
             VersionNotSupportedError: Its protocol version is not supported (`-32009`).
             InternalError: The outbox is out of reach (`-32603`); the log says why.
         """
-        with self._sdk_errors():
+        with config_errors(self._faults, _sdk_error):
             subscription = await self._sender.subscribe(
                 task_id,
                 parse_push_config(MessageToDict(notification_config), WireVersion.V1_0),
@@ -105,7 +105,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
     ) -> list[a2a_pb2.TaskPushNotificationConfig]:
         """Return the caller's own configs for a task, without tokens and credentials (A2A#1681)."""
         owner = self._owner_of(context)
-        with self._sdk_errors():
+        with config_errors(self._faults, _sdk_error):
             found = await self._sender.subscriptions(task_id, owner=owner)
         return [_redacted(subscription, context) for subscription in found]
 
@@ -117,22 +117,8 @@ class PushkitConfigStore(PushNotificationConfigStore):
         self, task_id: str, context: ServerCallContext, config_id: str | None = None
     ) -> None:
         """Remove one of the caller's configs, or all; unfinished deliveries are cancelled."""
-        with self._sdk_errors():
+        with config_errors(self._faults, _sdk_error):
             await self._sender.unsubscribe(task_id, config_id, owner=self._owner_of(context))
-
-    @contextmanager
-    def _sdk_errors(self) -> Iterator[None]:
-        """Raise the SDK's errors; their messages are sent to clients."""
-        try:
-            yield
-        except UnsupportedVersionError as exc:
-            raise VersionNotSupportedError(message=str(exc)) from exc
-        except ConfigError as exc:
-            raise InvalidParamsError(message=str(exc)) from exc
-        except PushkitError as exc:
-            message = "a push config could not be served"
-            self._faults.log(exc.code, logging.ERROR, message, exc_info=exc)
-            raise InternalError from exc
 
 
 class PushkitNotificationSender(Buffered, PushNotificationSender):
@@ -194,6 +180,14 @@ class _Owner(User):
     @property
     def user_name(self) -> str:
         return self._name
+
+
+def _sdk_error(error: PushkitError | None) -> Exception:
+    if error is None:
+        return InternalError()
+    if isinstance(error, UnsupportedVersionError):
+        return VersionNotSupportedError(message=str(error))
+    return InvalidParamsError(message=str(error))
 
 
 def _redacted(

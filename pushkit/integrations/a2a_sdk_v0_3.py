@@ -19,14 +19,14 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from pushkit.a2a import TaskUpdate, WireVersion, format_push_config, parse_push_config, parse_update
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError, PushkitError, UnrecognisedBodyError
+from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Subscription
@@ -75,7 +75,7 @@ class PushkitConfigStore:
         Raises:
             ServerError: The config is refused (`-32602`), or the outbox is out of reach (`-32603`).
         """
-        with self._sdk_errors():
+        with config_errors(self._faults, self._sdk_error):
             await self._sender.subscribe(
                 task_id,
                 parse_push_config(_as_json(notification_config), WireVersion.V0_3),
@@ -88,7 +88,7 @@ class PushkitConfigStore:
 
         They have no tokens and credentials, because the SDK sends them to clients.
         """
-        with self._sdk_errors():
+        with config_errors(self._faults, self._sdk_error):
             found = await self._sender.subscriptions(task_id, owner=self._owner_of())
         return [self._to_sdk(subscription) for subscription in found]
 
@@ -97,23 +97,13 @@ class PushkitConfigStore:
 
         Its unfinished deliveries are cancelled.
         """
-        with self._sdk_errors():
+        with config_errors(self._faults, self._sdk_error):
             await self._sender.unsubscribe(task_id, config_id or task_id, owner=self._owner_of())
 
-    @contextmanager
-    def _sdk_errors(self) -> Iterator[None]:
-        """Raise the SDK's errors; their messages are sent to clients."""
-        try:
-            yield
-        except PushkitError as exc:
-            if isinstance(exc, ConfigError):
-                error = self._sdk.InvalidParamsError(message=str(exc))
-            else:
-                message = "a push config could not be served"
-                self._faults.log(exc.code, logging.ERROR, message, exc_info=exc)
-                error = self._sdk.InternalError()
-            errors: Any = importlib.import_module("a2a.utils.errors")
-            raise errors.ServerError(error=error) from exc
+    def _sdk_error(self, error: PushkitError | None) -> Any:
+        sdk = self._sdk
+        inner = sdk.InvalidParamsError(message=str(error)) if error else sdk.InternalError()
+        return importlib.import_module("a2a.utils.errors").ServerError(error=inner)
 
     def _to_sdk(self, subscription: Subscription) -> Any:
         document = format_push_config(subscription.config, WireVersion.V0_3)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import TypeAlias
 
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import InvalidPushConfigError, PushkitError
+from pushkit.errors import PushkitError
+from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Subscription
@@ -60,7 +60,7 @@ class Configs:
     ) -> PushConfig:
         """Register a config, or change the one with the same id."""
         sender = await self._sender_for(caller, task_id)
-        async with self._refusals():
+        with config_errors(self._faults, _api_error):
             subscription = await sender.subscribe(
                 task_id, config, version=version, owner=caller.owner, tenant=caller.tenant
             )
@@ -101,14 +101,14 @@ class Configs:
         """Remove a config, if it exists, and cancel its unfinished deliveries."""
         sender = await self._sender_for(caller, task_id)
         _check_id("id", config_id)
-        async with self._refusals():
+        with config_errors(self._faults, _api_error):
             await sender.unsubscribe(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
 
     async def _of_caller(
         self, caller: Caller, task_id: str, config_id: str | None = None
     ) -> list[Subscription]:
         sender = await self._sender_for(caller, task_id)
-        async with self._refusals():
+        with config_errors(self._faults, _api_error):
             return await sender.subscriptions(
                 task_id, config_id, owner=caller.owner, tenant=caller.tenant
             )
@@ -126,17 +126,9 @@ class Configs:
                 raise ApiError(ErrorKind.TASK)
         return self._sender
 
-    @asynccontextmanager
-    async def _refusals(self) -> AsyncIterator[None]:
-        """Turn errors of the sender into the specified errors."""
-        try:
-            yield
-        except InvalidPushConfigError as exc:
-            raise ApiError(ErrorKind.PARAMS, str(exc)) from exc
-        except PushkitError as exc:
-            message = "a push config could not be served"
-            self._faults.log(exc.code, logging.ERROR, message, exc_info=exc)
-            raise ApiError(ErrorKind.INTERNAL) from exc
+
+def _api_error(error: PushkitError | None) -> ApiError:
+    return ApiError(ErrorKind.PARAMS, str(error)) if error else ApiError(ErrorKind.INTERNAL)
 
 
 def _check_id(name: str, value: str) -> None:

@@ -285,6 +285,13 @@ async def test_a_client_is_not_told_why_the_outbox_is_out_of_reach(
     assert "10.0.0.7" in caplog.text
 
 
+async def test_a_client_is_not_told_that_the_sender_is_closed(push: PushSender) -> None:
+    await push.close()
+    hook = TaskPushNotificationConfig(url="https://client.example.com/a2a")
+    with pytest.raises(InternalError, match=r"^Internal error$"):
+        await PushkitConfigStore(push).set_info("task-1", hook, ServerCallContext())
+
+
 async def test_a_config_is_of_the_tenant_that_the_call_names(push: PushSender) -> None:
     store = PushkitConfigStore(push)
     config = TaskPushNotificationConfig(url="https://client.example.com/a2a", tenant="acme")
