@@ -11,13 +11,13 @@ import asyncio
 import functools
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pushkit.errors import InboundError
+from pushkit.errors import InboundError, StorageError
 from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script
 from receiver.callbacks.dispatcher import Dispatcher
@@ -89,21 +89,23 @@ class Acceptance:
             per_sender=limits.max_backlog_per_sender, in_all=limits.max_backlog
         )
         self._announce = announce
-        # Whether each id is reserved in Redis first: `begin` cannot be used then.
-        self.has_to_wait: bool = redis is not None
 
     async def handed_out(self, asked: HandedOutTo) -> list[HandedOut]:
         """Return the registrations that step 5 asks for."""
         script = self._registrations.handed_out(asked.sender.name, asked.secret)
         return await self._database.read(script)
 
-    def begin(self, verified: Verified, traceparent: str | None, ended: OnDone[int | None]) -> None:
+    def begin(
+        self, verified: Verified, traceparent: str | None, ended: OnDone[int | None]
+    ) -> Coroutine[Any, Any, None] | None:
         """Store a notification; call `ended` with its id, None for a duplicate, or the error.
 
-        Raises:
-            StorageError: The inbox is not open.
+        Returns:
+            A coroutine that has to run for that, if ids are in Redis; None if there is none.
         """
         candidate = Candidate(verified, _seen(verified), traceparent)
+        if self._redis is not None:
+            return self._reserve_and_store(self._redis, candidate, ended)
 
         def done(result: int | BaseException | None) -> None:
             try:
@@ -113,30 +115,31 @@ class Acceptance:
             else:
                 ended(result)
 
-        self._submit(candidate, done)
-
-    async def accept(self, verified: Verified, traceparent: str | None) -> int | None:
-        """Store a notification, its id reserved in Redis if ids are there; return as `begin` does.
-
-        Raises:
-            InboundError: It is refused.
-            StorageError: It could not be stored.
-        """
-        candidate = Candidate(verified, _seen(verified), traceparent)
-        # `_dispatch` is called even if the request is cancelled: its callbacks must begin.
-        dispatch = functools.partial(self._dispatch, candidate)
-        if self._redis is None:
-            return await self._submit(candidate, dispatch)
-        reserved = await self._redis.reserve(candidate.seen)
-        if reserved is None:
-            return None
         try:
-            stored = await self._submit(candidate, dispatch)
-        except Exception:
-            await self._redis.release(reserved)
-            raise
-        await self._redis.commit(reserved)
-        return stored
+            self._submit(candidate, done)
+        except StorageError as exc:  # the inbox is not open
+            ended(exc)
+        return None
+
+    async def _reserve_and_store(
+        self, redis: RedisReplay, candidate: Candidate, ended: OnDone[int | None]
+    ) -> None:
+        stored = None
+        try:
+            reserved = await redis.reserve(candidate.seen)
+            if reserved is not None:
+                try:
+                    # Dispatched even if the request is cancelled: its callbacks must begin.
+                    dispatch = functools.partial(self._dispatch, candidate)
+                    stored = await self._submit(candidate, dispatch)
+                except Exception:
+                    await redis.release(reserved)
+                    raise
+                await redis.commit(reserved)
+        except Exception as exc:  # noqa: BLE001  # `ended` replies to it
+            ended(exc)
+        else:
+            ended(stored)
 
     def _dispatch(self, candidate: Candidate, result: int | BaseException | None) -> None:
         """Dispatch a notification that was stored in a slot; give the slot back if it was not."""

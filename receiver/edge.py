@@ -38,7 +38,7 @@ from receiver.trust import Trust, keys_of
 from receiver.verification import Facts, Head, Question, Repetition, Verified, WholeBody, verify
 
 if TYPE_CHECKING:
-    from pushkit.telemetry.tracing import TracedSpan, Tracing
+    from pushkit.telemetry.tracing import Tracing
 
 _log = logging.getLogger("receiver")
 
@@ -215,7 +215,7 @@ class Edge:
         except StopIteration as done:
             found: Verified | Repetition = done.value
         except InboundError as exc:
-            self._refuse(asked, exc)
+            asked.reply(self._refusal(asked, exc))
             return None
         else:
             return self._continue(asked, steps, question, read)
@@ -232,10 +232,10 @@ class Edge:
         except StopIteration as done:
             found: Verified | Repetition = done.value
         except StorageError as exc:
-            self._fail(asked, exc)
+            asked.reply(self._failure(asked, exc))
             return
         except InboundError as exc:
-            self._refuse(asked, exc)
+            asked.reply(self._refusal(asked, exc))
             return
         rest = self._proven(asked, found)  # outside of the try, as above
         if rest is not None:
@@ -269,84 +269,65 @@ class Edge:
     def _proven(self, asked: _Asked, found: Verified | Repetition) -> Rest | None:
         """Do steps 7 to 9, and reply."""
         if isinstance(found, Repetition):
-            self._reply(asked, _DUPLICATE, found)
+            asked.reply(self._report(asked, _DUPLICATE, found))
             return None
         if self._tracing is not None:
-            return self._traced(asked, found)
-        traceparent = _traceparent_of(asked.head)
-        if self._acceptance.has_to_wait:
-            return self._accept(asked, found, traceparent)
-        try:
-            self._acceptance.begin(
-                found, traceparent, functools.partial(self._accepted, asked, found)
-            )
-        except StorageError as exc:
-            self._fail(asked, exc)
-        return None
+            return self._traced(asked, found, self._tracing)
+        return self._acceptance.begin(
+            found,
+            _traceparent_of(asked.head),
+            lambda result: asked.reply(self._judged(asked, found, result)),
+        )
 
-    async def _traced(self, asked: _Asked, verified: Verified) -> None:
+    async def _traced(self, asked: _Asked, verified: Verified, tracing: Tracing) -> None:
         """Store a notification within a span of the trace that its sender states."""
         said = verified.notification
-        assert self._tracing is not None  # noqa: S101  # else `_proven` does not call this
-        with self._tracing.accepting(
+        with tracing.accepting(
             _traceparent_of(asked.head),
             sender=said.sender,
             task=said.task_id,
             delivery_id=said.delivery_id,
         ) as span:
-            asked = asked._replace(reply=_noting(span, asked.reply))
-            await self._accept(asked, verified, span.traceparent)
+            begin = functools.partial(self._acceptance.begin, verified, span.traceparent)
+            verdict = self._judged(asked, verified, await replied(begin))
+            span.note(code=verdict.code)
+            asked.reply(verdict)
 
-    async def _accept(self, asked: _Asked, verified: Verified, traceparent: str | None) -> None:
-        """Store a notification and reply, awaiting the memory of ids."""
-        try:
-            result = await self._acceptance.accept(verified, traceparent)
-        except Exception as exc:  # noqa: BLE001  # `_accepted` replies to it
-            self._accepted(asked, verified, exc)
-        else:
-            self._accepted(asked, verified, result)
-
-    def _accepted(
+    def _judged(
         self, asked: _Asked, verified: Verified, result: int | BaseException | None
-    ) -> None:
-        """Reply to a notification: with its id, None for a duplicate, or the error."""
+    ) -> Verdict:
+        """Return the verdict on a notification: its id, None for a duplicate, or the error."""
         try:
             if isinstance(result, InboundError):
-                self._refuse(asked, result)
-            elif isinstance(result, BaseException):
-                self._fail(asked, result)
-            elif result is None:
-                self._reply(asked, _DUPLICATE, verified)
-            else:
-                self._service.remember_accepted(verified, asked.now)
-                verdict = Verdict(status=202, code="accepted", notification_id=result)
-                self._reply(asked, verdict, verified)
+                return self._refusal(asked, result)
+            if isinstance(result, BaseException):
+                return self._failure(asked, result)
+            if result is None:
+                return self._report(asked, _DUPLICATE, verified)
+            self._service.remember_accepted(verified, asked.now)
+            verdict = Verdict(status=202, code="accepted", notification_id=result)
+            return self._report(asked, verdict, verified)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
-            self._fail(asked, exc)
+            return self._failure(asked, exc)
 
-    # --- replies -------------------------------------------------------------------------------
+    # --- verdicts, reported --------------------------------------------------------------------
 
-    def _refuse(self, asked: _Asked, error: InboundError) -> None:
+    def _refusal(self, asked: _Asked, error: InboundError) -> Verdict:
         proven = _within_trace(asked.facts, asked.head)
-        asked.reply(self.refusals.verdict(error, peer=asked.peer, proven=proven))
+        return self.refusals.verdict(error, peer=asked.peer, proven=proven)
 
-    def _fail(self, asked: _Asked, error: BaseException) -> None:
-        """Answer a fault of our own."""
+    def _failure(self, asked: _Asked, error: BaseException) -> Verdict:
+        """Report a fault of our own."""
         code = "storage" if isinstance(error, StorageError) else "internal"
         proven = _within_trace(asked.facts, asked.head)
-        asked.reply(self.refusals.fault(code, peer=asked.peer, error=error, proven=proven))
+        return self.refusals.fault(code, peer=asked.peer, error=error, proven=proven)
 
-    def _reply(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> None:
-        """Report a notification that was accepted, now or before, and reply."""
-        self._report(asked, verdict, found)
-        asked.reply(verdict)
-
-    def _report(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> None:
-        is_new = verdict.notification_id is not None
-        kind = NotificationAccepted if is_new else NotificationRepeated
+    def _report(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> Verdict:
+        """Report a notification that was accepted, now or before; return the verdict."""
+        kind = NotificationRepeated if verdict is _DUPLICATE else NotificationAccepted
         emits, logs = self._events.wants(kind.usual_level), _log.isEnabledFor(logging.INFO)
         if not (emits or logs):
-            return
+            return verdict
         trace_id = trace_id_of(_traceparent_of(asked.head))
         if isinstance(found, Verified):
             found = found.repeated()
@@ -362,6 +343,7 @@ class Edge:
             )
         if logs:
             _log_accepted(verdict, found, trace_id)
+        return verdict
 
 
 async def replied(begin: Callable[[Callable[[T], None]], Rest | None]) -> T:
@@ -387,16 +369,6 @@ async def read_bounded(chunks: AsyncGenerator[bytes, None], limit: int) -> bytes
             if len(body) > limit:
                 return None
     return bytes(body)
-
-
-def _noting(span: TracedSpan, reply: Callable[[Verdict], None]) -> Callable[[Verdict], None]:
-    """Return a callback that notes the verdict in a span, and replies."""
-
-    def note(verdict: Verdict) -> None:
-        span.note(code=verdict.code)
-        reply(verdict)
-
-    return note
 
 
 def _traceparent_of(head: Head) -> str | None:

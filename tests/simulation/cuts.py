@@ -501,17 +501,22 @@ CUTS = (
         (
             Edit(
                 "receiver.accepting",
-                "        if self._redis is None:\n",
-                "        now = await self._database.read(self._database.now())\n"
-                "        remember = remember_ids([candidate.seen], now)\n"
-                "        [replay] = await self._database.write(remember)\n"
-                "        if isinstance(replay, InboundError):\n"
-                "            raise replay\n"
-                '        if replay.value == "duplicate":\n'
-                "            return None\n"
-                "        if self._redis is None:\n",
+                "        if self._redis is not None:\n            return self._reserve",
+                "        if True:\n            return self._reserve",
             ),
-            Edit("receiver.edge", "        if self._acceptance.has_to_wait:", "        if True:"),
+            Edit("receiver.accepting", "redis: RedisReplay, ", "redis: RedisReplay | None, "),
+            Edit(
+                "receiver.accepting",
+                "            reserved = await redis.reserve(candidate.seen)\n",
+                "            now = await self._database.read(self._database.now())\n"
+                "            remember = remember_ids([candidate.seen], now)\n"
+                "            [replay] = await self._database.write(remember)\n"
+                "            if isinstance(replay, InboundError):\n"
+                "                raise replay\n"
+                '            reserved = None if replay.value == "duplicate" else candidate.seen\n',
+            ),
+            Edit("receiver.accepting", "await redis.release(reserved)", "pass"),
+            Edit("receiver.accepting", "await redis.commit(reserved)", "pass"),
             Edit(
                 "receiver.accepting",
                 "            if replay is Replay.FRESH:\n",
