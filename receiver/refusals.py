@@ -292,7 +292,6 @@ class Verdict(NamedTuple):
         return self.status >= 400
 
 
-_REFUSED = "refused %d %s peer=%s%s: %s"
 _SHORT = {"delivery_id": "id"}
 # Lines in an interval: a flood from many addresses must not fill the disk.
 _OF_STRANGERS, _OF_A_SENDER = 10, 100
@@ -333,31 +332,6 @@ class Refusals:
         self.note(verdict, peer=peer, reason=str(error), proven=proven)
         return verdict
 
-    def note(
-        self,
-        verdict: Verdict,
-        *,
-        peer: str,
-        reason: str,
-        proven: Mapping[str, str | None] | None = None,
-    ) -> None:
-        """Log a refusal; the arguments are as above."""
-        code = verdict.code
-        once_in = refusal_of(code).once_in
-        sender = proven.get("sender") if proven else None
-        cause: Hashable
-        if sender is None:
-            log, cause = self._of_strangers[once_in or _SECOND], (code, rate_key(peer))
-        elif once_in is None:
-            log, cause = self._of_senders[sender], object()
-        else:
-            log, cause = self._by_minute, (code, sender)
-        self._tell(verdict, peer, reason, proven)
-        unsaid = log.due(cause)
-        if unsaid is not None:
-            args, facts = _line(verdict, peer, reason, proven)
-            log.write(unsaid, refusal_of(code).level, _REFUSED, *args, extra=facts)
-
     def fault(
         self,
         code: str,
@@ -369,48 +343,57 @@ class Refusals:
     ) -> Verdict:
         """Log a fault of this process, with its traceback if it has one; return the verdict."""
         verdict, reason = Verdict.of(code), says or refusal_of(code).means
-        args, facts = _line(verdict, peer, reason, proven)
-        self._by_minute.log(
-            (code, type(error)),
-            refusal_of(code).level,
-            _REFUSED,
-            *args,
-            exc_info=error or False,
-            extra=facts,
-        )
-        self._tell(verdict, peer, reason, proven)
+        self.note(verdict, peer=peer, reason=reason, proven=proven, error=error)
         return verdict
 
-    def _tell(
-        self, verdict: Verdict, peer: str, reason: str, proven: Mapping[str, str | None] | None
+    def note(
+        self,
+        verdict: Verdict,
+        *,
+        peer: str,
+        reason: str,
+        proven: Mapping[str, str | None] | None = None,
+        error: BaseException | None = None,
     ) -> None:
-        if not self._events.wants(NotificationRefused.usual_level):
-            return
-        known = proven or {}
-        self._events.emit(
-            NotificationRefused(
-                at=self._clock(),
-                sender=known.get("sender"),
-                task_id=known.get("task"),
-                delivery_id=known.get("delivery_id"),
-                trace_id=known.get("trace_id"),
-                status=verdict.status,
-                code=verdict.code,
-                peer=peer,
-                reason=reason,
+        """Report and log a refusal; the arguments are as above."""
+        code, row, known = verdict.code, refusal_of(verdict.code), proven or {}
+        sender = known.get("sender")
+        if self._events.wants(NotificationRefused.usual_level):
+            self._events.emit(
+                NotificationRefused(
+                    at=self._clock(),
+                    sender=sender,
+                    task_id=known.get("task"),
+                    delivery_id=known.get("delivery_id"),
+                    trace_id=known.get("trace_id"),
+                    status=verdict.status,
+                    code=code,
+                    peer=peer,
+                    reason=reason,
+                )
             )
+        cause: Hashable
+        if row.level >= logging.ERROR:  # our own fault, whoever meets it
+            log, cause = self._by_minute, (code, type(error))
+        elif sender is None:
+            log, cause = self._of_strangers[row.once_in or _SECOND], (code, rate_key(peer))
+        elif row.once_in is None:
+            log, cause = self._of_senders[sender], object()
+        else:
+            log, cause = self._by_minute, (code, sender)
+        unsaid = log.due(cause)
+        if unsaid is None:
+            return
+        facts = {name: value for name, value in known.items() if value is not None}
+        about = "".join(f" {_SHORT.get(name, name)}={printable(facts[name])}" for name in facts)
+        log.write(
+            unsaid,
+            row.level,
+            "refused %d %s peer=%s%s: %s",
+            *(verdict.status, code, peer, about, reason),
+            exc_info=error or False,
+            extra={"status": verdict.status, "code": code, "peer": peer, "reason": reason, **facts},
         )
-
-
-def _line(
-    verdict: Verdict, peer: str, reason: str, proven: Mapping[str, str | None] | None
-) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Return the arguments of the log line of a refusal, and its fields for structured logs."""
-    status, code, _, _ = verdict
-    known = {name: value for name, value in (proven or {}).items() if value is not None}
-    about = "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
-    facts = {"status": status, "code": code, "peer": peer, "reason": reason, **known}
-    return (status, code, peer, about, reason), facts
 
 
 def refusal_of(code: str) -> Refusal:
