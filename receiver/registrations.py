@@ -190,7 +190,8 @@ class RegistrationStore:
         if secret is not None:
             standing = standings.found.get((sender, secret))
             if standings.is_changed and (standing is None or standing.task_id is None):
-                standing = yield from self._read_standing(sender, secret, now)
+                again = yield from self.standings([(sender, secret)], now)
+                standing = again.found.get((sender, secret))
             if not (standing.live if standing else secret.static):
                 raise TaskNotExpectedError("the token was withdrawn or has expired")
         if policy is TaskPolicy.ANY:
@@ -233,21 +234,9 @@ class RegistrationStore:
                 " AND (e.token_sha256 = $2 OR e.credentials_sha256 = $2)))",
                 (sender, secret.sha256, task_id),
             )
-        standing = yield from self._read_standing(sender, secret, now)
+        standing = (yield from self.standings([(sender, secret)], now)).found.get((sender, secret))
         if standing is None or standing.task_id != task_id:
             raise _not_expected(is_bound=True)
-
-    def _read_standing(
-        self, sender: str, secret: ProvenSecret, now: datetime
-    ) -> Script[_Standing | None]:
-        """Return the standing of a secret; None for a static one that is not bound yet."""
-        rows = yield Statement(
-            "SELECT task_id, withdrawn_at, expires_at FROM pushkit_expected"
-            " WHERE sender = $1 AND static = $3"
-            " AND (token_sha256 = $2 OR credentials_sha256 = $2)",
-            (sender, secret.sha256, int(secret.static)),
-        )
-        return _standing(rows[0], to_micros(now)) if rows else None
 
     def _is_expected(self, sender: str, task_id: str | None, now: datetime) -> Script[bool]:
         """Return whether a task is expected: for a notification that no registered token backs."""
