@@ -23,24 +23,14 @@ if TYPE_CHECKING:
     from receiver.limits import RateLimit as RateLimit
     from receiver.receiver import Receiver as Receiver
     from receiver.refusals import Verdict as Verdict
-    from receiver.senders import (
-        SenderProfile as SenderProfile,
-    )
-    from receiver.senders import (
-        TaskPolicy as TaskPolicy,
-    )
-    from receiver.senders import (
-        TrustedSender as TrustedSender,
-    )
+    from receiver.senders import SenderProfile as SenderProfile
+    from receiver.senders import TaskPolicy as TaskPolicy
+    from receiver.senders import TrustedSender as TrustedSender
     from receiver.trust import TrustSnapshot as TrustSnapshot
     from receiver.trust import fetch_trust as fetch_trust
     from receiver.trust import load_trust as load_trust
-    from receiver.verification import (
-        VerifiedNotification as VerifiedNotification,
-    )
-    from receiver.verification import (
-        verify_notification as verify_notification,
-    )
+    from receiver.verification import VerifiedNotification as VerifiedNotification
+    from receiver.verification import verify_notification as verify_notification
 else:
     __all__, __getattr__, __dir__ = names_on_demand(
         __name__,

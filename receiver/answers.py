@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
 from pushkit.clock import utc_now
@@ -18,6 +18,9 @@ from pushkit.logs import RepeatedLog
 from pushkit.record import field, record
 from pushkit.scheduling.renewing import Held, Renewing
 from receiver.refusals import Verdict, refusal_of
+
+if TYPE_CHECKING:
+    from receiver.runtime import Runtime
 
 _log = logging.getLogger("receiver")
 
@@ -68,28 +71,11 @@ def echo(target: str) -> Answer:
     return Answer(status=200, headers=_TEXT, body=tokens[0].encode("ascii"))
 
 
-class Health(Protocol):
-    """The health of a receiver, for its probes."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether notifications can be accepted."""
-        ...
-
-    async def unready(self) -> dict[str, str]:
-        """Return the failing parts without which nothing can be served, each with its reason."""
-        ...
-
-    def degraded(self) -> dict[str, str]:
-        """Return the parts that fail for some senders or callbacks, each with its reason."""
-        ...
-
-
 class Probes:
     """Answers liveness and readiness probes."""
 
-    def __init__(self, health: Health) -> None:
-        self._health = health
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._log = RepeatedLog(_log)
         self._readiness = Renewing(self._look, clock=utc_now)
 
@@ -101,7 +87,7 @@ class Probes:
     async def _look(self, _held: Held[Answer] | None) -> Held[Answer]:
         """Return the answer to a readiness probe, to be used for a second."""
         since = utc_now()
-        unready, degraded = await self._health.unready(), self._health.degraded()
+        unready, degraded = await self._runtime.unready(), self._runtime.degraded()
         for parts, says in ((unready, "not ready: %s"), (degraded, "degraded: %s")):
             if parts:
                 reasons = "; ".join(parts.values())

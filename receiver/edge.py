@@ -22,7 +22,7 @@ from pushkit.events.receiver import NotificationAccepted, NotificationRepeated
 from pushkit.logs import printable
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from receiver.accepting import Acceptance
-from receiver.answers import PROBES, Answer, Health, Probes, echo, problem
+from receiver.answers import PROBES, Answer, Probes, echo, problem
 from receiver.limits import Limits
 from receiver.peers import Peers
 from receiver.refusals import Refusals, Verdict
@@ -39,6 +39,7 @@ from receiver.verification import Facts, Head, Question, Repetition, Verified, W
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
+    from receiver.runtime import Runtime
 
 _log = logging.getLogger("receiver")
 
@@ -86,7 +87,7 @@ class Edge:
         acceptance: Acceptance,
         *,
         peers: Peers,
-        health: Health,
+        runtime: Runtime,
         validation_echo: bool,  # whether `GET ?validationToken=` is answered with the token
         limits: Limits,
         clock: Callable[[], datetime],
@@ -99,8 +100,8 @@ class Edge:
         self.limits = limits
         self.refusals: Refusals = Refusals(events, clock)
         self._acceptance = acceptance
-        self._health = health
-        self._probes = Probes(health)
+        self._runtime = runtime
+        self._probes = Probes(runtime)
         self._validation_echo = validation_echo
         self._clock = clock
         self._events = events
@@ -134,7 +135,7 @@ class Edge:
             elif endpoint is None or head.method != "POST":
                 reply(self._neither(head, endpoint, peer))
                 return None
-            elif not self._health.is_open:
+            elif not self._runtime.is_open:
                 reply(problem(self.refusals.fault("not_started", _HOW_TO_START, peer=peer)))
                 return None
             else:

@@ -38,7 +38,7 @@ from receiver.limits import Limits
 from receiver.peers import ForwardedHeader, Peers
 from receiver.refusals import Verdict
 from receiver.registrations import RegistrationStore
-from receiver.replay import redis_replay
+from receiver.replay.memory import redis_replay
 from receiver.runtime import DRAIN, Runtime
 from receiver.senders import TrustedSender, check_memory, choose_sender
 from receiver.service_state import LoopLock
@@ -185,7 +185,7 @@ class Receiver(CallbackDecorators):
             trust,
             acceptance,
             peers=Peers(trusted_proxies, forwarded_header),
-            health=self._runtime,
+            runtime=self._runtime,
             validation_echo=validation_echo,
             limits=limits,
             clock=clock,

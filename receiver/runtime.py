@@ -156,10 +156,8 @@ class Runtime:
         await self.trust().close()
         await self.transport.close()
         async with self._opening.here:
-            self._opened_in, self._is_closed = (
-                None,
-                True,
-            )  # another task may have opened it meanwhile
+            # Again: another task may have opened it meanwhile.
+            self._opened_in, self._is_closed = None, True
             listening, self._listening = self._listening, None
             if listening is not None:
                 await cancelled(listening)
