@@ -27,8 +27,7 @@ from receiver.inbox.store import Inbox, StoredIds, TaskQueues, task_lock
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
 from receiver.registrations import RegistrationStore, Standings, TaskNotExpectedError
-from receiver.replay import ConflictError, Seen
-from receiver.replay.database import Replay, remember_ids, unremember_ids
+from receiver.replay.memory import ConflictError, Replay, Seen, remember_ids, unremember_ids
 from receiver.senders import TaskPolicy
 from receiver.verification import HandedOut, HandedOutTo, Verified
 

@@ -31,7 +31,7 @@ from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import InboxRetention, Position, Purge
 from receiver.inbox.store import task_lock
 from receiver.registrations import RegistrationStore
-from receiver.replay.database import forget_ids
+from receiver.replay.memory import forget_ids
 
 _BATCH = 100
 # Between two batches, so that other transactions get their turn.

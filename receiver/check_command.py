@@ -25,7 +25,7 @@ from receiver.forwards import STREAM_SCHEMES
 from receiver.options import config_option, load_signing_key
 from receiver.public_url import Probe, check_public_url
 from receiver.receiver import Receiver
-from receiver.replay import redis_replay
+from receiver.replay.memory import redis_replay
 from receiver.senders import choose_sender
 from receiver.serving.service import dashboard_access
 from receiver.serving.tls import TlsFiles

@@ -129,10 +129,8 @@ class StreamForward:
     def __init__(self, url: str, *, timeout: timedelta = _TIMEOUT) -> None:
         with from_extra("redis", "forward: redis is missing"):
             from redis.asyncio import Redis
-            from redis.asyncio.retry import Retry
-            from redis.backoff import NoBackoff
-            from redis.exceptions import ConnectionError as DisconnectedError
-            from redis.exceptions import ReadOnlyError
+
+            from receiver.replay.redis import ONCE_MORE
         parts = urlsplit(url)
         query = parse_qs(parts.query, keep_blank_values=True)
         streams, lengths = query.pop("stream", [""]), query.pop("maxlen", ["0"])
@@ -146,8 +144,7 @@ class StreamForward:
                 urlunsplit(parts._replace(query="")),
                 socket_timeout=seconds,
                 socket_connect_timeout=seconds,
-                # Once more on a new connection: the old one was closed, or leads to a replica.
-                retry=Retry(NoBackoff(), 1, (DisconnectedError, ReadOnlyError)),
+                retry=ONCE_MORE,
             )
         except ValueError as exc:
             raise ConfigError("forward: not a redis URL") from exc

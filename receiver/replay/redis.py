@@ -23,10 +23,12 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from pushkit.errors import ConfigError, StorageError
 from pushkit.logs import RepeatedLog
-from receiver.replay import MEMORY, BeingStoredError, ConflictError, Seen
+from receiver.replay.memory import MEMORY, BeingStoredError, ConflictError, Seen
 
 _log = logging.getLogger("receiver")
 
+# On a new connection: the old one was closed, or leads to a replica.
+ONCE_MORE = Retry(NoBackoff(), 1, (DisconnectedError, ReadOnlyError))
 _PREFIX = "pushkit:replay:"
 _LEASE = timedelta(seconds=30)
 _CONNECTIONS = 16
@@ -102,8 +104,7 @@ class RedisReplay:
                     timeout=seconds,
                     socket_timeout=seconds,
                     socket_connect_timeout=seconds,
-                    # Once more on a new connection: the old one was closed, or leads to a replica.
-                    retry=Retry(NoBackoff(), 1, (DisconnectedError, ReadOnlyError)),
+                    retry=ONCE_MORE,
                 )
             )
         raise ConfigError("replay: expected a redis://, rediss:// or unix:// URL")

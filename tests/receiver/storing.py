@@ -8,8 +8,7 @@ from pushkit.errors import InboundError
 from pushkit.storage.script import Script
 from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, NewNotification
 from receiver.inbox.store import Inbox, TaskQueues
-from receiver.replay import Seen
-from receiver.replay.database import Replay, remember_ids
+from receiver.replay.memory import Replay, Seen, remember_ids
 
 
 def store(

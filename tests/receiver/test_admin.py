@@ -18,8 +18,7 @@ from pushkit.storage.script import Script, Statement
 from receiver import InboxFilter, InboxRetention, InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.store import Inbox
-from receiver.replay import Seen
-from receiver.replay.database import Replay
+from receiver.replay.memory import Replay, Seen
 from tests.eventually import DEADLINE
 from tests.receiver.storing import remember, settle_one, store
 

@@ -477,7 +477,7 @@ CUTS = (
         " the record of each callback.",
         (
             Edit(
-                "receiver.replay.database",
+                "receiver.replay.memory",
                 "    return Replay.DUPLICATE\n",
                 "    return Replay.FRESH\n",
             ),
@@ -558,7 +558,7 @@ CUTS = (
     _cut(
         "id conflict",
         "A known id with another body is refused.",
-        "receiver.replay.database",
+        "receiver.replay.memory",
         ("if known != seen.body_sha256:", "if False:"),
     ),
     _cut(

@@ -29,8 +29,7 @@ from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
 from receiver.inbox.model import ClaimedNotification, InboxStatus
 from receiver.inbox.store import Inbox, task_lock
-from receiver.replay import Seen
-from receiver.replay.database import Replay, forget_ids
+from receiver.replay.memory import Replay, Seen, forget_ids
 from tests.receiver.storing import remember, settle_one, store
 
 __all__ = ["Memory", "StubDatabase", "Work", "prepare", "some_work", "tables"]

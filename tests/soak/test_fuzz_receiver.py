@@ -23,7 +23,7 @@ from pushkit.signing import notification_jwt
 from pushkit.signing.token import TOKEN_HEADERS
 from receiver.answers import Answer, problem
 from receiver.refusals import Verdict
-from receiver.replay import Seen
+from receiver.replay.memory import Seen
 from receiver.selection import HeldKeys, KeysOf
 from receiver.verification import check_presented, presented
 from tests.long_runs import examples

@@ -12,8 +12,7 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.inbox.model import InboxStatus
-from receiver.replay import Seen
-from receiver.replay.database import Replay
+from receiver.replay.memory import Replay, Seen
 from tests.receiver.storing import remember
 
 DUMP = Path(__file__).resolve().parents[2] / "vectors" / "inbox_schema_3.sql"

@@ -14,8 +14,7 @@ from pushkit.errors import InboundError
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script
 from receiver.admin import open_inbox
-from receiver.replay import Seen, redis_replay
-from receiver.replay.database import Replay
+from receiver.replay.memory import Replay, Seen, redis_replay
 from receiver.replay.redis import RedisReplay
 from tests.receiver.storing import remember
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from pushkit.storage.migrations import migrate
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
-from receiver.replay import Seen
-from receiver.replay.database import Replay, forget_ids
+from receiver.replay.memory import Replay, Seen, forget_ids
 from tests.receiver.storing import remember
 
 if TYPE_CHECKING:

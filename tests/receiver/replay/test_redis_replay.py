@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from pushkit.errors import StorageError
-from receiver.replay import BeingStoredError, Seen
+from receiver.replay.memory import BeingStoredError, Seen
 from receiver.replay.redis import RedisReplay
 from tests.eventually import eventually
 from tests.redis_server import RedisServer

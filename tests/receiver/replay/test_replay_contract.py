@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import ConfigError
-from receiver.replay import Seen, redis_replay
+from receiver.replay.memory import Seen, redis_replay
 
 if TYPE_CHECKING:
     from tests.receiver.replay.conftest import Memory
