@@ -8,7 +8,6 @@ import gc
 import ssl
 from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,9 @@ import trustme
 from pushkit.errors import TlsError, TransportError
 from pushkit.net.connection import Connection, Request
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import ConnectionOptions, Transport
-from tests.eventually import eventually
-
-
-async def _speaks_no_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read(100)
-    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    writer.close()
+from tests.eventually import PATIENT, eventually
+from tests.pushkit.net.conftest import MakeTransport
+from tests.pushkit.net.test_transport import Talk
 
 
 @contextlib.asynccontextmanager
@@ -47,39 +41,15 @@ async def _leaving_none(*kinds: type) -> AsyncIterator[None]:
         gc.enable()
 
 
-async def test_a_handshake_that_failed_leaves_nothing_in_memory() -> None:
-    server = await asyncio.start_server(_speaks_no_tls, "127.0.0.1", 0)
-    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    client = Transport(DestinationPolicy.naming(url))
-    destination = client.policy.check(url)
-    try:
-        async with _leaving_none(SSLProtocol, Connection):
-            for _ in range(5):
-                with pytest.raises(TlsError):
-                    await client.post(destination, [], b"{}", timeout=timedelta(seconds=10))
-    finally:
-        await client.close()
-        server.close()
+async def _speaks_no_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(100)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
 
 
 async def _closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.readuntil(b"{}")
     writer.close()
-
-
-async def test_a_request_without_an_answer_leaves_nothing_in_memory() -> None:
-    server = await asyncio.start_server(_closes, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    client = Transport(DestinationPolicy.naming(url))
-    destination = client.policy.check(url)
-    try:
-        async with _leaving_none(Request, Connection):
-            for _ in range(5):
-                with pytest.raises(TransportError):
-                    await client.post(destination, [], b"{}", timeout=timedelta(seconds=10))
-    finally:
-        await client.close()
-        server.close()
 
 
 async def _answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,20 +58,39 @@ async def _answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     writer.close()
 
 
-async def test_a_connection_that_ended_leaves_nothing_in_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("talk", "over_tls", "outcome", "kinds"),
+    [
+        pytest.param(
+            _speaks_no_tls, False, TlsError, (SSLProtocol, Connection), id="a failed handshake"
+        ),
+        pytest.param(_closes, False, TransportError, (Request, Connection), id="no answer"),
+        pytest.param(_answers_once, True, 204, (Connection,), id="a connection that ended"),
+    ],
+)
+async def test_what_has_ended_leaves_nothing_in_memory(
+    make_transport: MakeTransport,
+    tmp_path: Path,
+    talk: Talk,
+    *,
+    over_tls: bool,
+    outcome: object,
+    kinds: tuple[type, ...],
+) -> None:
     authority, tls = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(tls)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    server = await asyncio.start_server(_answers_once, "127.0.0.1", 0, ssl=tls)
-    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    options = ConnectionOptions(ca_file=tmp_path / "ca.pem")
-    client = Transport(DestinationPolicy.naming(url), options)
-    destination = client.policy.check(url)
-    try:
-        async with _leaving_none(Connection):
-            for _ in range(5):
-                answer = await client.post(destination, [], b"{}", timeout=timedelta(seconds=10))
-                assert answer.status == 204
-    finally:
-        await client.close()
-        server.close()
+    server = await asyncio.start_server(talk, "127.0.0.1", 0, ssl=tls if over_tls else None)
+    scheme = "http" if outcome is TransportError else "https"
+    url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    client = make_transport(DestinationPolicy.naming(url), ca_file=tmp_path / "ca.pem")
+    async with server, _leaving_none(*kinds):
+        for _ in range(5):
+            found: object
+            try:
+                found = (
+                    await client.post(client.policy.check(url), [], b"{}", timeout=PATIENT)
+                ).status
+            except TransportError as exc:
+                found = type(exc)
+            assert found == outcome

@@ -4,67 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from pushkit.errors import ConfigError, OAuthError
-from pushkit.net.destination import DestinationPolicy
 from pushkit.net.oauth import ClientAuthentication, OAuthClient, OAuthTokens
-from pushkit.net.transport import ConnectionOptions, Transport
+from pushkit.net.transport import Transport
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.internet import Handler, Internet
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Clock:
-    now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
+from tests.pushkit.net.conftest import START, Clock, MakeTransport
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+class OAuth:
+    """An authorization server behind a public name, and clients that ask it for tokens."""
 
+    def __init__(self, internet: Internet, transport: Transport) -> None:
+        self.server = AuthorizationServer()
+        self.clock = Clock()
+        self._internet = internet
+        self._transport = transport
+        self._made: list[OAuthTokens] = []
 
-@pytest.fixture
-def server() -> AuthorizationServer:
-    return AuthorizationServer()
-
-
-@pytest.fixture
-async def tokens_of(internet: Internet, clock: Clock) -> AsyncIterator[Callable[..., OAuthTokens]]:
-    transport = Transport(
-        DestinationPolicy(),
-        ConnectionOptions(resolver=internet.network.names, ca_file=internet.ca_file),
-    )
-    made: list[OAuthTokens] = []
-
-    def make(**changed: Any) -> OAuthTokens:
-        known = {"client_id": "agent:1 %", "client_secret": "s3cret&+:"}
+    def client(self, **changed: Any) -> OAuthTokens:
+        known = {"client_id": self.server.client_id, "client_secret": self.server.secret}
         client = OAuthClient(**({"token_url": TOKEN_URL} | known | changed))
-        made.append(OAuthTokens(client, transport, clock))
-        return made[-1]
+        self._made.append(OAuthTokens(client, self._transport, self.clock))
+        return self._made[-1]
 
-    yield make
-    for tokens in made:
-        await tokens.close()
-    await transport.close()
+    async def tokens(self, handler: Handler | None = None, **changed: Any) -> OAuthTokens:
+        """Return the tokens of a client, whose server answers by itself or by a handler."""
+        await self._internet.serve(handler or self.server.token, name=AUTH, address=AUTH_ADDRESS)
+        return self.client(**changed)
+
+    async def close(self) -> None:
+        for tokens in self._made:
+            await tokens.close()
 
 
-async def stands(internet: Internet, handler: Handler) -> None:
-    await internet.serve(handler, name=AUTH, address=AUTH_ADDRESS)
+@pytest.fixture
+async def oauth(internet: Internet, make_transport: MakeTransport) -> AsyncIterator[OAuth]:
+    names, ca_file = internet.network.names, internet.ca_file
+    oauth = OAuth(internet, make_transport(resolver=names, ca_file=ca_file))
+    yield oauth
+    await oauth.close()
 
 
 def answering(document: object, status: int = 200) -> Handler:
@@ -77,112 +65,88 @@ def answering(document: object, status: int = 200) -> Handler:
 
 
 @pytest.mark.parametrize("way", list(ClientAuthentication))
-async def test_a_token_is_issued_either_way(
-    internet: Internet,
-    server: AuthorizationServer,
-    tokens_of: Callable[..., OAuthTokens],
-    way: ClientAuthentication,
-) -> None:
-    await stands(internet, server.token)
-    tokens = tokens_of(authentication=way, scope="push more", audience="a", resource="https://r/")
-    assert await tokens.token(timeout=PATIENT) == server.issued[0]
-    assert server.validator.methods == [way]
-    [body] = server.bodies
+async def test_a_token_is_issued_either_way(oauth: OAuth, way: ClientAuthentication) -> None:
+    tokens = await oauth.tokens(
+        authentication=way, scope="push more", audience="a", resource="https://r/"
+    )
+    assert await tokens.token(timeout=PATIENT) == oauth.server.issued[0]
+    assert oauth.server.validator.methods == [way]
+    [body] = oauth.server.bodies
     assert (body["grant_type"], body["scope"]) == ("client_credentials", "push more")
     assert (body["audience"], body["resource"]) == ("a", "https://r/")
     assert ("client_secret" in body) == (way is ClientAuthentication.POST)
 
 
-async def test_json_is_asked_for_as_it_is(
-    internet: Internet, server: AuthorizationServer, tokens_of: Callable[..., OAuthTokens]
-) -> None:
+async def test_json_is_asked_for_as_it_is(oauth: OAuth) -> None:
     asked: list[tuple[str | None, str | None]] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
         asked.append((request.headers.get("Accept"), request.headers.get("Accept-Encoding")))
-        return await server.token(request)
+        return await oauth.server.token(request)
 
-    await stands(internet, answer)
-    await tokens_of().token(timeout=PATIENT)
+    tokens = await oauth.tokens(answer)
+    await tokens.token(timeout=PATIENT)
     assert asked == [("application/json", "identity")]
 
 
-async def test_a_token_is_renewed_in_the_last_minute_of_its_life(
-    internet: Internet,
-    server: AuthorizationServer,
-    tokens_of: Callable[..., OAuthTokens],
-    clock: Clock,
-) -> None:
-    await stands(internet, server.token)
-    tokens = tokens_of()
+async def test_a_token_is_renewed_in_the_last_minute_of_its_life(oauth: OAuth) -> None:
+    tokens = await oauth.tokens()
     first = await tokens.token(timeout=PATIENT)
-    clock.advance(3600 - 61)
+    oauth.clock.advance(3600 - 61)
     assert await tokens.token(timeout=PATIENT) == first
-    clock.advance(1)
+    oauth.clock.advance(1)
     assert await tokens.token(timeout=PATIENT) == first  # still valid, and used
 
     async def another() -> bool:
         return await tokens.token(timeout=PATIENT) != first
 
     await eventually(another)
-    assert len(server.issued) == 2
+    assert len(oauth.server.issued) == 2
 
 
-async def test_no_attempt_waits_for_a_new_token_while_the_old_one_is_valid(
-    internet: Internet,
-    server: AuthorizationServer,
-    tokens_of: Callable[..., OAuthTokens],
-    clock: Clock,
-) -> None:
+async def test_no_attempt_waits_for_a_new_token_while_the_old_one_is_valid(oauth: OAuth) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow_the_second_time(request: web.Request) -> web.Response:
-        if server.issued:
+        if oauth.server.issued:
             asked.set()
             await go_on.wait()
-        return await server.token(request)
+        return await oauth.server.token(request)
 
-    await stands(internet, slow_the_second_time)
-    tokens = tokens_of()
+    tokens = await oauth.tokens(slow_the_second_time)
     first = await tokens.token(timeout=PATIENT)
-    clock.advance(3600 - 60)
+    oauth.clock.advance(3600 - 60)
     async with asyncio.timeout(DEADLINE):
         assert await tokens.token(timeout=timedelta(0)) == first  # not even a moment
         await asked.wait()
-        clock.advance(60 - 5.1)
+        oauth.clock.advance(60 - 5.1)
         assert await tokens.token(timeout=timedelta(0)) == first
-        clock.advance(0.1)  # it might expire before the destination reads it
+        oauth.clock.advance(0.1)  # it might expire before the destination reads it
         waiting = asyncio.create_task(tokens.token(timeout=PATIENT))
         go_on.set()
-        assert await waiting == server.issued[1] != first
-    assert len(server.issued) == 2
+        assert await waiting == oauth.server.issued[1] != first
+    assert len(oauth.server.issued) == 2
 
 
-async def test_a_token_that_cannot_be_renewed_is_used_to_its_end(
-    internet: Internet,
-    server: AuthorizationServer,
-    tokens_of: Callable[..., OAuthTokens],
-    clock: Clock,
-) -> None:
+async def test_a_token_that_cannot_be_renewed_is_used_to_its_end(oauth: OAuth) -> None:
     refused = asyncio.Event()
 
     async def down_the_second_time(request: web.Request) -> web.Response:
-        if not server.issued:
-            return await server.token(request)
+        if not oauth.server.issued:
+            return await oauth.server.token(request)
         refused.set()
         return web.Response(status=503)
 
-    await stands(internet, down_the_second_time)
-    tokens = tokens_of()
+    tokens = await oauth.tokens(down_the_second_time)
     first = await tokens.token(timeout=PATIENT)
-    clock.advance(3600 - 60)
+    oauth.clock.advance(3600 - 60)
     assert await tokens.token(timeout=PATIENT) == first
     async with asyncio.timeout(DEADLINE):
         await refused.wait()
     await tokens.close()  # and its answer has been read
-    clock.advance(60 - 5.1)
+    oauth.clock.advance(60 - 5.1)
     assert await tokens.token(timeout=PATIENT) == first
-    clock.advance(0.1)
+    oauth.clock.advance(0.1)
     with pytest.raises(OAuthError, match="503"):
         await tokens.token(timeout=PATIENT)
 
@@ -201,13 +165,7 @@ async def test_a_token_that_cannot_be_renewed_is_used_to_its_end(
         pytest.param(599.5, (539.5, 594.5), id="with a fraction"),
     ],
 )
-async def test_the_life_of_a_token(
-    internet: Internet,
-    tokens_of: Callable[..., OAuthTokens],
-    clock: Clock,
-    life: object,
-    ends: tuple[float, float],
-) -> None:
+async def test_the_life_of_a_token(oauth: OAuth, life: object, ends: tuple[float, float]) -> None:
     fresh, good = ends
     number = iter(range(10))
 
@@ -217,100 +175,77 @@ async def test_the_life_of_a_token(
             {"access_token": f"t{next(number)}", "token_type": "bearer"} | said
         )
 
-    await stands(internet, issue)
-    tokens = tokens_of()
+    tokens = await oauth.tokens(issue)
     assert await tokens.token(timeout=PATIENT) == "t0"
     if good:
         for moment, renewed in ((fresh - 0.1, False), (fresh, True), (good - 0.1, True)):
-            clock.now = START + timedelta(seconds=moment)
+            oauth.clock.now = START + timedelta(seconds=moment)
             assert await tokens.token(timeout=PATIENT) == "t0"
             assert tokens._token.is_flying is renewed
             await tokens.close()  # before it has started
-        clock.now = START + timedelta(seconds=good)
+        oauth.clock.now = START + timedelta(seconds=good)
     assert await tokens.token(timeout=PATIENT) == "t1"
 
 
-async def test_a_clock_that_is_set_back_keeps_no_token_alive(
-    internet: Internet,
-    server: AuthorizationServer,
-    tokens_of: Callable[..., OAuthTokens],
-    clock: Clock,
-) -> None:
-    await stands(internet, server.token)
-    tokens = tokens_of()
+async def test_a_clock_that_is_set_back_keeps_no_token_alive(oauth: OAuth) -> None:
+    tokens = await oauth.tokens()
     first = await tokens.token(timeout=PATIENT)
-    clock.advance(-7200)
+    oauth.clock.advance(-7200)
     assert await tokens.token(timeout=PATIENT) != first
 
 
-async def test_concurrent_callers_share_one_fetch(
-    internet: Internet, server: AuthorizationServer, tokens_of: Callable[..., OAuthTokens]
-) -> None:
+async def test_concurrent_callers_share_one_fetch(oauth: OAuth) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(request: web.Request) -> web.Response:
         asked.set()
         await go_on.wait()
-        return await server.token(request)
+        return await oauth.server.token(request)
 
-    await stands(internet, slow)
-    tokens = tokens_of()
+    tokens = await oauth.tokens(slow)
     async with asyncio.timeout(DEADLINE):
         waiting = [asyncio.create_task(tokens.token(timeout=PATIENT)) for _ in range(50)]
         await asked.wait()
         waiting.pop(0).cancel()  # a cancelled caller does not cancel it for the others
         go_on.set()
         found = await asyncio.gather(*waiting)
-    assert set(found) == set(server.issued)
-    assert len(server.issued) == 1
+    assert set(found) == set(oauth.server.issued)
+    assert len(oauth.server.issued) == 1
 
 
-async def test_a_caller_that_waits_too_long_gets_an_error(
-    internet: Internet, tokens_of: Callable[..., OAuthTokens]
-) -> None:
+async def test_a_caller_that_waits_too_long_gets_an_error(oauth: OAuth) -> None:
     async def never(_: web.Request) -> web.Response:
         await asyncio.Event().wait()
         raise AssertionError
 
-    await stands(internet, never)
+    tokens = await oauth.tokens(never)
     with pytest.raises(OAuthError, match="no answer in time"):
-        await tokens_of().token(timeout=timedelta(milliseconds=50))
+        await tokens.token(timeout=timedelta(milliseconds=50))
 
 
-async def test_a_token_that_was_refused_is_replaced_once(
-    internet: Internet, server: AuthorizationServer, tokens_of: Callable[..., OAuthTokens]
-) -> None:
-    await stands(internet, server.token)
-    tokens = tokens_of()
+async def test_a_token_that_was_refused_is_replaced_once(oauth: OAuth) -> None:
+    tokens = await oauth.tokens()
     first = await tokens.token(timeout=PATIENT)
     second = await tokens.replace(first, timeout=PATIENT)
     assert second != first
     assert await tokens.replace(first, timeout=PATIENT) == second  # another attempt's late 401
     assert await tokens.token(timeout=PATIENT) == second
-    assert len(server.issued) == 2
+    assert len(oauth.server.issued) == 2
 
 
-async def test_a_token_that_was_refused_is_replaced_once_in_thirty_seconds(
-    internet: Internet,
-    server: AuthorizationServer,
-    tokens_of: Callable[..., OAuthTokens],
-    clock: Clock,
-) -> None:
-    await stands(internet, server.token)
-    tokens = tokens_of()
+async def test_a_token_that_was_refused_is_replaced_once_in_thirty_seconds(oauth: OAuth) -> None:
+    tokens = await oauth.tokens()
     second = await tokens.replace(await tokens.token(timeout=PATIENT), timeout=PATIENT)
     with pytest.raises(OAuthError, match="there is no other one"):
         await tokens.replace(second, timeout=PATIENT)
-    clock.advance(30)
-    assert await tokens.replace(second, timeout=PATIENT) == server.issued[2]
+    oauth.clock.advance(30)
+    assert await tokens.replace(second, timeout=PATIENT) == oauth.server.issued[2]
 
 
-async def test_a_wrong_secret_is_the_one_error(
-    internet: Internet, server: AuthorizationServer, tokens_of: Callable[..., OAuthTokens]
-) -> None:
-    await stands(internet, server.token)
+async def test_a_wrong_secret_is_the_one_error(oauth: OAuth) -> None:
+    tokens = await oauth.tokens(client_secret="canary")
     with pytest.raises(OAuthError, match=r"found 401 \(invalid_client\)") as caught:
-        await tokens_of(client_secret="canary").token(timeout=PATIENT)
+        await tokens.token(timeout=PATIENT)
     assert "canary" not in str(caught.value)
 
 
@@ -344,44 +279,36 @@ async def test_a_wrong_secret_is_the_one_error(
     ],
 )
 async def test_an_answer_that_is_no_token_is_the_one_error(
-    internet: Internet, tokens_of: Callable[..., OAuthTokens], handler: Handler, reason: str
+    oauth: OAuth, handler: Handler, reason: str
 ) -> None:
-    await stands(internet, handler)
+    tokens = await oauth.tokens(handler)
     with pytest.raises(OAuthError, match=reason) as caught:
-        await tokens_of().token(timeout=PATIENT)
+        await tokens.token(timeout=PATIENT)
     assert "canary" not in str(caught.value)
 
 
-async def test_after_a_failure_the_next_fetch_waits_a_little_longer_each_time(
-    internet: Internet,
-    server: AuthorizationServer,
-    tokens_of: Callable[..., OAuthTokens],
-    clock: Clock,
-) -> None:
+async def test_after_a_failure_the_next_fetch_waits_a_little_longer_each_time(oauth: OAuth) -> None:
     asked = []
 
     async def down(request: web.Request) -> web.Response:
-        asked.append(clock.now)
-        return web.Response(status=503) if len(asked) < 4 else await server.token(request)
+        asked.append(oauth.clock.now)
+        return web.Response(status=503) if len(asked) < 4 else await oauth.server.token(request)
 
-    await stands(internet, down)
-    tokens = tokens_of()
+    tokens = await oauth.tokens(down)
     for _ in range(8):
         with suppress(OAuthError):
             await tokens.token(timeout=PATIENT)
-        clock.advance(1)
+        oauth.clock.advance(1)
     pauses = [(moment - START).total_seconds() for moment in asked]
     assert pauses == [0, 1, 3, 7]
-    assert await tokens.token(timeout=PATIENT) == server.issued[0]
+    assert await tokens.token(timeout=PATIENT) == oauth.server.issued[0]
 
 
-async def test_the_token_endpoint_is_under_the_guard(
-    internet: Internet, tokens_of: Callable[..., OAuthTokens]
-) -> None:
+async def test_the_token_endpoint_is_under_the_guard(internet: Internet, oauth: OAuth) -> None:
     internet.network.names.says(AUTH, ["169.254.169.254"])
     for url, reason in ((TOKEN_URL, "not public"), ("http://127.0.0.1/token", "expected https")):
         with pytest.raises(OAuthError, match=reason):
-            await tokens_of(token_url=url).token(timeout=PATIENT)
+            await oauth.client(token_url=url).token(timeout=PATIENT)
     assert internet.network.dialled == []
 
 
@@ -409,10 +336,9 @@ def test_no_repr_shows_the_secret() -> None:
 
 
 async def test_the_event_loops_own_debugging_shows_no_token(
-    internet: Internet, tokens_of: Callable[..., OAuthTokens], caplog: pytest.LogCaptureFixture
+    oauth: OAuth, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await stands(internet, answering({"access_token": "canary", "token_type": "bearer"}))
-    tokens = tokens_of()
+    tokens = await oauth.tokens(answering({"access_token": "canary", "token_type": "bearer"}))
     loop = asyncio.get_running_loop()
     caplog.set_level("DEBUG")
     loop.slow_callback_duration = 0  # every step is logged, with what its task returned
