@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import http.server
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -19,16 +19,15 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.version import USER_AGENT
 from tests.eventually import DEADLINE, PATIENT
+from tests.pushkit.net.conftest import MakeTransport
 from tests.pushkit.net.test_transport import HEAD, OK, Talk, keeps_silent, says, serving
 
 MEBIBYTE = 2**20
 
 
 @pytest.fixture
-async def transport() -> AsyncIterator[Transport]:
-    transport = Transport(DestinationPolicy(["127.0.0.1:*", "[::1]:*"]))
-    yield transport
-    await transport.close()
+def transport(make_transport: MakeTransport) -> Transport:
+    return make_transport(DestinationPolicy(["127.0.0.1:*", "[::1]:*"]))
 
 
 async def get(

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import pytest
 from aiohappyeyeballs import SocketFactoryType
@@ -27,12 +27,13 @@ from pushkit.net.destination import (
     DestinationRules,
 )
 from pushkit.net.guard import Guard, dialling_socket
-from pushkit.net.transport import ConnectionOptions, Transport
+from pushkit.net.transport import Transport
 from pushkit.url import Url
 from tests.eventually import DEADLINE, PATIENT
 from tests.hostile import PUBLIC, HostileUrl, attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.network import LeftLoopbackError, Network, the_network
+from tests.pushkit.net.conftest import MakeTransport
 
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
@@ -115,18 +116,22 @@ async def tried(transport: Transport, url: str) -> str:
     return f"answered {answer.status}"
 
 
-async def leads_nowhere(
-    network: Network, canary: Canary, transport: Transport, urls: list[str]
-) -> None:
+LeadsNowhere = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture
+def leads_nowhere(network: Network, canary: Canary, make_transport: MakeTransport) -> LeadsNowhere:
     """Check that no URL makes a socket dial, however often it is tried."""
-    try:
+
+    async def check(urls: list[str], policy: DestinationPolicy | None = None, **more: Any) -> None:
+        transport = make_transport(policy, resolver=network.names, **more)
         for url in urls:
             for _ in range(3):  # a name may have other addresses the second time
                 outcome = await tried(transport, url)
                 assert network.dialled == [], f"{url}: {outcome}"
-    finally:
-        await transport.close()
-    assert canary.connections == 0
+        assert canary.connections == 0
+
+    return check
 
 
 def every(line: HostileUrl) -> bool:
@@ -147,13 +152,13 @@ def but_for_its_port(line: HostileUrl) -> bool:
 async def test_no_hostile_url_leads_to_a_connection(
     network: Network,
     canary: Canary,
+    leads_nowhere: LeadsNowhere,
     policy: type[DestinationPolicy],
     of_list: Callable[[HostileUrl], bool],
 ) -> None:
     lines = [line for line in hostile_urls(canary.port) if of_list(line)]
     assert len(lines) >= 70
-    transport = Transport(policy(), ConnectionOptions(resolver=network.names))
-    await leads_nowhere(network, canary, transport, [line.url for line in lines])
+    await leads_nowhere([line.url for line in lines], policy())
     assert network.names.asked == []  # the URL alone was refused
 
 
@@ -172,12 +177,12 @@ INTRANET = DestinationRules(
 async def test_the_addresses_alone_are_reason_enough(
     network: Network,
     canary: Canary,
+    leads_nowhere: LeadsNowhere,
     policy: type[DestinationPolicy],
     rules: DestinationRules,
 ) -> None:
     lines = [line for line in hostile_urls(canary.port) if looked_up(line)]
-    transport = Transport(policy(rules=rules), ConnectionOptions(resolver=network.names))
-    await leads_nowhere(network, canary, transport, [line.looked_up() for line in lines])
+    await leads_nowhere([line.looked_up() for line in lines], policy(rules=rules))
     assert "mixed.attacker.example.com" in network.names.asked
 
 
@@ -202,9 +207,9 @@ def at_the_socket_alone(
         ),
     ],
 )
-async def test_either_check_of_addresses_keeps_the_other_ones_names(  # fixtures
-    network: Network,
+async def test_either_check_of_addresses_keeps_the_other_ones_names(
     canary: Canary,
+    leads_nowhere: LeadsNowhere,
     monkeypatch: pytest.MonkeyPatch,
     removed: str,
     put: Callable[..., object],
@@ -217,12 +222,14 @@ async def test_either_check_of_addresses_keeps_the_other_ones_names(  # fixtures
         if line.reason.startswith("DNS") and looked_up(line) and "mixed" not in line.reason
     ]
     assert len(lines) >= 7
-    transport = Transport(Naive(), ConnectionOptions(resolver=network.names))
-    await leads_nowhere(network, canary, transport, [line.looked_up() for line in lines])
+    await leads_nowhere([line.looked_up() for line in lines], Naive())
 
 
 async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_check(
-    network: Network, canary: Canary, monkeypatch: pytest.MonkeyPatch
+    network: Network,
+    canary: Canary,
+    make_transport: MakeTransport,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Rebinding between check and connect: the socket gets another address than was checked.
     dial = dialling._connect
@@ -232,9 +239,8 @@ async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_che
 
     monkeypatch.setattr(dialling, "_connect", another)
     network.names.says("rebind.example.com", [PUBLIC])
-    transport = Transport(Relaxed(), ConnectionOptions(resolver=network.names))
+    transport = make_transport(Relaxed(), resolver=network.names)
     outcome = await tried(transport, f"http://rebind.example.com:{canary.port}/")
-    await transport.close()
     assert "not public" in outcome
     assert (network.names.asked, network.dialled) == (["rebind.example.com"], [])
 
@@ -258,36 +264,31 @@ async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_che
 )
 @pytest.mark.parametrize("beside", [(), (PUBLIC,), ("2606:4700::1111",)])
 async def test_a_name_with_such_an_address_is_not_dialled(
-    network: Network, canary: Canary, address: str, beside: tuple[str, ...]
+    network: Network, leads_nowhere: LeadsNowhere, address: str, beside: tuple[str, ...]
 ) -> None:
     network.names.says("client.example.com", [*beside, address])
-    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=network.names))
-    await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
+    await leads_nowhere(["https://client.example.com/"])
     assert network.names.asked == ["client.example.com"] * 3
 
 
-async def test_an_address_of_this_machine_is_not_dialled(network: Network, canary: Canary) -> None:
+async def test_an_address_of_this_machine_is_not_dialled(
+    network: Network, leads_nowhere: LeadsNowhere
+) -> None:
     network.names.says("client.example.com", [PUBLIC])
-    transport = Transport(
-        DestinationPolicy(),
-        ConnectionOptions(resolver=network.names, is_own=lambda address: address == PUBLIC),
-    )
-    await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
+    await leads_nowhere(["https://client.example.com/"], is_own=lambda address: address == PUBLIC)
 
 
 async def test_a_name_with_a_hundred_addresses_is_not_dialled(
-    network: Network, canary: Canary
+    network: Network, leads_nowhere: LeadsNowhere
 ) -> None:
     network.names.says("client.example.com", [f"8.8.4.{last}" for last in range(100)])
-    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=network.names))
-    await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
+    await leads_nowhere(["https://client.example.com/"])
 
 
-async def test_a_public_address_is_dialled(network: Network) -> None:
+async def test_a_public_address_is_dialled(network: Network, make_transport: MakeTransport) -> None:
     network.names.says("client.example.com", [PUBLIC])
-    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=network.names))
+    transport = make_transport(resolver=network.names)
     assert "failed" in await tried(transport, "https://client.example.com/")
-    await transport.close()
     assert network.dialled == [(PUBLIC, 443)]
 
 
@@ -295,7 +296,7 @@ async def test_a_public_address_is_dialled(network: Network) -> None:
 
 
 async def test_a_connection_that_stays_open_goes_where_it_was_checked(
-    internet: Internet, canary: Canary
+    internet: Internet, canary: Canary, make_transport: MakeTransport
 ) -> None:
     network, peers = internet.network, []
 
@@ -306,12 +307,8 @@ async def test_a_connection_that_stays_open_goes_where_it_was_checked(
     await internet.serve(note)
     network.names.says(HOOKS, [HOOKS_ADDRESS], ["127.0.0.1"])
     network.places["127.0.0.1", 443] = canary.port
-    transport = Transport(
-        DestinationPolicy(), ConnectionOptions(resolver=network.names, ca_file=internet.ca_file)
-    )
-    url = f"https://{HOOKS}/"
-    outcomes = [await tried(transport, url) for _ in range(3)]
-    await transport.close()
+    transport = make_transport(resolver=network.names, ca_file=internet.ca_file)
+    outcomes = [await tried(transport, f"https://{HOOKS}/") for _ in range(3)]
     # The second request used the first one's connection; the third had to dial, and was refused.
     assert outcomes[:2] == ["answered 200"] * 2
     assert "not public" in outcomes[2]
@@ -321,7 +318,7 @@ async def test_a_connection_that_stays_open_goes_where_it_was_checked(
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 305, 307, 308, 399])
 async def test_an_answer_that_leads_to_loopback_is_not_followed(
-    internet: Internet, canary: Canary, status: int
+    internet: Internet, canary: Canary, make_transport: MakeTransport, status: int
 ) -> None:
     async def redirect(_: web.Request) -> web.Response:
         place = f"http://127.0.0.1:{canary.port}/"
@@ -330,12 +327,12 @@ async def test_an_answer_that_leads_to_loopback_is_not_followed(
         )
 
     await internet.serve(redirect)
-    transport = Transport(
+    transport = make_transport(
         DestinationPolicy(["127.0.0.1:*"]),  # even where it would be allowed
-        ConnectionOptions(resolver=internet.network.names, ca_file=internet.ca_file),
+        resolver=internet.network.names,
+        ca_file=internet.ca_file,
     )
     assert await tried(transport, f"https://{HOOKS}/") == f"answered {status}"
-    await transport.close()
     assert canary.connections == 0
     assert internet.network.dialled == [(HOOKS_ADDRESS, 443)]
 
@@ -344,30 +341,25 @@ async def test_an_answer_that_leads_to_loopback_is_not_followed(
 
 
 async def test_the_harness_fails_when_the_guard_is_removed(
-    network: Network, canary: Canary
+    network: Network, canary: Canary, leads_nowhere: LeadsNowhere, make_transport: MakeTransport
 ) -> None:
-    unguarded = partial(
-        Transport, Nothing(), ConnectionOptions(resolver=network.names, is_own=lambda _: False)
-    )
     urls = [line.url for line in hostile_urls(canary.port)]
     with pytest.raises(AssertionError):
-        await leads_nowhere(network, canary, unguarded(), urls)
+        await leads_nowhere(urls, Nothing(), is_own=lambda _: False)
 
-    transport = unguarded()
+    transport = make_transport(Nothing(), resolver=network.names, is_own=lambda _: False)
     for url in urls:
         await tried(transport, url)
-    await transport.close()
     assert len(network.dialled) > 40
     assert canary.connections > 10
 
 
-async def test_the_harness_lets_nothing_out_of_loopback(network: Network) -> None:
-    transport = Transport(
-        Nothing(), ConnectionOptions(resolver=network.names, is_own=lambda _: False)
-    )
+async def test_the_harness_lets_nothing_out_of_loopback(
+    network: Network, make_transport: MakeTransport
+) -> None:
+    transport = make_transport(Nothing(), resolver=network.names, is_own=lambda _: False)
     for url in ("http://169.254.169.254/", "http://example.com/", "http://10.0.0.1/"):
         assert "failed" in await tried(transport, url)
-    await transport.close()
     assert len(network.dialled) == 3
     loop = asyncio.get_running_loop()
     with pytest.raises(LeftLoopbackError):

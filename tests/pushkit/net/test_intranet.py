@@ -21,12 +21,14 @@ from pushkit.errors import (
     TransportError,
 )
 from pushkit.net import dialling
+from pushkit.net.connection import Answer
 from pushkit.net.destination import Decision, DestinationPolicy, Judged
 from pushkit.net.guard import Guard
-from pushkit.net.transport import ConnectionOptions, Transport
+from pushkit.net.transport import Transport
 from tests.eventually import PATIENT
 from tests.internet import Internet
 from tests.network import Network
+from tests.pushkit.net.conftest import MakeTransport
 
 INTRANET = DestinationRules(
     allow_domains=["corp.example", "svc.internal"], allow_networks=["10.1.0.0/16", "fd12:3456::/32"]
@@ -37,6 +39,10 @@ EVERYTHING = DestinationRules(
 )
 HOOKS = "hooks.corp.example"
 URL = f"https://{HOOKS}/a"
+
+
+async def post(transport: Transport) -> Answer:
+    return await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -159,28 +165,25 @@ CLOSED = [
 @pytest.mark.parametrize("beside", [(), ("10.1.0.5",)], ids=["alone", "beside a good one"])
 @pytest.mark.parametrize("address", CLOSED)
 async def test_no_rule_opens_such_an_address(
-    network: Network, address: str, beside: tuple[str, ...]
+    network: Network, make_transport: MakeTransport, address: str, beside: tuple[str, ...]
 ) -> None:
     network.names.says(HOOKS, [*beside, address])
-    transport = Transport(
-        DestinationPolicy(rules=EVERYTHING), ConnectionOptions(resolver=network.names)
-    )
+    transport = make_transport(DestinationPolicy(rules=EVERYTHING), resolver=network.names)
     with pytest.raises(AddressRefusedError) as caught:
-        await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
-    await transport.close()
+        await post(transport)
     assert caught.value.decision is Decision.NOT_PUBLIC
     assert (network.names.asked, network.dialled) == ([HOOKS], [])
 
 
-async def test_an_own_address_stays_closed(network: Network) -> None:
+async def test_an_own_address_stays_closed(network: Network, make_transport: MakeTransport) -> None:
     network.names.says(HOOKS, ["10.1.0.5"])
-    transport = Transport(
+    transport = make_transport(
         DestinationPolicy(rules=INTRANET),
-        ConnectionOptions(resolver=network.names, is_own=lambda address: address == "10.1.0.5"),
+        resolver=network.names,
+        is_own=lambda address: address == "10.1.0.5",
     )
     with pytest.raises(AddressRefusedError) as caught:
-        await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
-    await transport.close()
+        await post(transport)
     assert caught.value.decision is Decision.OWN_ADDRESS
     assert network.dialled == []
 
@@ -202,42 +205,36 @@ def test_networks_narrow_down_what_is_opened(rules: DestinationRules, decision: 
     assert DestinationPolicy(rules=opened).judge_address("10.1.9.1") is decision
 
 
-async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(internet: Internet) -> None:
+async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(
+    internet: Internet, make_transport: MakeTransport
+) -> None:
     async def accept(_: web.Request) -> web.Response:
         return web.Response(status=202)
 
     await internet.serve(accept, name=HOOKS, address="10.1.0.5")
-    rules = INTRANET
     trusting, trusting_nobody = (
-        Transport(
-            DestinationPolicy(rules=rules),
-            ConnectionOptions(resolver=internet.network.names, ca_file=authority),
+        make_transport(
+            DestinationPolicy(rules=INTRANET), resolver=internet.network.names, ca_file=authority
         )
         for authority in (internet.ca_file, None)
     )
-    destination = trusting.policy.check(URL)
-    assert (await trusting.post(destination, [], b"{}", timeout=PATIENT)).status == 202
+    assert (await post(trusting)).status == 202
     with pytest.raises(TransportError, match="certificate"):
-        await trusting_nobody.post(destination, [], b"{}", timeout=PATIENT)
-    await trusting.close()
-    await trusting_nobody.close()
+        await post(trusting_nobody)
     assert internet.network.dialled == [("10.1.0.5", 443)] * 2
 
 
 @pytest.mark.parametrize("then", ["127.0.0.1", "169.254.169.254", "10.2.0.1", "::ffff:10.1.0.5"])
 async def test_a_name_that_resolves_differently_the_second_time_is_refused(
-    network: Network, monkeypatch: pytest.MonkeyPatch, then: str
+    network: Network, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     network.names.says(HOOKS, ["10.1.0.5"], [then])
-    transport = Transport(
-        DestinationPolicy(rules=INTRANET), ConnectionOptions(resolver=network.names)
-    )
-    destination = transport.policy.check(URL)
+    transport = make_transport(DestinationPolicy(rules=INTRANET), resolver=network.names)
     with pytest.raises(TransportError):
-        await transport.post(destination, [], b"{}", timeout=PATIENT)
+        await post(transport)
     assert network.dialled == [("10.1.0.5", 443)]  # no server listens there
     with pytest.raises(AddressRefusedError):
-        await transport.post(destination, [], b"{}", timeout=PATIENT)
+        await post(transport)
 
     # The address changes between the check and the socket, too.
     dial = dialling._connect
@@ -248,23 +245,19 @@ async def test_a_name_that_resolves_differently_the_second_time_is_refused(
     monkeypatch.setattr(dialling, "_connect", another)
     network.names.says(HOOKS, ["10.1.0.5"])
     with pytest.raises(AddressRefusedError):
-        await transport.post(destination, [], b"{}", timeout=PATIENT)
-    await transport.close()
+        await post(transport)
     assert network.dialled == [("10.1.0.5", 443)]
 
 
 async def test_without_a_guard_those_addresses_would_be_dialled(
-    network: Network, monkeypatch: pytest.MonkeyPatch
+    network: Network, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Proves that the tests above would notice.
     monkeypatch.setattr(Guard, "check", lambda *_: None)
     network.names.says(HOOKS, ["169.254.169.254"])
-    transport = Transport(
-        DestinationPolicy(rules=INTRANET), ConnectionOptions(resolver=network.names)
-    )
+    transport = make_transport(DestinationPolicy(rules=INTRANET), resolver=network.names)
     with pytest.raises(TransportError):
-        await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
-    await transport.close()
+        await post(transport)
     assert network.dialled == [("169.254.169.254", 443)]
 
 
@@ -306,15 +299,15 @@ def test_only_names_can_be_opened_and_never_localhost(domain: str) -> None:
 # --- who hears of it -----------------------------------------------------------------------------
 
 
-async def test_every_decision_is_reported_with_its_subject(network: Network) -> None:
+async def test_every_decision_is_reported_with_its_subject(
+    network: Network, make_transport: MakeTransport
+) -> None:
     heard: list[Judged] = []
     rules = DestinationRules(
         allow_domains=["corp.example"], allow_networks=["10.1.0.0/16"], on_decision=heard.append
     )
     network.names.says(HOOKS, ["10.1.0.5"], ["10.2.0.1"])
-    transport = Transport(
-        DestinationPolicy(["[::1]:*"], rules), ConnectionOptions(resolver=network.names)
-    )
+    transport = make_transport(DestinationPolicy(["[::1]:*"], rules), resolver=network.names)
     for url in ("not a URL", "https://evilcorp.example/"):
         with pytest.raises(DestinationRefusedError) as caught:
             transport.policy.check(url)
@@ -324,7 +317,6 @@ async def test_every_decision_is_reported_with_its_subject(network: Network) -> 
     for _ in range(2):
         with pytest.raises(TransportError):
             await transport.post(destination, [], b"{}", timeout=PATIENT)
-    await transport.close()
     assert heard == [
         Judged(decision=Decision.NOT_A_URL),
         Judged(decision=Decision.SPECIAL_NAME, host="evilcorp.example", port=443),

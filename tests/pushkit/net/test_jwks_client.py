@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,11 @@ from pushkit.net.transport import Transport
 from pushkit.scheduling import renewing
 from pushkit.webhook import Headers
 from tests.eventually import DEADLINE, eventually
+from tests.pushkit.net.conftest import START, Clock, MakeTransport
 
 AiohttpServer = Callable[[web.Application], Awaitable[TestServer]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 URL = "https://agent.example/.well-known/jwks.json"
 KEY = generate_key(Algorithm.ES256)
 OTHER = generate_key(Algorithm.EDDSA)
@@ -58,17 +58,6 @@ def fetched(status: int, body: bytes = b"", **headers: str) -> Answer:
 
 def answer(*keys: Any, cache_control: str = "max-age=300", **more: str) -> Answer:
     return fetched(200, jwks(*keys), cache_control=cache_control, **more)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
 
 
 class Publisher:
@@ -616,10 +605,8 @@ async def test_static_keys_have_the_same_face() -> None:
 
 
 @pytest.fixture
-async def transport() -> AsyncIterator[Transport]:
-    transport = Transport(DestinationPolicy(["127.0.0.1:*"]))
-    yield transport
-    await transport.close()
+def transport(make_transport: MakeTransport) -> Transport:
+    return make_transport(DestinationPolicy(["127.0.0.1:*"]))
 
 
 Serve = Callable[[Handler], Awaitable[str]]

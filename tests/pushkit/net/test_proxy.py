@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import trustme
@@ -22,10 +23,11 @@ from pushkit.errors import (
 from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.dialling import EgressProxy
-from pushkit.net.transport import ConnectionOptions, Transport
+from pushkit.net.transport import Transport
 from tests.eventually import DEADLINE, PATIENT
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet, Proxy
+from tests.pushkit.net.conftest import MakeTransport
 
 PROXY_URL = "http://proxy.corp.internal:3128"
 PROXY_PLACE = ("10.0.0.5", 3128)
@@ -44,30 +46,16 @@ async def proxy(internet: Internet) -> Proxy:
 
 
 @pytest.fixture
-async def transport(internet: Internet, proxy: Proxy) -> AsyncIterator[Transport]:
+def through_proxy(internet: Internet, make_transport: MakeTransport) -> MakeTransport:
+    """Make transports that go through the proxy."""
+    options = {"resolver": internet.network.names, "ca_file": internet.ca_file, "proxy": PROXY_URL}
+    return partial(make_transport, **options)
+
+
+@pytest.fixture
+def transport(proxy: Proxy, through_proxy: MakeTransport) -> Transport:
     del proxy
-    transport = Transport(
-        DestinationPolicy(["127.0.0.1:*"]),
-        ConnectionOptions(
-            resolver=internet.network.names, ca_file=internet.ca_file, proxy=PROXY_URL
-        ),
-    )
-    yield transport
-    await transport.close()
-
-
-@asynccontextmanager
-async def closing(
-    internet: Internet, proxy: str, policy: DestinationPolicy | None = None
-) -> AsyncIterator[Transport]:
-    transport = Transport(
-        policy or DestinationPolicy(),
-        ConnectionOptions(resolver=internet.network.names, ca_file=internet.ca_file, proxy=proxy),
-    )
-    try:
-        yield transport
-    finally:
-        await transport.close()
+    return through_proxy(DestinationPolicy(["127.0.0.1:*"]))
 
 
 async def post(transport: Transport, url: str = f"https://{HOOKS}/hook?a=%2F") -> Answer:
@@ -170,22 +158,22 @@ async def test_a_refusal_of_the_proxy_is_a_transport_error(
 
 @pytest.mark.parametrize("status", [302, 400, 404, 405, 407, 429, 501])
 async def test_what_the_proxy_answers_for_itself_is_its_own_failure(
-    internet: Internet, status: int
+    internet: Internet, through_proxy: MakeTransport, status: int
 ) -> None:
     asks = b"PROXY-Authenticate: Basic realm=proxy\r\n" if status == 407 else b""
-    async with refusing_proxy(internet, status, asks), closing(internet, PROXY_URL) as transport:
+    async with refusing_proxy(internet, status, asks):
         with pytest.raises(EgressProxyError, match=f"the proxy answered {status}"):
-            await post(transport)
+            await post(through_proxy())
 
 
 # Smokescreen, for one, answers 407 for an address that its rules forbid.
 @pytest.mark.parametrize("status", [403, 407, 500, 502, 503, 504])
 async def test_an_address_that_the_proxy_refuses_is_a_failure_of_the_destination(
-    internet: Internet, status: int
+    internet: Internet, through_proxy: MakeTransport, status: int
 ) -> None:
-    async with refusing_proxy(internet, status), closing(internet, PROXY_URL) as transport:
+    async with refusing_proxy(internet, status):
         with pytest.raises(TransportError, match=f"the proxy answered {status}") as caught:
-            await post(transport)
+            await post(through_proxy())
     assert caught.type is TransportError
 
 
@@ -208,7 +196,7 @@ async def refusing_proxy(
 
 
 async def test_the_proxy_gets_its_credentials_and_the_destination_does_not(
-    internet: Internet, proxy: Proxy
+    internet: Internet, proxy: Proxy, through_proxy: MakeTransport
 ) -> None:
     seen: list[str] = []
 
@@ -218,26 +206,27 @@ async def test_the_proxy_gets_its_credentials_and_the_destination_does_not(
 
     await internet.serve(note)
     proxy.credentials = "agent:p@ss word"
-    async with closing(internet, PROXY_URL.replace("//", "//agent:p%40ss%20word@")) as transport:
-        assert (await post(transport)).status == 200
+    url = PROXY_URL.replace("//", "//agent:p%40ss%20word@")
+    assert (await post(through_proxy(proxy=url))).status == 200
     assert seen
     assert not any("Proxy" in name or name == "Authorization" for name in seen)
-    async with closing(internet, PROXY_URL) as transport:
-        with pytest.raises(TransportError, match="the proxy answered 407"):
-            await post(transport)
+    with pytest.raises(TransportError, match="the proxy answered 407"):
+        await post(through_proxy())
 
 
-async def test_no_hostile_url_reaches_the_proxy(internet: Internet, proxy: Proxy) -> None:
+async def test_no_hostile_url_reaches_the_proxy(
+    internet: Internet, proxy: Proxy, through_proxy: MakeTransport
+) -> None:
     names = internet.network.names
     attackers_dns(names)
     lines = [line.looked_up() for line in hostile_urls(8443)]
     secure = [url.replace("http://", "https://", 1) for url in lines]
-    async with closing(internet, PROXY_URL) as transport:
-        for url in [*lines, *secure]:
-            for _ in range(2):
-                if "rebind" not in url:  # its second answer is public
-                    with pytest.raises((DestinationRefusedError, TransportError)):
-                        await post(transport, url)
+    transport = through_proxy()
+    for url in [*lines, *secure]:
+        for _ in range(2):
+            if "rebind" not in url:  # its second answer is public
+                with pytest.raises((DestinationRefusedError, TransportError)):
+                    await post(transport, url)
     assert "mixed.attacker.example.com" in names.asked
     assert (proxy.asked, internet.network.dialled) == ([], [])
 
@@ -268,13 +257,12 @@ async def test_a_host_named_for_development_is_dialled_without_the_proxy(
 
 
 async def test_the_rules_of_the_operator_hold_behind_the_proxy(
-    internet: Internet, proxy: Proxy
+    internet: Internet, proxy: Proxy, through_proxy: MakeTransport
 ) -> None:
     await internet.serve(echo)
     policy = DestinationPolicy(rules=DestinationRules(networks=["8.8.8.0/24"]))
-    async with closing(internet, PROXY_URL, policy) as transport:
-        with pytest.raises(TransportError, match="outside of the networks"):
-            await post(transport)
+    with pytest.raises(TransportError, match="outside of the networks"):
+        await post(through_proxy(policy))
     assert proxy.asked == []
 
 

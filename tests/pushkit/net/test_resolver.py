@@ -13,10 +13,9 @@ import aiodns
 import pytest
 
 from pushkit.errors import TransportError
-from pushkit.net.destination import DestinationPolicy
 from pushkit.net.guard import NameLookup, SystemResolver
-from pushkit.net.transport import ConnectionOptions, Transport
 from tests.eventually import DEADLINE
+from tests.pushkit.net.conftest import MakeTransport
 
 SILENT = "silent"
 NAMES = 100  # far more than a process has threads for lookups
@@ -81,19 +80,20 @@ async def test_names_whose_servers_are_silent_keep_no_other_name_waiting(
     await asked.close()
 
 
-async def test_a_lookup_has_its_own_deadline() -> None:
-    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=Silent()))
+async def test_a_lookup_has_its_own_deadline(make_transport: MakeTransport) -> None:
+    transport = make_transport(resolver=Silent())
     transport._lookup._timeout = timedelta(milliseconds=20)
     with pytest.raises(TransportError, match="could not be looked up in time"):
         await transport.get(
             transport.policy.check("https://client.example.com/"), [], timeout=timedelta(seconds=20)
         )
-    await transport.close()
 
 
 @pytest.mark.parametrize("proxy", [None, "http://10.0.0.5:3128"])
-async def test_the_one_deadline_is_over_the_lookup_too(proxy: str | None) -> None:
-    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=Silent(), proxy=proxy))
+async def test_the_one_deadline_is_over_the_lookup_too(
+    make_transport: MakeTransport, proxy: str | None
+) -> None:
+    transport = make_transport(resolver=Silent(), proxy=proxy)
     with pytest.raises(TransportError, match=r"no complete answer from .* within 0.05 s") as caught:
         await transport.post(
             transport.policy.check("https://client.example.com/"),
@@ -101,7 +101,6 @@ async def test_the_one_deadline_is_over_the_lookup_too(proxy: str | None) -> Non
             b"",
             timeout=timedelta(milliseconds=50),
         )
-    await transport.close()
     assert caught.value.timing is not None
     assert caught.value.timing.resolve is not None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,11 +13,11 @@ from aiohttp import web
 
 from pushkit.errors import ConfigError, TransportError
 from pushkit.net.connection import Answer
-from pushkit.net.destination import DestinationPolicy
 from pushkit.net.tls import ClientCertificate, tls_context
-from pushkit.net.transport import ConnectionOptions, Transport
+from pushkit.net.transport import Transport
 from tests.eventually import PATIENT
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
+from tests.pushkit.net.conftest import MakeTransport
 
 URL = f"https://{HOOKS}/hook"
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -31,13 +30,8 @@ async def answers(request: web.Request) -> web.Response:
 
 
 @pytest.fixture
-async def transport(internet: Internet) -> AsyncIterator[Transport]:
-    transport = Transport(
-        DestinationPolicy(),
-        ConnectionOptions(resolver=internet.network.names, ca_file=internet.ca_file),
-    )
-    yield transport
-    await transport.close()
+def transport(internet: Internet, make_transport: MakeTransport) -> Transport:
+    return make_transport(resolver=internet.network.names, ca_file=internet.ca_file)
 
 
 async def post(transport: Transport, **options: object) -> Answer:
@@ -126,12 +120,12 @@ async def test_a_client_certificate_is_sent_only_for_its_owners_notifications(
     assert [each.body for each in answered] == [f"{name}.example.com".encode() for name in asked]
 
 
-async def test_without_its_authority_nothing_is_trusted(internet: Internet) -> None:
+async def test_without_its_authority_nothing_is_trusted(
+    internet: Internet, make_transport: MakeTransport
+) -> None:
     await internet.serve(answers)
-    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=internet.network.names))
     with pytest.raises(TransportError, match="unable to get local issuer"):
-        await post(transport)
-    await transport.close()
+        await post(make_transport(resolver=internet.network.names))
 
 
 async def test_roots_of_a_destination_stand_in_place_of_all_others(

@@ -14,9 +14,10 @@ import pytest
 from pushkit.errors import TransportError
 from pushkit.net.connection import Answer
 from pushkit.net.destination import Destination, DestinationPolicy
-from pushkit.net.transport import ConnectionOptions, Transport
+from pushkit.net.transport import Transport
 from pushkit.url import Url
 from tests.eventually import DEADLINE, PATIENT
+from tests.pushkit.net.conftest import MakeTransport
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -49,6 +50,9 @@ class Server:
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
+
+    async def is_asked(self) -> bool:
+        return bool(self.requests)
 
     async def close(self) -> None:
         for talk in self.talks:
@@ -103,11 +107,16 @@ HEAD = b"HTTP/1.1 200 OK\r\n"
 OK = HEAD + b"Content-Length: 2\r\n\r\nok"
 
 
+async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer every request with a body of two bytes."""
+    while await reader.readexactly(2):
+        writer.write(OK)
+        await reader.readuntil(b"\r\n\r\n")
+
+
 @pytest.fixture
-async def transport() -> AsyncIterator[Transport]:
-    transport = Transport(LOOPBACK)
-    yield transport
-    await transport.close()
+def transport(make_transport: MakeTransport) -> Transport:
+    return make_transport(LOOPBACK)
 
 
 async def post(
@@ -328,12 +337,6 @@ async def test_a_port_without_a_listener_is_a_transport_error(
 
 
 async def test_the_connection_is_good_for_the_next_request(transport: Transport) -> None:
-    async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(2)
-        writer.write(OK)
-        while await reader.readuntil(b"\r\n\r\n") and await reader.readexactly(2):
-            writer.write(OK)
-
     async with serving(answers_all) as server:
         for _ in range(3):
             assert (await post(transport, server.url, within=PATIENT)).complete
@@ -401,72 +404,63 @@ async def dialled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     ],
 )
 async def test_a_name_with_a_private_address_is_refused_before_it_is_dialled(
-    dialled: list[object], addresses: tuple[str, ...]
+    make_transport: MakeTransport, dialled: list[object], addresses: tuple[str, ...]
 ) -> None:
     resolver = Resolver(*addresses)
-    transport = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(resolver=resolver))
+    transport = make_transport(LOOPBACK, resolver=resolver)
     with pytest.raises(TransportError, match="not public"):
         await post(transport, "https://attacker.example.com/", within=PATIENT)
     assert (resolver.asked, dialled) == (["attacker.example.com"], [])
-    await transport.close()
 
 
-async def test_every_request_asks_for_the_name_again(dialled: list[object]) -> None:
+async def test_every_request_asks_for_the_name_again(
+    make_transport: MakeTransport, dialled: list[object]
+) -> None:
     resolver = Resolver("127.0.0.1")
-    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=resolver))
+    transport = make_transport(resolver=resolver)
     for _ in range(2):
         with pytest.raises(TransportError):
             await post(transport, "https://rebind.example.com/", within=PATIENT)
     assert len(resolver.asked) == 2
     assert dialled == []
-    await transport.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "169.254.169.254", "127.1", "0x7f.1"])
 async def test_a_literal_that_passed_no_policy_is_not_dialled_either(
-    dialled: list[object], host: str
+    make_transport: MakeTransport, dialled: list[object], host: str
 ) -> None:
     # A literal address never reaches the resolver: its socket judges it.
-    transport = Transport(
-        DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(resolver=Resolver("127.0.0.1"))
-    )
+    transport = make_transport(LOOPBACK, resolver=Resolver("127.0.0.1"))
     destination = Destination(url=Url(scheme="http", host=host, port=80, target="/"))
     with pytest.raises(TransportError):
         async with asyncio.timeout(DEADLINE):
             await transport.post(destination, [], b"", timeout=PATIENT)
     assert dialled == []
-    await transport.close()
 
 
-async def test_a_public_address_is_what_is_dialled(dialled: list[object]) -> None:
-    transport = Transport(
-        DestinationPolicy(), ConnectionOptions(resolver=Resolver("93.184.216.34"))
-    )
+async def test_a_public_address_is_what_is_dialled(
+    make_transport: MakeTransport, dialled: list[object]
+) -> None:
+    transport = make_transport(resolver=Resolver("93.184.216.34"))
     with pytest.raises(TransportError, match="this test dials nobody"):
         await post(transport, "https://client.example.com/", within=PATIENT)
     assert dialled == [("93.184.216.34", 443)]
-    await transport.close()
 
 
-async def test_a_named_host_at_another_port_may_not_be_private(dialled: list[object]) -> None:
-    transport = Transport(
-        DestinationPolicy(["hooks.example.com:9999"]),
-        ConnectionOptions(resolver=Resolver("10.0.0.1")),
-    )
+async def test_a_named_host_at_another_port_may_not_be_private(
+    make_transport: MakeTransport, dialled: list[object]
+) -> None:
+    policy = DestinationPolicy(["hooks.example.com:9999"])
+    transport = make_transport(policy, resolver=Resolver("10.0.0.1"))
     with pytest.raises(TransportError, match="not public"):
         await post(transport, "https://hooks.example.com/", within=PATIENT)
     assert dialled == []
-    await transport.close()
 
 
-async def test_an_open_connection_to_a_named_host_serves_that_host_alone() -> None:
-    async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.readexactly(2):
-            writer.write(OK)
-            await reader.readuntil(b"\r\n\r\n")
-
+async def test_an_open_connection_to_a_named_host_serves_that_host_alone(
+    transport: Transport,
+) -> None:
     async with serving(answers_all) as server:
-        transport = Transport(DestinationPolicy(["127.0.0.1:*"]))
         named = transport.policy.check(server.url)
         assert (await post(transport, server.url, within=PATIENT)).status == 200
         unchecked = Destination(url=named.url)

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from pushkit.errors import AnswerTimeoutError, TransportError
 from pushkit.net.connection import Answer, Connection, Request
-from pushkit.net.destination import DestinationPolicy
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.timing import Probe
-from pushkit.net.transport import ConnectionOptions, Transport
+from pushkit.net.transport import Transport
 from pushkit.scheduling.deadlines import Deadlines
 from tests.eventually import PATIENT, eventually
-from tests.pushkit.net.test_transport import HEAD, OK, keeps_silent, says, serving
+from tests.pushkit.net.conftest import MakeTransport
+from tests.pushkit.net.test_transport import (
+    HEAD,
+    LOOPBACK,
+    OK,
+    answers_all,
+    keeps_silent,
+    says,
+    serving,
+)
 from tests.soak.fuzz_answers import FuzzFailedError, Wire, fuzz, hear
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Transport]:
-    client = Transport(DestinationPolicy(["127.0.0.1:*"]))
-    yield client
-    await client.close()
+def client(make_transport: MakeTransport) -> Transport:
+    return make_transport(LOOPBACK)
 
 
 async def post(
@@ -313,10 +319,10 @@ async def test_a_connection_that_closes_instead_of_an_answer_is_replaced_once(
     assert (server.connections, len(server.requests)) == (2, 3)
 
 
-async def test_the_one_reconnect_goes_over_no_connection_that_was_kept() -> None:
-    client = Transport(
-        DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(max_connections_per_host=1)
-    )
+async def test_the_one_reconnect_goes_over_no_connection_that_was_kept(
+    make_transport: MakeTransport,
+) -> None:
+    client = make_transport(LOOPBACK, max_connections_per_host=1)
 
     async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
@@ -328,7 +334,6 @@ async def test_the_one_reconnect_goes_over_no_connection_that_was_kept() -> None
         answers = await asyncio.gather(post(client, server.url), post(client, server.url))
     assert [answer.status for answer in answers] == [200, 200]
     assert server.connections == 3
-    await client.close()
 
 
 async def test_a_request_is_not_sent_again_once_a_byte_of_an_answer_came(
@@ -360,10 +365,10 @@ async def test_an_unsolicited_answer_goes_to_no_request(client: Transport) -> No
             assert (await post(client, server.url)).status == 200
 
 
-async def test_no_more_connections_to_one_host_than_it_may_have() -> None:
-    client = Transport(
-        DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(max_connections_per_host=3)
-    )
+async def test_no_more_connections_to_one_host_than_it_may_have(
+    make_transport: MakeTransport,
+) -> None:
+    client = make_transport(LOOPBACK, max_connections_per_host=3)
     inside, most = 0, 0
 
     async def counts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -381,26 +386,21 @@ async def test_no_more_connections_to_one_host_than_it_may_have() -> None:
         answers = await asyncio.gather(*(post(client, server.url) for _ in range(20)))
         assert [answer.status for answer in answers] == [200] * 20
     assert (server.connections, most) == (3, 3)
-    await client.close()
 
 
-async def test_an_idle_connection_makes_room_for_another_host() -> None:
-    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(max_connections=2))
-
-    async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await reader.readexactly(2)
-            writer.write(OK)
-            await reader.readuntil(b"\r\n\r\n")
-
+async def test_an_idle_connection_makes_room_for_another_host(
+    make_transport: MakeTransport,
+) -> None:
+    client = make_transport(LOOPBACK, max_connections=2)
     async with serving(answers_all) as one, serving(answers_all) as two, serving(says(OK)) as three:
         for server in (one, two, three, one, two):
             assert (await post(client, server.url)).status == 200
-    await client.close()
 
 
-async def test_a_connection_that_becomes_idle_makes_room_for_a_waiting_request() -> None:
-    client = Transport(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(max_connections=1))
+async def test_a_connection_that_becomes_idle_makes_room_for_a_waiting_request(
+    make_transport: MakeTransport,
+) -> None:
+    client = make_transport(LOOPBACK, max_connections=1)
     may_answer = asyncio.Event()
 
     async def when_it_may(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -410,30 +410,21 @@ async def test_a_connection_that_becomes_idle_makes_room_for_a_waiting_request()
 
     async with serving(when_it_may) as slow, serving(says(OK)) as other:
         holder = asyncio.create_task(post(client, slow.url))
-
-        async def is_held() -> bool:
-            return bool(slow.requests)
-
-        await eventually(is_held)
+        await eventually(slow.is_asked)
         waiting = asyncio.create_task(post(client, other.url))
         await asyncio.sleep(0)
         assert other.connections == 0
         may_answer.set()
         assert [(await each).status for each in (holder, waiting)] == [200, 200]
-    await client.close()
 
 
-async def test_a_request_that_waits_for_a_connection_times_out_and_blocks_no_other() -> None:
-    client = Transport(
-        DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(max_connections_per_host=1)
-    )
+async def test_a_request_that_waits_for_a_connection_times_out_and_blocks_no_other(
+    make_transport: MakeTransport,
+) -> None:
+    client = make_transport(LOOPBACK, max_connections_per_host=1)
     async with serving(keeps_silent) as server:
         holder = asyncio.create_task(post(client, server.url))
-
-        async def is_held() -> bool:
-            return bool(server.requests)
-
-        await eventually(is_held)
+        await eventually(server.is_asked)
         with pytest.raises(AnswerTimeoutError):
             await post(client, server.url, within=timedelta(milliseconds=100))
         server.talk = says(OK)
@@ -443,7 +434,6 @@ async def test_a_request_that_waits_for_a_connection_times_out_and_blocks_no_oth
         assert (await next_one).status == 200
         with pytest.raises(asyncio.CancelledError):
             await holder
-    await client.close()
 
 
 async def test_a_header_that_would_end_its_line_is_not_sent(client: Transport) -> None:
