@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.net.addresses import address_is_public
-from pushkit.net.destination import Decision, DestinationPolicy
+from pushkit.net.destination import DestinationPolicy
 from pushkit.url import Url, audience_of
 from tests.hostile import hostile_urls
 
@@ -30,35 +30,6 @@ def test_the_list_is_whole() -> None:
 def test_refuses_every_hostile_url(url: str) -> None:
     with pytest.raises(DestinationRefusedError):
         POLICY.check(url)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "localhost",
-        "local",
-        "localdomain",
-        "internal",
-        "intranet",
-        "lan",
-        "home",
-        "corp",
-        "home.arpa",
-        "arpa",
-        "onion",
-        "invalid",
-        "test",
-        "example",
-        "alt",
-        "svc",
-    ],
-)
-def test_a_name_for_special_use_is_refused_and_all_below_it(name: str) -> None:
-    for host in (name, f"client.{name}"):
-        with pytest.raises(DestinationRefusedError) as caught:
-            POLICY.check(f"https://{host}/")
-        assert caught.value.decision is Decision.SPECIAL_NAME
-    assert POLICY.check(f"https://client-{name}.com/")
 
 
 @pytest.mark.parametrize(

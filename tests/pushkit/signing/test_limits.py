@@ -17,7 +17,6 @@ from pushkit.errors import (
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, verification_key
 from pushkit.signing.http_message_signatures import (
     read_unverified_signatures,
-    sign_http_message,
 )
 from pushkit.signing.jose import (
     DetachedJws,
@@ -35,11 +34,11 @@ from pushkit.signing.standard_webhooks import (
     SharedSecret,
     check_webhook_signature,
     read_unverified_webhook,
-    read_verifier,
     sign_webhook,
 )
-from pushkit.webhook import Headers, WebhookRequest
+from pushkit.webhook import Headers
 from tests.notification_claims import NotificationClaims, sign_notification
+from tests.refusals import refused_unless
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BODY = b"{}"
@@ -76,22 +75,16 @@ def test_a_jwt_has_8000_characters_at_most(characters: int, *, read: bool) -> No
     jwt = f"{header}.{payload}.{'A' * rest}"
     assert rest % 4 != 1
 
-    if read:
+    with refused_unless(read, InvalidSignatureError, "longer than 8000"):
         assert read_unverified(jwt).algorithm == "ES256"
-    else:
-        with pytest.raises(InvalidSignatureError, match="longer than 8000"):
-            read_unverified(jwt)
 
 
 @pytest.mark.parametrize(("seq", "accepted"), [(1, True), (2**63 - 1, True), (2**63, False)])
 def test_a_seq_fits_into_64_bits(seq: int, *, accepted: bool) -> None:
     unverified = read_unverified(at_once(sign_notification(claims(seq=seq), KEY)))
 
-    if accepted:
+    with refused_unless(accepted, InvalidSignatureError, "seq"):
         assert verify_signature(unverified, KEY.to_verification_key()).seq == seq
-    else:
-        with pytest.raises(InvalidSignatureError, match="seq"):
-            verify_signature(unverified, KEY.to_verification_key())
 
 
 # --- detached signatures ------------------------------------------------------------------------
@@ -103,11 +96,8 @@ def test_a_protected_header_has_8192_characters_at_most(characters: int, *, read
     protected = encoded(b'{"alg":"%s"}' % (b"x" * (octets - 10)))
     assert len(protected) == characters
 
-    if read:
+    with refused_unless(read, InvalidSignatureError, "longer than 8192"):
         assert "alg" in protected_header(protected)
-    else:
-        with pytest.raises(InvalidSignatureError, match="longer than 8192"):
-            protected_header(protected)
 
 
 def test_a_signature_of_2048_characters_is_looked_at_and_a_longer_one_is_not() -> None:
@@ -125,36 +115,15 @@ def test_a_signature_of_2048_characters_is_looked_at_and_a_longer_one_is_not() -
 # --- HTTP message signatures --------------------------------------------------------------------
 
 
-def http_signed(*, labels: int) -> Headers:
-    """Return the headers of a request with so many signatures, each under its own label."""
-    fields = [("Content-Type", "application/json"), ("webhook-id", "dlv_1")]
-    request = WebhookRequest(target="https://a.example.com/", headers=Headers(fields), body=BODY)
-    made = dict(at_once(sign_http_message(request, KEY, now=NOW)))
-    many = {
-        name: ", ".join(made[name].replace("a2a=", f"s{n}=", 1) for n in range(labels))
-        for name in ("Signature-Input", "Signature")
-    }
-    return Headers([*fields, ("Content-Digest", made["Content-Digest"]), *many.items()])
-
-
-def test_four_signatures_are_read_and_five_are_not() -> None:
-    assert len(read_unverified_signatures(http_signed(labels=4))) == 4
-    with pytest.raises(InvalidSignatureError, match="5 signatures"):
-        read_unverified_signatures(http_signed(labels=5))
-
-
 @pytest.mark.parametrize(("count", "read"), [(64, True), (65, False)])
 def test_a_signature_covers_64_components_at_most(count: int, *, read: bool) -> None:
     covered = " ".join(f'"x-{n}"' for n in range(count))
     stated = f'a2a=({covered});created=1;expires=2;keyid="k";tag="a2a-push"'
     headers = Headers([("Signature-Input", stated), ("Signature", "a2a=:AAAA:")])
 
-    if read:
+    with refused_unless(read, InvalidSignatureError, "65 components"):
         [found] = read_unverified_signatures(headers)
         assert len(found.components) == count
-    else:
-        with pytest.raises(InvalidSignatureError, match="65 components"):
-            read_unverified_signatures(headers)
 
 
 @pytest.mark.parametrize(("created", "read"), [(0, True), (253402300799, True), (-1, False)])
@@ -164,13 +133,10 @@ def test_a_moment_lies_within_the_calendar(parameter: str, created: int, *, read
     stated = f'created={moments["created"]};expires={moments["expires"]};keyid="k";tag="a2a-push"'
     headers = Headers([("Signature-Input", f"a2a=();{stated}"), ("Signature", "a2a=:AAAA:")])
 
-    if read:
+    with refused_unless(read, InvalidSignatureError, "calendar"):
         [found] = read_unverified_signatures(headers)
         read_as = {"created": found.issued_at, "expires": found.expires_at}
         assert read_as[parameter].timestamp() == created
-    else:
-        with pytest.raises(InvalidSignatureError, match="calendar"):
-            read_unverified_signatures(headers)
 
 
 # --- Standard Webhooks --------------------------------------------------------------------------
@@ -208,22 +174,8 @@ def test_an_id_has_256_characters_at_most() -> None:
 def test_a_timestamp_lies_within_the_calendar(timestamp: str, *, read: bool) -> None:
     headers = Headers({**dict(webhook()), "webhook-timestamp": timestamp})
 
-    if read:
+    with refused_unless(read, MalformedRequestError, "webhook-timestamp"):
         assert read_unverified_webhook(headers).timestamp.timestamp() == int(timestamp)
-    else:
-        with pytest.raises(MalformedRequestError, match="webhook-timestamp"):
-            read_unverified_webhook(headers)
-
-
-@pytest.mark.parametrize(("length", "accepted"), [(23, False), (24, True), (64, True), (65, False)])
-def test_a_shared_secret_has_24_to_64_bytes(length: int, *, accepted: bool) -> None:
-    secret = f"whsec_{base64.b64encode(bytes(length)).decode()}"
-
-    if accepted:
-        assert isinstance(read_verifier(secret), SharedSecret)
-    else:
-        with pytest.raises(ConfigError, match="24 to 64"):
-            read_verifier(secret)
 
 
 # --- keys ---------------------------------------------------------------------------------------
@@ -251,11 +203,8 @@ def rsa_jwk(bits: int, exponent: int = 65537) -> JsonObject:
     ],
 )
 def test_an_rsa_key_is_neither_weak_nor_slow(jwk: JsonObject, *, accepted: bool) -> None:
-    if accepted:
+    with refused_unless(accepted, JwksError, "RSA key"):
         assert verification_key(jwk).algorithm is Algorithm.RS256
-    else:
-        with pytest.raises(JwksError, match="RSA key"):
-            verification_key(jwk)
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.RS256, Algorithm.PS256])
@@ -267,11 +216,6 @@ def test_a_generated_rsa_key_has_2048_bits(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize(("length", "accepted"), [(0, False), (1, True), (256, True), (257, False)])
 def test_a_kid_has_1_to_256_characters(length: int, *, accepted: bool) -> None:
-    def named() -> SigningKey:
-        return SigningKey(kid="k" * length, algorithm=KEY.algorithm, private_key=KEY.private_key)
-
-    if accepted:
-        assert len(named().to_verification_key().kid) == length
-    else:
-        with pytest.raises(ConfigError, match="1 to 256"):
-            named()
+    with refused_unless(accepted, ConfigError, "1 to 256"):
+        key = SigningKey(kid="k" * length, algorithm=KEY.algorithm, private_key=KEY.private_key)
+        assert len(key.to_verification_key().kid) == length
