@@ -95,7 +95,7 @@ class WorkerLocks:
             descriptor = os.open(self._path(worker), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return True
-        except PermissionError:  # another user's: its leases show whether it is alive
+        except OSError:  # another user's, or a read-only disk: its leases show whether it is alive
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

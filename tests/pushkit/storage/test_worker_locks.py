@@ -106,15 +106,16 @@ def test_a_worker_is_alive_when_seen_through_a_symbolic_link(database: Path) -> 
     worker.release("worker")
 
 
-def test_another_users_worker_is_left_to_its_leases(
-    database: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS], ids=["anothers", "read-only"])
+def test_a_worker_whose_lock_cannot_be_opened_is_left_to_its_leases(
+    database: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     open_file = os.open
     database.with_name("outbox.db-roots.lock").touch(mode=0o600)
 
     def refused(path: Path, flags: int, mode: int = 0o777) -> int:
         if path.name == "outbox.db-roots.lock":
-            raise PermissionError(errno.EACCES, "Permission denied")
+            raise OSError(code, os.strerror(code))
         return open_file(path, flags, mode)
 
     monkeypatch.setattr(os, "open", refused)
