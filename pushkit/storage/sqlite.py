@@ -173,11 +173,14 @@ class SqliteDatabase:
     def _check_file(self) -> None:
         # A file without a name is gone when this process ends, and so is its log, which is where
         # commits are first.
-        found = zip(self._opened, self._inodes(), strict=True)
-        if any(had not in (None, has) for had, has in found):
+        found = self._inodes()
+        if any(had not in (None, has) for had, has in zip(self._opened, found, strict=True)):
+            # A log that stays is replayed into whatever file is there, and would break another one.
+            left = "" if found[0] == self._opened[0] else ", without the -wal and -shm that it left"
             raise StorageError(
                 f"{self.path}: the file, its -wal or its -shm was removed or replaced since this"
                 " process opened it; nothing is stored: put it back, or start the process again"
+                f"{left}"
             )
 
     def _check_opened(self, connection: sqlite3.Connection) -> None:
