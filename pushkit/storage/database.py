@@ -124,7 +124,7 @@ class Database(Protocol):
         """Notify other processes when this commits of rows that are no work for them."""
 
     def write_fault(self) -> str | None:
-        """Return why the disk refused this process a write in the last ten seconds, if it did.
+        """Return why disk or server refused this process a write in the last ten seconds, if so.
 
         Reading works meanwhile, and so do transactions that change nothing.
         """

@@ -109,7 +109,12 @@ _PASSING = (
 )
 # The session has a statement that another connection prepared, or lacks one of this connection.
 _FOREIGN_STATEMENT = (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError)
-_OF_DISK = (asyncpg.DiskFullError, asyncpg.ReadOnlySQLTransactionError, asyncpg.PostgresIOError)
+_CANNOT_WRITE = (
+    asyncpg.DiskFullError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.PostgresIOError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
 
 # Replaced at every start, under the migration lock: they hold no data.
 _FUNCTIONS = (
@@ -406,7 +411,7 @@ class PostgresDatabase:
             await self._group_commit.drain(within)
 
     def write_fault(self) -> str | None:
-        """Return why the disk refused a write in the last ten seconds, if it did."""
+        """Return why the server refused a write in the last ten seconds, if it cannot write."""
         return self._write_fault.reason()
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
@@ -561,7 +566,7 @@ class PostgresDatabase:
         except _FAULTS as exc:
             if isinstance(exc, asyncpg.ReadOnlySQLTransactionError):
                 await pool.expire_connections()  # after a failover they lead to a standby
-            if isinstance(exc, _OF_DISK):
+            if isinstance(exc, _CANNOT_WRITE):
                 self._write_fault.note(_reason(exc))
             raise self._refusal(exc, "nothing was stored") from exc
         finally:
@@ -694,4 +699,4 @@ def _reason(exc: BaseException) -> str:
     exc.detail = None
     if isinstance(exc, asyncpg.DataError):  # it quotes the value
         exc.args = (f"a value cannot be stored: {type(exc).__name__}",)
-    return str(exc)
+    return str(exc).replace("\n", " ")  # a hint is a line of its own

@@ -812,10 +812,10 @@ async def test_a_script_that_a_migration_interrupts_is_run_again(postgres_dsn: s
 
 @pytest.mark.parametrize(
     ("code", "says"),
-    [("53100", "of the disk"), ("25006", "of the disk"), ("22012", None)],
-    ids=["a full disk", "a standby", "another error"],
+    [("53100", "a fault"), ("25006", "a fault"), ("42501", "a fault"), ("22012", None)],
+    ids=["a full disk", "a standby", "a role that may not write", "another error"],
 )
-async def test_a_fault_of_the_servers_disk_is_remembered(
+async def test_a_fault_that_keeps_the_server_from_writing_is_remembered(
     postgres_dsn: str, code: str, says: str | None
 ) -> None:
     database = PostgresDatabase(postgres_dsn, component="things", migrations=(THINGS,))
@@ -980,6 +980,19 @@ async def test_an_error_of_the_system_says_what_failed(postgres_dsn: str) -> Non
 
     with pytest.raises(StorageError, match="refused: No such file or directory; nothing"):
         await database.write(meet_it())
+    await database.close()
+
+
+async def test_an_error_with_a_hint_is_one_line(postgres_dsn: str) -> None:
+    database = PostgresDatabase(postgres_dsn, component="things", migrations=(THINGS,))
+    await database.open()
+
+    def fail() -> Script[None]:
+        yield Statement("DO $$ BEGIN RAISE 'no' USING HINT = 'ask the administrator'; END $$")
+
+    with pytest.raises(StorageError, match=r"^PostgreSQL refused: no HINT:  ask the") as raised:
+        await database.write(fail())
+    assert "\n" not in str(raised.value)
     await database.close()
 
 
