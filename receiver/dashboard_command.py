@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
-
 import click
 
 from pushkit.lazy import from_extra
-from pushkit.storage.database import opened
-from pushkit.storage.migrations import Access
 from pushkit.terminal.options import DashboardOptions, dashboard_options
 from pushkit.terminal.output import example
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.options import InboxOptions, inbox_options
 from receiver.settings.tables import LISTEN, VARIABLE
-
-if TYPE_CHECKING:
-    from pushkit.webui.access import DashboardAccess
-    from pushkit.webui.site import Site
 
 
 @click.command(
@@ -40,12 +30,10 @@ def dashboard(*, where: InboxOptions, options: DashboardOptions) -> None:
     with from_extra("dashboard", "the dashboard needs Jinja2"):
         from pushkit.webui.serving import run_dashboard
         from receiver.dashboard.app import inbox_dashboard
-    location = where.existing()
-
-    @contextlib.asynccontextmanager
-    async def over_the_inbox(access: DashboardAccess) -> AsyncIterator[Site]:
-        how = Access.WRITE if access.allow_actions else Access.READ
-        async with opened(open_inbox(location), how) as inbox:
-            yield inbox_dashboard(InboxAdmin(inbox), access=access)
-
-    run_dashboard(options, over_the_inbox, say=click.echo)
+    inbox = open_inbox(where.existing())
+    run_dashboard(
+        options,
+        inbox,
+        lambda access: inbox_dashboard(InboxAdmin(inbox), access=access),
+        say=click.echo,
+    )

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
-
 import click
 
 from pushkit.cli.databases import checked_database, database_option
@@ -17,14 +13,8 @@ from pushkit.keys.source import FileKeySource
 from pushkit.lazy import from_extra
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
-from pushkit.storage.database import opened
-from pushkit.storage.migrations import Access
 from pushkit.terminal.options import DashboardOptions, dashboard_options, variable_option
 from pushkit.terminal.output import example
-
-if TYPE_CHECKING:
-    from pushkit.webui.access import DashboardAccess
-    from pushkit.webui.site import Site
 
 
 @click.command(
@@ -50,20 +40,12 @@ def dashboard(
     with from_extra("dashboard", "the dashboard needs Jinja2"):
         from pushkit.dashboard.app import dashboard_app
         from pushkit.webui.serving import run_dashboard
-    location = checked_database(database)
+    outbox, vault = open_outbox(checked_database(database)), Vault(SecretKeys.from_environment())
+    admins = OutboxAdmin(outbox, vault=vault), SubscriptionAdmin(outbox, vault=vault)
     keys = FileKeySource(key_file.path, key_file.passphrase) if key_file else None
-
-    @contextlib.asynccontextmanager
-    async def open_site(access: DashboardAccess) -> AsyncIterator[Site]:
-        vault = Vault(SecretKeys.from_environment())
-        mode = Access.WRITE if access.allow_actions else Access.READ
-        async with opened(open_outbox(location), mode) as outbox:
-            yield dashboard_app(
-                OutboxAdmin(outbox, vault=vault),
-                SubscriptionAdmin(outbox, vault=vault),
-                access=access,
-                keys=keys,
-                issuer=issuer,
-            )
-
-    run_dashboard(options, open_site, say=click.echo)
+    run_dashboard(
+        options,
+        outbox,
+        lambda access: dashboard_app(*admins, access=access, keys=keys, issuer=issuer),
+        say=click.echo,
+    )

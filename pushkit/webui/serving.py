@@ -7,7 +7,6 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,8 @@ from aiohttp import web
 
 from pushkit.errors import ConfigError
 from pushkit.keys.private_file import read_private
+from pushkit.storage.database import Database, opened
+from pushkit.storage.migrations import Access
 from pushkit.terminal.listening import accepting, listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import DashboardOptions
@@ -79,8 +80,8 @@ async def serving(site: Site, sockets: Sequence[socket.socket]) -> AsyncIterator
 
 def run_dashboard(
     options: DashboardOptions,
-    # Opens the dashboard's database, and closes it again.
-    opened: Callable[[DashboardAccess], AbstractAsyncContextManager[Site]],
+    database: Database,
+    make: Callable[[DashboardAccess], Site],  # makes the dashboard of this database
     *,
     say: Callable[[str], None],  # called with the line that has the dashboard's address
 ) -> None:
@@ -88,8 +89,9 @@ def run_dashboard(
     log_to_stderr(verbose=False, log_format=LogFormat.TEXT)
 
     async def run(access: DashboardAccess, sockets: Sequence[socket.socket]) -> None:
+        mode = Access.WRITE if access.allow_actions else Access.READ
         with until_stopped() as stop:
-            async with opened(access) as site, serving(site, sockets):
+            async with opened(database, mode), serving(make(access), sockets):
                 host, port = sockets[0].getsockname()[:2]
                 say(f"dashboard on http://{host_and_port(host, port)}/")
                 await stop.wait()
