@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, urlencode
 
 from pushkit.bounded_json import JsonObject
-from pushkit.clock import utc_now
 from pushkit.dashboard.openapi import openapi_document
 from pushkit.dashboard.pages import Pages, delivery_filter
 from pushkit.delivery.again import Redriven, Retried
@@ -74,11 +72,10 @@ def dashboard_app(
     access: DashboardAccess,
     keys: KeySource | None = None,
     issuer: str | None = None,
-    clock: Callable[[], datetime] = utc_now,
 ) -> Site:
     """Return the dashboard of an open outbox."""
-    pages = Pages(outbox, subscriptions, keys=keys, issuer=issuer, clock=clock)
-    site = Site(access=access, templates=_TEMPLATES, title="pushkit", clock=clock)
+    pages = Pages(outbox, subscriptions, keys=keys, issuer=issuer)
+    site = Site(access=access, templates=_TEMPLATES, title="pushkit")
     site.show("/", "overview.html", pages.overview)
     site.show("/deliveries", "deliveries.html", pages.deliveries, kept=_FILTERS)
     site.show("/deliveries/{id}", "delivery.html", pages.delivery)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -58,13 +58,11 @@ class Pages:
         *,
         keys: KeySource | None = None,
         issuer: str | None = None,
-        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._outbox = outbox
         self._subscriptions = subscriptions
         self._keys = keys
         self._issuer = issuer
-        self._clock = clock
 
     async def overview(self, _request: PageRequest) -> JsonObject:
         """Return the verdict, and the figures and errors behind it."""
@@ -117,7 +115,7 @@ class Pages:
         with_answers = request.query.get("answers") == "1"
         summary = report.delivery
         of = await self._subscriptions.show(summary.subscription_id)
-        sent_at = report.attempts[-1].started_at if report.attempts else self._clock()
+        sent_at = report.attempts[-1].started_at if report.attempts else utc_now()
         found = report_document(report, with_body=with_body, with_answers=False)
         answers: list[JsonValue] = []
         if with_answers:
@@ -170,7 +168,7 @@ class Pages:
 
     async def destinations(self, request: PageRequest) -> JsonObject:
         """Return a page of destinations with failures or a wait, and the last attempted ones."""
-        now, limit = self._clock(), limit_of(request.query)
+        now, limit = utc_now(), limit_of(request.query)
         after = _destination_key(request.query.get("after") or None)
         page = await self._outbox.destinations(after=after, limit=limit + 1)
         shown, more = page[:limit], len(page) > limit
@@ -191,7 +189,7 @@ class Pages:
 
     async def keys(self, _request: PageRequest) -> JsonObject:
         """Return the signing keys and their states, if the dashboard was given them."""
-        return {"is_known": self._keys is not None, "keys": [*self._key_documents(self._clock())]}
+        return {"is_known": self._keys is not None, "keys": [*self._key_documents(utc_now())]}
 
     # --- parts ---------------------------------------------------------------------------------
 

@@ -66,12 +66,6 @@ def points(values: Sequence[float], width: int = 120, height: int = 28) -> str:
     )
 
 
-def bars(values: Sequence[float], height: int = 60) -> list[float]:
-    """Return the heights of the bars of an SVG of this height."""
-    top = max(values, default=0) or 1.0
-    return [round(height * value / top, 1) for value in values]
-
-
 def phases(attempt: Mapping[str, JsonValue], width: float = 100.0) -> list[dict[str, JsonValue]]:
     """Return the phases of an attempt as parts of a bar: name, start, width and duration."""
     names = ("resolve", "connect", "wait", "body")
@@ -99,7 +93,6 @@ def coded(text: str) -> Markup:
 
 
 FILTERS: Final[dict[str, Callable[..., object]]] = {
-    "bars": bars,
     "coded": coded,
     "counted": counted,
     "lasting": lasting,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, unquote, urlencode
@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
+from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.logs import RepeatedLog, printable
 from pushkit.webui import formats
@@ -73,13 +74,10 @@ class Site:
     The templates of pages extend `frame.html`.
     """
 
-    def __init__(
-        self, *, access: DashboardAccess, templates: Path, title: str, clock: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, *, access: DashboardAccess, templates: Path, title: str) -> None:
         self.access = access
         self._live = 0
         self._wrong_tokens = RepeatedLog(_log, most=10)
-        self._clock = clock
         self._title = title
         # Cookies are shared by all ports of a host: each kind of dashboard has its own name.
         self._cookie = f"{title}_dashboard"
@@ -95,7 +93,7 @@ class Site:
         self._static = {path.name: path.read_bytes() for path in (_HERE / "static").iterdir()}
         everything = b"".join(self._static[name] for name in sorted(self._static))
         self._static_version = hashlib.sha256(everything).hexdigest()[:12]
-        self._routes: list[tuple[str, list[str], Handler]] = []
+        self._routes: list[tuple[str, re.Pattern[str], Handler]] = []
         self._route("GET", "/static/{name}", self._serve_static)
         self._route("GET", "/login", self._show_login)
         self._route("POST", "/login", self._login)
@@ -214,7 +212,8 @@ class Site:
             self._live -= 1
 
     def _route(self, method: str, path: str, handler: Handler) -> None:
-        self._routes.append((method, path.split("/"), handler))
+        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path))
+        self._routes.append((method, re.compile(pattern), handler))
 
     # --- as an application ---------------------------------------------------------------------
 
@@ -283,20 +282,19 @@ class Site:
         return (
             access.may_read_without_token(request.peer, request.headers)
             or access.holds_bearer(request.headers.get("authorization"))
-            or access.holds_session(request.cookie(self._cookie), self._clock())
+            or access.holds_session(request.cookie(self._cookie), utc_now())
         )
 
     def _find(self, request: PageRequest) -> tuple[Handler, dict[str, str]]:
         """Return the handler of a path, and the values of the path's parameters."""
-        segments = [unquote(part) for part in request.path.split("/")]
         wanted = "GET" if request.method == "HEAD" else request.method
         allowed: list[str] = []
-        for method, parts, handler in self._routes:
-            values = _match(parts, segments)
-            if values is None:
+        for method, pattern, handler in self._routes:
+            found = pattern.fullmatch(request.path)
+            if found is None:
                 continue
             if method == wanted:
-                return handler, values
+                return handler, {name: unquote(value) for name, value in found.groupdict().items()}
             allowed += _READS if method == "GET" else [method]
         if not allowed:
             raise Refused(404, "there is no such page")
@@ -317,7 +315,7 @@ class Site:
         self, request: PageRequest, template: str, found: Mapping[str, JsonValue], status: int = 200
     ) -> Answer:
         session = request.cookie(self._cookie)
-        is_signed_in = self.access.holds_session(session, self._clock())
+        is_signed_in = self.access.holds_session(session, utc_now())
 
         def form_token(path: str) -> str:
             return self.access.form_token(session, path)
@@ -327,7 +325,7 @@ class Site:
             root=request.root,
             title=self._title,
             here=unquote(request.path),
-            now=self._clock(),
+            now=utc_now(),
             form_token=form_token,
             may_act=self.access.allow_actions and is_signed_in,
             is_signed_in=is_signed_in,
@@ -354,7 +352,7 @@ class Site:
             self._wrong_tokens.log(request.peer, logging.WARNING, said, request.peer)
             return self._html(request, "login.html", {"then": then, "wrong": True}, status=403)
         lifetime = int(SESSION_LIFETIME.total_seconds())
-        cookie = self._set_cookie(request, self.access.begin_session(self._clock()), lifetime)
+        cookie = self._set_cookie(request, self.access.begin_session(utc_now()), lifetime)
         return Answer(status=303, headers=(("Location", request.root + then), cookie))
 
     async def _logout(self, request: PageRequest) -> Answer:
@@ -379,7 +377,7 @@ class Site:
         if not self.access.is_same_origin(request.headers):
             raise Refused(403, "the form is not from a page of this dashboard")
         session = request.cookie(self._cookie)
-        if not self.access.holds_session(session, self._clock()) or not self.access.holds_form(
+        if not self.access.holds_session(session, utc_now()) or not self.access.holds_form(
             session, unquote(request.path), request.field("form_token")
         ):
             raise Refused(403, "the form has expired: load its page again")
@@ -403,19 +401,6 @@ class Site:
 
 
 _READS: Final = ("GET", "HEAD")
-
-
-def _match(parts: list[str], segments: list[str]) -> dict[str, str] | None:
-    """Return the values of a route's parameters in a path; None if the path does not match."""
-    if len(parts) != len(segments):
-        return None
-    values: dict[str, str] = {}
-    for part, found in zip(parts, segments, strict=True):
-        if part.startswith("{") and found:
-            values[part.strip("{}")] = found
-        elif part != found:
-            return None
-    return values
 
 
 def id_of(request: PageRequest) -> str:

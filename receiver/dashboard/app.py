@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from datetime import datetime
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
-from pushkit.clock import utc_now
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.site import Site
 from receiver.dashboard.memory import Memory
@@ -52,25 +50,22 @@ def dashboard_of(
     receiver: Receiver,
     *,
     access: DashboardAccess,
-    clock: Callable[[], datetime] = utc_now,  # returns the current time, aware, in UTC
     memory: Memory | None = None,  # where refusals are kept; given if other processes add theirs
 ) -> Site:
     """Return the dashboard of a receiver in this process; refusals are kept from this call on."""
-    memory = memory or Memory(clock)
+    memory = memory or Memory()
     receiver.events.add(memory.record)
-    pages = InboxPages(receiver.inbox, clock=clock, memory=memory, degraded=receiver.degraded)
-    return _site(pages, access, clock)
+    pages = InboxPages(receiver.inbox, memory=memory, degraded=receiver.degraded)
+    return _site(pages, access)
 
 
-def inbox_dashboard(
-    inbox: InboxAdmin, *, access: DashboardAccess, clock: Callable[[], datetime] = utc_now
-) -> Site:
+def inbox_dashboard(inbox: InboxAdmin, *, access: DashboardAccess) -> Site:
     """Return the dashboard of an open inbox: without refusals, which are not stored."""
-    return _site(InboxPages(inbox, clock=clock), access, clock)
+    return _site(InboxPages(inbox), access)
 
 
-def _site(pages: InboxPages, access: DashboardAccess, clock: Callable[[], datetime]) -> Site:
-    site = Site(access=access, templates=_TEMPLATES, title="receiver", clock=clock)
+def _site(pages: InboxPages, access: DashboardAccess) -> Site:
+    site = Site(access=access, templates=_TEMPLATES, title="receiver")
     site.show("/", "overview.html", pages.overview)
     site.show("/notifications", "notifications.html", pages.notifications, kept=_FILTERS)
     site.show("/notifications/{id}", "notification.html", pages.notification)

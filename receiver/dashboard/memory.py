@@ -7,12 +7,13 @@ a flood of strangers nor one frequent reason pushes out the others.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Final
 
+from pushkit.clock import utc_now
 from pushkit.events.model import Event
 from pushkit.events.receiver import CalledBack, NotificationRefused
 
@@ -52,8 +53,8 @@ class Calls:
 class Memory:
     """Counts refusals and calls of callbacks, and keeps the newest ones."""
 
-    def __init__(self, clock: Callable[[], datetime]) -> None:
-        self.since: datetime = clock()
+    def __init__(self) -> None:
+        self.since: datetime = utc_now()
         self.counts: Counter[str] = Counter()
         self.calls: defaultdict[str, Calls] = defaultdict(Calls)
         self._number = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
@@ -45,13 +44,11 @@ class InboxPages:
         self,
         inbox: InboxAdmin,
         *,
-        clock: Callable[[], datetime],
         memory: Memory | None = None,  # its events; None without a receiver in this process
         # Returns why such a receiver fails for some senders, by part.
         degraded: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.inbox = inbox
-        self._clock = clock
         self._memory = memory
         self._degraded = degraded
 

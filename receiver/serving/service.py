@@ -270,7 +270,6 @@ async def _looked_at(
     if settings.dashboard is None or access is None:
         yield
         return
-    from pushkit.clock import utc_now
     from pushkit.webui.serving import audit_to, serving
     from receiver.dashboard.app import dashboard_of
     from receiver.dashboard.memory import Memory
@@ -281,7 +280,7 @@ async def _looked_at(
         yield
         return
     audit_to(settings.dashboard.build(settings.folder).audit_log)
-    memory = Memory(utc_now)
+    memory = Memory()
     site = dashboard_of(receiver, access=access, memory=memory)
     async with contextlib.AsyncExitStack() as stack:
         if sockets.events_in is not None:

@@ -32,7 +32,7 @@ Shown = Callable[[str], Awaitable[str]]
 @pytest.fixture
 async def client(world: World, aiohttp_client: AiohttpClient) -> Client:
     receiver = world.receiver
-    site = dashboard_of(receiver, access=DashboardAccess(), clock=world.clock)
+    site = dashboard_of(receiver, access=DashboardAccess())
     return await aiohttp_client(site.app())
 
 
@@ -149,7 +149,7 @@ async def test_calls_are_timed_and_their_failures_kept(world: World, client: Cli
 
 
 def test_a_flood_of_strangers_pushes_out_neither_senders_nor_other_reasons(world: World) -> None:
-    memory = Memory(world.clock)
+    memory = Memory()
 
     def refuse(code: str, sender: str | None) -> None:
         memory.record(
