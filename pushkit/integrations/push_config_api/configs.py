@@ -1,22 +1,34 @@
-"""The methods' operations, independent of protocol versions: set, get, list and delete configs."""
+"""The methods with which clients set, get, list and delete push configs.
+
+They are those of A2A 0.1 (§7.5, §7.6), 0.3 (§7.5 to §7.8) and 1.0 (§9.4), by their JSON-RPC names.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import isawaitable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from pushkit.a2a import PushConfig, WireVersion
+from pushkit.a2a import WireVersion, format_push_config, parse_push_config
+from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import PushkitError
+from pushkit.errors import InvalidPushConfigError, PushkitError
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
+from pushkit.integrations.push_config_api.members import (
+    check_version,
+    number,
+    optional_text,
+    text,
+)
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Subscription
+
+V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 
 _log = logging.getLogger("pushkit.push_config_api")
 
@@ -33,18 +45,18 @@ class Caller:
 
 
 TaskCheck: TypeAlias = Callable[[Caller, str], bool | Awaitable[bool]]
+Params: TypeAlias = Mapping[str, JsonValue]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Some of an owner's configs, and the token of the next page, if there is one."""
-
-    configs: list[PushConfig]
-    next_page_token: str = ""
+@dataclass(frozen=True, slots=True)
+class _Call:
+    caller: Caller
+    params: Params
+    version: WireVersion
 
 
 class Configs:
-    """One owner's configs of a task. Returned configs never contain a secret.
+    """The methods, over a sender. Their results never contain a secret.
 
     Without a sender, push notifications are not supported. `task_exists` returns whether a task
     exists that this caller may follow.
@@ -55,54 +67,99 @@ class Configs:
         self._task_exists = task_exists
         self._faults = RepeatedLog(_log)
 
-    async def put(
-        self, caller: Caller, task_id: str, config: PushConfig, version: WireVersion
-    ) -> PushConfig:
-        """Register a config, or change the one with the same id."""
-        sender = await self._sender_for(caller, task_id)
-        with config_errors(self._faults, _api_error):
-            subscription = await sender.subscribe(
-                task_id, config, version=version, owner=caller.owner, tenant=caller.tenant
-            )
-        return _as_read(subscription)
+    async def call(
+        self, method: str, params: Params | JsonValue, *, owner: str, version: str | None
+    ) -> JsonValue:
+        """Return the result of a method. Raises ApiError if the call is refused.
 
-    async def get(self, caller: Caller, task_id: str, config_id: str | None) -> PushConfig | None:
+        `version` is the `A2A-Version` of the call, a header of 1.0 (§3.6.2), if there is one.
+        """
+        params = {} if params is None else params
+        if not isinstance(params, Mapping):
+            raise ApiError(ErrorKind.PARAMS, "params: expected an object")
+        spoken, operation = METHODS.get(method, (V1_0, Configs.unknown))
+        check_version(version, spoken)
+        tenant = optional_text(params, "tenant") if spoken is V1_0 else None
+        caller = Caller(owner=owner, tenant=tenant or "")
+        try:
+            return await operation(self, _Call(caller, params, spoken))
+        except InvalidPushConfigError as exc:
+            raise ApiError(ErrorKind.PARAMS, str(exc)) from exc
+
+    async def unknown(self, _: _Call) -> JsonValue:
+        """Refuse a method that is not one of these."""
+        raise ApiError(ErrorKind.METHOD)
+
+    async def set(self, call: _Call) -> JsonValue:
+        """Register a config, or change the one with the same id."""
+        config = parse_push_config(call.params, call.version)
+        if config.task_id is None:
+            member = "id" if call.version is V0_1 else "taskId"
+            raise ApiError(ErrorKind.PARAMS, f"{member}: expected the id of a task")
+        caller, sender = call.caller, await self._sender_for(call.caller, config.task_id)
+        with config_errors(self._faults, _api_error):
+            stored = await sender.subscribe(
+                config.task_id,
+                config,
+                version=call.version,
+                owner=caller.owner,
+                tenant=caller.tenant,
+            )
+        return _written(stored, call.version)
+
+    async def get_0_1(self, call: _Call) -> JsonValue:
+        """Return the config of a task; null if none is set (0.1 §7.6)."""
+        found = await self._found(call, text(call.params, "id"), None)
+        return _written(found, V0_1) if found else None
+
+    async def get(self, call: _Call) -> JsonValue:
+        """Return a config. In 0.3, the call may omit the config's name."""
+        task, name = _NAMES[call.version]
+        named = optional_text if call.version is V0_3 else text
+        config_id = named(call.params, name)
+        found = await self._found(call, text(call.params, task), config_id)
+        if found is None:  # 1.0 §3.1.8 names this error for a config as well
+            raise ApiError(ErrorKind.TASK, "the task has no such push config of yours")
+        return _written(found, call.version)
+
+    async def delete(self, call: _Call) -> JsonValue:
+        """Remove a config, if it exists, and cancel its unfinished deliveries."""
+        task_id, config_id = (text(call.params, name) for name in _NAMES[call.version])
+        caller, sender = call.caller, await self._sender_for(call.caller, task_id)
+        _check_id("id", config_id)
+        with config_errors(self._faults, _api_error):
+            await sender.unsubscribe(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
+        return None
+
+    async def list_0_3(self, call: _Call) -> JsonValue:
+        """Return all configs of a task, the oldest first; 0.3 has no pages."""
+        found = await self._of_caller(call.caller, text(call.params, "id"))
+        return [_written(each, V0_3) for each in found]
+
+    async def list_1_0(self, call: _Call) -> JsonValue:
+        """Return the page of a task's configs after a token, by id."""
+        task_id, size = text(call.params, "taskId"), number(call.params, "pageSize")
+        token = optional_text(call.params, "pageToken")
+        if size < 0:
+            raise ApiError(ErrorKind.PARAMS, "pageSize: expected 0 or more")
+        size = min(size or _MAX_PAGE_SIZE, _MAX_PAGE_SIZE)
+        after = _read_page_token(token) if token else ""
+        found = {each.key.config_id: each for each in await self._of_caller(call.caller, task_id)}
+        ids = sorted(config_id for config_id in found if config_id > after)
+        page: JsonObject = {"configs": [_written(found[each], V1_0) for each in ids[:size]]}
+        if len(ids) > size:
+            page["nextPageToken"] = _page_token(ids[size - 1])
+        return page
+
+    async def _found(self, call: _Call, task_id: str, config_id: str | None) -> Subscription | None:
         """Return a config; None if there is none.
 
         Without an id, that is the config registered without one, whose id is the task's, or else
         the oldest.
         """
-        found = await self._of_caller(caller, task_id, config_id)
+        found = await self._of_caller(call.caller, task_id, config_id)
         chosen = [each for each in found if each.key.config_id == task_id] or found
-        return _as_read(chosen[0]) if chosen else None
-
-    async def all(self, caller: Caller, task_id: str) -> list[PushConfig]:
-        """Return all configs, the oldest first."""
-        return [_as_read(each) for each in await self._of_caller(caller, task_id)]
-
-    async def page(self, caller: Caller, task_id: str, *, size: int = 0, token: str = "") -> Page:
-        """Return the page of configs after `token`, by id; size 0 means the longest page."""
-        if size < 0:
-            raise ApiError(ErrorKind.PARAMS, "pageSize: expected 0 or more")
-        after = _read_page_token(token) if token else ""
-        found = await self._of_caller(caller, task_id)
-        rest = sorted(
-            (each for each in found if each.key.config_id > after), key=lambda s: s.key.config_id
-        )
-        size = min(size or _MAX_PAGE_SIZE, _MAX_PAGE_SIZE)
-        configs = [_as_read(each) for each in rest[:size]]
-        more = len(rest) > size
-        return Page(
-            configs=configs,
-            next_page_token=_page_token(rest[size - 1].key.config_id) if more else "",
-        )
-
-    async def remove(self, caller: Caller, task_id: str, config_id: str) -> None:
-        """Remove a config, if it exists, and cancel its unfinished deliveries."""
-        sender = await self._sender_for(caller, task_id)
-        _check_id("id", config_id)
-        with config_errors(self._faults, _api_error):
-            await sender.unsubscribe(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
+        return chosen[0] if chosen else None
 
     async def _of_caller(
         self, caller: Caller, task_id: str, config_id: str | None = None
@@ -127,6 +184,24 @@ class Configs:
         return self._sender
 
 
+METHODS: Final[
+    Mapping[str, tuple[WireVersion, Callable[[Configs, _Call], Awaitable[JsonValue]]]]
+] = {
+    "tasks/pushNotification/set": (V0_1, Configs.set),
+    "tasks/pushNotification/get": (V0_1, Configs.get_0_1),
+    "tasks/pushNotificationConfig/set": (V0_3, Configs.set),
+    "tasks/pushNotificationConfig/get": (V0_3, Configs.get),
+    "tasks/pushNotificationConfig/list": (V0_3, Configs.list_0_3),
+    "tasks/pushNotificationConfig/delete": (V0_3, Configs.delete),
+    "CreateTaskPushNotificationConfig": (V1_0, Configs.set),
+    "GetTaskPushNotificationConfig": (V1_0, Configs.get),
+    "ListTaskPushNotificationConfigs": (V1_0, Configs.list_1_0),
+    "DeleteTaskPushNotificationConfig": (V1_0, Configs.delete),
+}
+# The members that name the task and the config.
+_NAMES: Final = {V0_3: ("id", "pushNotificationConfigId"), V1_0: ("taskId", "id")}
+
+
 def _api_error(error: PushkitError | None) -> ApiError:
     return ApiError(ErrorKind.PARAMS, str(error)) if error else ApiError(ErrorKind.INTERNAL)
 
@@ -139,17 +214,16 @@ def _check_id(name: str, value: str) -> None:
         )
 
 
-def _as_read(subscription: Subscription) -> PushConfig:
+def _written(subscription: Subscription, version: WireVersion) -> JsonObject:
     """Return the config as a client may read it: without token and credentials.
 
     Answers are logged and cached, and the client that registered the secrets has them.
     """
-    return replace(
-        subscription.config,
-        id=subscription.key.config_id,
-        task_id=subscription.key.task_id,
-        tenant=subscription.key.tenant or None,
+    key = subscription.key
+    config = replace(
+        subscription.config, id=key.config_id, task_id=key.task_id, tenant=key.tenant or None
     )
+    return format_push_config(config, version)
 
 
 def _page_token(config_id: str) -> str:

@@ -7,12 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
+from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.delivery.sender import PushSender
-from pushkit.integrations.push_config_api.configs import Configs, TaskCheck
-from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, http_error
+from pushkit.integrations.push_config_api.configs import METHODS, Configs, TaskCheck
+from pushkit.integrations.push_config_api.errors import (
+    ApiError,
+    ErrorKind,
+    http_error,
+    json_rpc_error,
+)
 from pushkit.integrations.push_config_api.http_json import Route, answer_http_json, route_of
-from pushkit.integrations.push_config_api.json_rpc import METHODS, answer_json_rpc, operate, refusal
+from pushkit.integrations.push_config_api.members import read_object
 
 _JSON = "application/json"
 _A2A_JSON = "application/a2a+json"
@@ -91,14 +97,29 @@ class PushConfigApi:
         The body may have any length. The agent's own authentication determines the owner.
         """
         if len(body) > self.max_body_bytes:
-            return refusal(self.too_long())
-        return await answer_json_rpc(self._configs, owner, body, version)
+            return _refusal(self.too_long())
+        try:
+            request = _read_request(body)
+        except ApiError as error:
+            return _refusal(error)
+        answer: JsonObject
+        try:
+            result = await self._configs.call(
+                request.method, request.params, owner=owner, version=version
+            )
+            answer = {"result": result}
+        except ApiError as error:
+            spoken = METHODS[request.method][0] if request.method in METHODS else WireVersion.V1_0
+            answer = {"error": json_rpc_error(error, spoken)}
+        if not request.has_id:
+            return None
+        return {"jsonrpc": "2.0", "id": request.id} | answer
 
     async def call(
         self, method: str, params: Mapping[str, JsonValue], *, owner: str, version: str | None
     ) -> JsonValue:
         """Return the result of a JSON-RPC method. Raises ApiError if it is refused."""
-        return await operate(self._configs, owner, method, params, version)
+        return await self._configs.call(method, params, owner=owner, version=version)
 
     async def handle(self, request: ApiRequest) -> ApiAnswer:
         """Answer a request: HTTP+JSON by its path, JSON-RPC where the API is mounted."""
@@ -115,7 +136,7 @@ class PushConfigApi:
                 route,
                 query=request.query,
                 body=request.body,
-                version_header=request.version,
+                version=request.version,
             )
         except ApiError as error:
             allow = {"Allow": ", ".join(error.allow)} if error.allow else {}
@@ -127,7 +148,7 @@ class PushConfigApi:
         if request.body is None:
             error = self.too_long()
             return ApiAnswer(
-                status=error.status, headers={"Content-Type": _JSON}, body=_bytes(refusal(error))
+                status=error.status, headers={"Content-Type": _JSON}, body=_bytes(_refusal(error))
             )
         document = await self.json_rpc(request.body, owner=owner, version=request.version)
         if document is None:
@@ -155,6 +176,31 @@ def _check(request: ApiRequest) -> tuple[Route | None, str]:
     if request.method == "POST" and media_type not in _MEDIA_TYPES:
         raise ApiError(ErrorKind.REQUEST, f"expected {_JSON} or {_A2A_JSON}", status=415)
     return route, request.owner
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    params: JsonValue
+    id: JsonValue
+    has_id: bool
+
+
+def _read_request(body: bytes) -> _Request:
+    document = read_object(body, "one JSON-RPC request", ErrorKind.REQUEST)
+    if document.get("jsonrpc") != "2.0":
+        raise ApiError(ErrorKind.REQUEST, 'jsonrpc: expected "2.0"')
+    request_id, method = document.get("id"), document.get("method")
+    if isinstance(request_id, bool) or not isinstance(request_id, str | int | None):
+        raise ApiError(ErrorKind.REQUEST, "id: expected a string, an integer or null")
+    if not isinstance(method, str):
+        raise ApiError(ErrorKind.REQUEST, "method: expected a string")
+    return _Request(method, document.get("params"), request_id, "id" in document)
+
+
+def _refusal(error: ApiError) -> JsonObject:
+    """Return the answer to an invalid JSON-RPC request, whose id and version are not known."""
+    return {"jsonrpc": "2.0", "id": None, "error": json_rpc_error(error, WireVersion.V1_0)}
 
 
 def _bytes(document: JsonObject) -> bytes:

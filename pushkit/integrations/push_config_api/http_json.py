@@ -13,7 +13,6 @@ from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.integrations.push_config_api.configs import Configs
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
-from pushkit.integrations.push_config_api.json_rpc import operate
 from pushkit.integrations.push_config_api.members import (
     check_version,
     number,
@@ -60,10 +59,10 @@ async def answer_http_json(
     *,
     query: Mapping[str, JsonValue],
     body: bytes,
-    version_header: str | None = None,
+    version: str | None,
 ) -> JsonObject:
     """Answer a request as its JSON-RPC method. Raises ApiError if it is refused."""
-    check_version(version_header, V1_0)
+    check_version(version, V1_0)
     # A request with two tenants attacks a proxy that checked only the other one.
     tenant = _the_same("tenant", route.tenant, query, "the tenant of the path")
     params: JsonObject = {"taskId": route.task_id}
@@ -79,7 +78,8 @@ async def answer_http_json(
     else:
         params["id"] = route.config_id
     name = _METHODS[method, route.config_id is not None]
-    found = await operate(configs, owner, name, {**params, "tenant": tenant}, version_header)
+    params["tenant"] = tenant
+    found = await configs.call(name, params, owner=owner, version=version)
     return found if isinstance(found, dict) else {}
 
 

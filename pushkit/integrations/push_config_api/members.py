@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pushkit.a2a import WireVersion, format_push_config
+from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue, read_json
 from pushkit.errors import MalformedJsonError, UnsupportedVersionError
-from pushkit.integrations.push_config_api.configs import Page
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
 
 _NUMBER = re.compile(r"-?\d{1,10}", re.ASCII)
@@ -68,12 +67,3 @@ def check_version(header: str | None, version: WireVersion) -> None:
         raise ApiError(ErrorKind.VERSION, "A2A-Version: expected 0.1, 0.3 or 1.0") from exc
     if named is not version:
         raise ApiError(ErrorKind.VERSION, f"A2A-Version: found {named}, expected {version}")
-
-
-def written(page: Page) -> JsonObject:
-    """Return a page as a `ListTaskPushNotificationConfigsResponse`."""
-    configs: list[JsonValue] = [
-        format_push_config(config, WireVersion.V1_0) for config in page.configs
-    ]
-    token: JsonObject = {"nextPageToken": page.next_page_token} if page.next_page_token else {}
-    return {"configs": configs} | token
