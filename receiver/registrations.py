@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pushkit.errors import ConfigError, InboundError
 from pushkit.record import record
 from pushkit.signing.token import hash_token
-from pushkit.storage.script import Row, Script, Statement, chunks, padded, texts, to_micros
+from pushkit.storage.script import Row, Script, Statement, run_for_rows, to_micros
 from receiver.senders import TaskPolicy
 from receiver.verification import HandedOut, Presented, ProvenSecret
 
@@ -154,21 +154,19 @@ class RegistrationStore:
         """Return the standing of secrets, each given with its sender."""
         found: dict[tuple[str, ProvenSecret], _Standing] = {}
         moment = to_micros(now)
-        for each in chunks(list(dict.fromkeys(secrets))):
-            asked = padded(each)
-            by_column = " UNION ALL ".join(
-                f"SELECT a.sender, a.sha256, e.static, e.task_id, e.withdrawn_at, e.expires_at"
-                f" FROM asked a CROSS JOIN pushkit_expected e WHERE e.sender = a.sender"
-                f" AND e.{column} = a.sha256"
-                for column in ("token_sha256", "credentials_sha256")
-            )
-            rows = yield Statement(
-                f"WITH asked (sender, sha256) AS (VALUES {texts(len(asked), 2)}) {by_column}",
-                tuple([text for sender, secret in asked for text in (sender, secret.sha256)]),
-            )
-            for row in rows:
-                secret = ProvenSecret(sha256=row["sha256"], static=bool(row["static"]))
-                found[row["sender"], secret] = _standing(row, moment)
+        by_column = " UNION ALL ".join(
+            "SELECT a.sender, a.sha256, e.static, e.task_id, e.withdrawn_at, e.expires_at"
+            " FROM asked a CROSS JOIN pushkit_expected e WHERE e.sender = a.sender"
+            f" AND e.{column} = a.sha256"
+            for column in ("token_sha256", "credentials_sha256")
+        )
+        rows = yield from run_for_rows(
+            f"WITH asked (sender, sha256) AS (VALUES $rows) {by_column}",
+            [(sender, secret.sha256) for sender, secret in dict.fromkeys(secrets)],
+        )
+        for row in rows:
+            secret = ProvenSecret(sha256=row["sha256"], static=bool(row["static"]))
+            found[row["sender"], secret] = _standing(row, moment)
         return Standings(found)
 
     def check(

@@ -24,8 +24,8 @@ from pushkit.storage.script import (
     Script,
     SqlValue,
     Statement,
-    among,
     from_micros,
+    run_for_ids,
     slices,
     to_micros,
 )
@@ -142,37 +142,33 @@ class AttemptLog:
         self, deliveries: Sequence[Delivery], errors: Collection[str]
     ) -> Script[Counter[str]]:
         """Count the attempts of each delivery, since its age began, with one of these errors."""
-        counted: Counter[str] = Counter()
         since = {each.id: to_micros(each.age_from) for each in deliveries}
-        for clause, values in among(list(since)):
-            rows = yield Statement(
-                "SELECT delivery_id, started_at, error FROM pushkit_attempts"
-                f" WHERE delivery_id {clause}",
-                values,
-            )
-            counted.update(
-                row["delivery_id"]
-                for row in rows
-                if row["error"] in errors and row["started_at"] >= since[row["delivery_id"]]
-            )
-        return counted
+        rows = yield from run_for_ids(
+            "SELECT delivery_id, started_at, error FROM pushkit_attempts"
+            " WHERE delivery_id IN ($ids)",
+            list(since),
+        )
+        return Counter(
+            row["delivery_id"]
+            for row in rows
+            if row["error"] in errors and row["started_at"] >= since[row["delivery_id"]]
+        )
 
     def of_deliveries(self, ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
         """Return the attempts of each of some deliveries, first to last."""
         found: dict[str, list[LoggedAttempt]] = {each: [] for each in ids}
-        for clause, values in among(ids):
-            rows = yield Statement(
-                "SELECT id, first_attempt FROM pushkit_deliveries"
-                f" WHERE first_attempt IS NOT NULL AND id {clause}",
-                values,
-            )
-            for row in rows:
-                found[row["id"]].append(_unfold(row["first_attempt"]))
-            rows = yield Statement(
-                f"SELECT * FROM pushkit_attempts WHERE delivery_id {clause} ORDER BY number", values
-            )
-            for row in rows:
-                found[row["delivery_id"]].append(_logged_attempt(row))
+        folded = yield from run_for_ids(
+            "SELECT id, first_attempt FROM pushkit_deliveries"
+            " WHERE first_attempt IS NOT NULL AND id IN ($ids)",
+            ids,
+        )
+        for row in folded:
+            found[row["id"]].append(_unfold(row["first_attempt"]))
+        rows = yield from run_for_ids(
+            "SELECT * FROM pushkit_attempts WHERE delivery_id IN ($ids) ORDER BY number", ids
+        )
+        for row in rows:
+            found[row["delivery_id"]].append(_logged_attempt(row))
         return found
 
 

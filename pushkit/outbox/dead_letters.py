@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.heads import set_head
 from pushkit.outbox.states import CANCELLED, REDRIVEN, CancelledBy, DeliveryState
-from pushkit.storage.script import Row, Script, Statement, among, to_micros
+from pushkit.storage.script import Row, Script, Statement, run_for_ids, to_micros
 
 
 class Standing(NamedTuple):
@@ -33,42 +33,37 @@ class DeadLetters:
     def subscriptions_of(self, ids: Sequence[str]) -> Script[dict[str, list[str]]]:
         """Return the ids of deliveries by subscription, both in order."""
         found: dict[str, list[str]] = {}
-        for clause, values in among(sorted(set(ids))):
-            rows = yield Statement(
-                f"SELECT id, subscription_id FROM pushkit_deliveries WHERE id {clause}", values
-            )
-            for row in rows:
-                found.setdefault(row["subscription_id"], []).append(row["id"])
+        rows = yield from run_for_ids(
+            "SELECT id, subscription_id FROM pushkit_deliveries WHERE id IN ($ids)",
+            sorted(set(ids)),
+        )
+        for row in rows:
+            found.setdefault(row["subscription_id"], []).append(row["id"])
         return {
             subscription_id: sorted(found[subscription_id]) for subscription_id in sorted(found)
         }
 
     def standings(self, ids: Sequence[str]) -> Script[dict[str, Standing]]:
         """Return the standing of deliveries by id; unknown ids are left out."""
-        found: dict[str, Standing] = {}
-        for clause, values in among(sorted(set(ids))):
-            rows = yield Statement(
-                "SELECT d.id, d.state, d.head, d.tenant, d.owner, d.origin, s.active, s.paused"
-                " FROM pushkit_deliveries d"
-                " LEFT JOIN pushkit_subscriptions s ON s.id = d.subscription_id"
-                f" WHERE d.id {clause}",
-                values,
-            )
-            found |= {row["id"]: _standing(row) for row in rows}
-        return found
+        rows = yield from run_for_ids(
+            "SELECT d.id, d.state, d.head, d.tenant, d.owner, d.origin, s.active, s.paused"
+            " FROM pushkit_deliveries d"
+            " LEFT JOIN pushkit_subscriptions s ON s.id = d.subscription_id"
+            " WHERE d.id IN ($ids)",
+            sorted(set(ids)),
+        )
+        return {row["id"]: _standing(row) for row in rows}
 
     def make_due(self, ids: Sequence[str], now: datetime) -> Script[list[str]]:
         """Make pending deliveries due now; return those that were pending."""
-        due: list[str] = []
-        for clause, values in among(sorted(set(ids)), after=1):
-            rows = yield Statement(
-                "UPDATE pushkit_deliveries"
-                " SET not_before = CASE WHEN not_before > $1 THEN $1 ELSE not_before END"
-                f" WHERE state = 'pending' AND id {clause} RETURNING id",
-                (to_micros(now), *values),
-            )
-            due += [str(row["id"]) for row in rows]
-        return sorted(due)
+        rows = yield from run_for_ids(
+            "UPDATE pushkit_deliveries"
+            " SET not_before = CASE WHEN not_before > $1 THEN $1 ELSE not_before END"
+            " WHERE state = 'pending' AND id IN ($ids) RETURNING id",
+            sorted(set(ids)),
+            to_micros(now),
+        )
+        return sorted(row["id"] for row in rows)
 
     def redrive(
         self,
@@ -84,20 +79,18 @@ class DeadLetters:
         Id and `seq` stay, attempts and age begin anew, and they go to the subscription's current
         URL. A delivery in flight continues; pending ones wait behind a lower `seq`.
         """
-        redriven: list[str] = []
         # Two parameters, the last state repeated: one statement for every choice.
         first, second = (*states, states[-1])[:2]
-        for clause, values in among(ids, after=5):
-            rows = yield Statement(
-                REDRIVEN.where(
-                    f"subscription_id = $1 AND state IN ($4, $5) AND id {clause} RETURNING id"
-                ),
-                (subscription_id, to_micros(now), origin, first.value, second.value, *values),
-            )
-            redriven += [str(row["id"]) for row in rows]
+        redriven = yield from run_for_ids(
+            REDRIVEN.where(
+                "subscription_id = $1 AND state IN ($4, $5) AND id IN ($ids) RETURNING id"
+            ),
+            ids,
+            *(subscription_id, to_micros(now), origin, first.value, second.value),
+        )
         if redriven:
             yield from set_head(subscription_id)
-        return sorted(redriven)
+        return sorted(row["id"] for row in redriven)
 
     def cancelled_with(self, subscription_id: str, since: datetime) -> Script[list[str]]:
         """Return the deliveries that were cancelled when a subscription was disabled, by `seq`."""
@@ -110,16 +103,14 @@ class DeadLetters:
 
     def cancel(self, subscription_id: str, ids: Sequence[str], now: datetime) -> Script[list[str]]:
         """Cancel pending deliveries of one subscription; return those that were pending."""
-        cancelled: list[str] = []
-        for clause, values in among(ids, after=3):
-            rows = yield Statement(
-                CANCELLED.where(f"subscription_id = $1 AND id {clause} RETURNING id"),
-                (subscription_id, to_micros(now), CancelledBy.OPERATOR.value, *values),
-            )
-            cancelled += [str(row["id"]) for row in rows]
+        cancelled = yield from run_for_ids(
+            CANCELLED.where("subscription_id = $1 AND id IN ($ids) RETURNING id"),
+            ids,
+            *(subscription_id, to_micros(now), CancelledBy.OPERATOR.value),
+        )
         if cancelled:
             yield from set_head(subscription_id)
-        return sorted(cancelled)
+        return sorted(row["id"] for row in cancelled)
 
 
 def _standing(row: Row) -> Standing:

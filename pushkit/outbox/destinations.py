@@ -5,14 +5,13 @@ A destination is one origin for one owner. It has a row only after it failed or 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import TypeAlias
 
 from pushkit.outbox.model import Delivery
-from pushkit.storage.script import Script, Statement, chunks, padded, rows_of_places, to_micros
+from pushkit.storage.script import Script, Statement, run_for_rows, to_micros
 
 DestinationKey: TypeAlias = tuple[str, str, str]  # tenant, owner and origin
 
@@ -57,20 +56,14 @@ class DestinationStore:
 
         They are held in order, so that of two transactions at once only one ends the failures.
         """
-        found: dict[DestinationKey, int] = {}
-        keys = sorted(set(map(destination_of, deliveries)))
-        for chunk in chunks(keys):
-            wanted = padded(chunk)
-            rows = yield Statement(
-                "SELECT h.tenant, h.owner, h.origin, h.failures"
-                f" FROM (VALUES {rows_of_places(len(wanted), 3)}) v"
-                " CROSS JOIN pushkit_destinations h WHERE h.tenant = v.column1"
-                " AND h.owner = v.column2 AND h.origin = v.column3 AND h.failures > 0"
-                " ORDER BY h.tenant, h.owner, h.origin FOR UPDATE OF h",
-                tuple(itertools.chain.from_iterable(wanted)),
-            )
-            found |= {(row["tenant"], row["owner"], row["origin"]): row["failures"] for row in rows}
-        return found
+        rows = yield from run_for_rows(
+            "SELECT h.tenant, h.owner, h.origin, h.failures FROM (VALUES $rows) v"
+            " CROSS JOIN pushkit_destinations h WHERE h.tenant = v.column1"
+            " AND h.owner = v.column2 AND h.origin = v.column3 AND h.failures > 0"
+            " ORDER BY h.tenant, h.owner, h.origin FOR UPDATE OF h",
+            sorted(set(map(destination_of, deliveries))),
+        )
+        return {(row["tenant"], row["owner"], row["origin"]): row["failures"] for row in rows}
 
     def half_open(
         self, keys: Sequence[DestinationKey], *, failures: int, now: datetime

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pushkit.outbox.states import UNFINISHED
-from pushkit.storage.script import Script, Statement, padded, rows_of_places
+from pushkit.storage.script import Script, Statement, run_for_rows
 
 
 def clear_head(subscription_id: str) -> Script[None]:
@@ -25,14 +25,13 @@ def clear_head(subscription_id: str) -> Script[None]:
 
 def pass_heads_on(ids: Sequence[str]) -> Script[None]:
     """Make the oldest unfinished delivery of each subscription the head, unless it is paused."""
-    filled = padded(ids)
-    yield Statement(
+    yield from run_for_rows(
         "UPDATE pushkit_deliveries SET head = 1 WHERE id IN (SELECT"
         " (SELECT d.id FROM pushkit_deliveries d WHERE d.subscription_id = v.column1"
         f" AND d.{UNFINISHED} ORDER BY d.seq LIMIT 1)"
-        f" FROM (VALUES {rows_of_places(len(filled), 1)}) v WHERE NOT EXISTS"
+        " FROM (VALUES $rows) v WHERE NOT EXISTS"
         " (SELECT 1 FROM pushkit_subscriptions WHERE id = v.column1 AND paused = 1))",
-        filled,
+        [(each,) for each in ids],
     )
 
 

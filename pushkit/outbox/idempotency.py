@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple, Self
 from pushkit.a2a import TaskUpdate
 from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
 from pushkit.record import record
-from pushkit.storage.script import Script, Statement, chunks, padded, rows_of_places
+from pushkit.storage.script import Script, run_for_rows
 
 _KIND: Final = "json-1:"  # older digests have no prefix: they are of `repr()`, in its key order
 
@@ -102,15 +101,13 @@ class Enqueued(NamedTuple):
 def find_enqueued(keys: Sequence[TaskKey]) -> Script[dict[TaskKey, list[Enqueued]]]:
     """Return the deliveries that were stored with some keys; keys without any are left out."""
     found: dict[TaskKey, list[Enqueued]] = {}
-    for each in chunks(keys):
-        filled = padded(each)
-        rows = yield Statement(
-            "SELECT DISTINCT d.tenant, d.task_id, d.idempotency_key, d.id, d.subscription_id,"
-            f" d.owner, d.config_id, d.update_sha256 FROM (VALUES {rows_of_places(len(filled), 3)})"
-            " v CROSS JOIN pushkit_deliveries d WHERE d.tenant = v.column1"
-            " AND d.task_id = v.column2 AND d.idempotency_key = v.column3",
-            tuple(itertools.chain.from_iterable(filled)),
-        )
-        for tenant, task_id, key, *enqueued in rows:
-            found.setdefault(TaskKey(tenant, task_id, key), []).append(Enqueued(*enqueued))
+    rows = yield from run_for_rows(
+        "SELECT DISTINCT d.tenant, d.task_id, d.idempotency_key, d.id, d.subscription_id,"
+        " d.owner, d.config_id, d.update_sha256 FROM (VALUES $rows)"
+        " v CROSS JOIN pushkit_deliveries d WHERE d.tenant = v.column1"
+        " AND d.task_id = v.column2 AND d.idempotency_key = v.column3",
+        keys,
+    )
+    for tenant, task_id, key, *enqueued in rows:
+        found.setdefault(TaskKey(tenant, task_id, key), []).append(Enqueued(*enqueued))
     return found

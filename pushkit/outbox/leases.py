@@ -27,7 +27,7 @@ from pushkit.outbox.shares import Head, InFlight, Owner, SlotLimits, share_out, 
 from pushkit.outbox.states import CLAIMED, LOST
 from pushkit.record import field, record
 from pushkit.scheduling.retry import after_fruitless_claims
-from pushkit.storage.script import Rows, Script, Statement, among, moment_or_none, to_micros
+from pushkit.storage.script import Rows, Script, Statement, moment_or_none, run_for_ids, to_micros
 
 _NEVER = 2**31 - 1
 _EVER = 2**63 - 1
@@ -271,16 +271,15 @@ def _read_load(worker: str, now: int, held: Mapping[DestinationKey, int]) -> Scr
 
 
 def _lease(ids: Sequence[str], claim: Claim) -> Script[list[Delivery]]:
-    claimed: dict[str, Delivery] = {}
-    for clause, values in among(ids, after=2):
-        rows = yield Statement(
-            CLAIMED.where(
-                f"id IN (SELECT id FROM pushkit_deliveries WHERE id {clause} AND head > 0"
-                f" AND state = 'pending' FOR UPDATE SKIP LOCKED) RETURNING {DELIVERY}"
-            ),
-            (claim.worker, to_micros(claim.until), *values),
-        )
-        claimed |= {row["id"]: delivery_of(row) for row in rows}
+    rows = yield from run_for_ids(
+        CLAIMED.where(
+            "id IN (SELECT id FROM pushkit_deliveries WHERE id IN ($ids) AND head > 0"
+            f" AND state = 'pending' FOR UPDATE SKIP LOCKED) RETURNING {DELIVERY}"
+        ),
+        ids,
+        *(claim.worker, to_micros(claim.until)),
+    )
+    claimed = {row["id"]: delivery_of(row) for row in rows}
     # Another worker may have read the same head, and leased it first.
     return [claimed[each] for each in ids if each in claimed]
 
@@ -294,5 +293,4 @@ def _release(lost: Rows, error: str, now: datetime) -> Script[None]:
         # The first time any other delivery may have ended the process.
         wait = min(after_fruitless_claims(claims - 1), _LONGEST_AFTER_A_DEATH)
         again_at = to_micros(now + wait) if wait else None
-        for clause, values in among(ids, after=2):
-            yield Statement(LOST.where(f"id {clause}"), (error, again_at, *values))
+        yield from run_for_ids(LOST.where("id IN ($ids)"), ids, error, again_at)

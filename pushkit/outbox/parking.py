@@ -13,13 +13,12 @@ On PostgreSQL, scripts that read or write that table hold `PARKING` (`Database.e
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.shares import Head, InFlight, Owner, SlotLimits
-from pushkit.storage.script import Row, Script, Statement, among, rows_of_places, slices
+from pushkit.storage.script import Row, Script, Statement, insert_rows, run_for_ids, slices
 
 PARKING = "pushkit_parked"
 
@@ -107,12 +106,11 @@ def park(heads: Sequence[Head], now: int) -> Script[None]:
 
     The next claim reads each destination once more: its wait may have been ended meanwhile.
     """
-    for clause, values in among([head.id for head in heads]):
-        yield Statement(
-            "UPDATE pushkit_deliveries SET head = 2 WHERE id IN (SELECT id FROM pushkit_deliveries"
-            f" WHERE id {clause} AND head = 1 AND state = 'pending' FOR UPDATE SKIP LOCKED)",
-            values,
-        )
+    yield from run_for_ids(
+        "UPDATE pushkit_deliveries SET head = 2 WHERE id IN (SELECT id FROM pushkit_deliveries"
+        " WHERE id IN ($ids) AND head = 1 AND state = 'pending' FOR UPDATE SKIP LOCKED)",
+        [head.id for head in heads],
+    )
     yield from _note({head.destination: now for head in heads})
 
 
@@ -162,13 +160,11 @@ def reschedule(parked: ParkedHeads) -> Script[None]:
 
 
 def _note(again_at: Mapping[DestinationKey, int]) -> Script[None]:
-    for noted in slices(sorted(again_at.items())):
-        yield Statement(
-            "INSERT INTO pushkit_parked (tenant, owner, origin, again_at)"
-            f" VALUES {rows_of_places(len(noted), 4)}"
-            " ON CONFLICT (tenant, owner, origin) DO UPDATE SET again_at = excluded.again_at",
-            tuple(itertools.chain.from_iterable((*key, moment) for key, moment in noted)),
-        )
+    yield from insert_rows(
+        "INSERT INTO pushkit_parked (tenant, owner, origin, again_at) VALUES $rows"
+        " ON CONFLICT (tenant, owner, origin) DO UPDATE SET again_at = excluded.again_at",
+        slices([(*key, moment) for key, moment in sorted(again_at.items())]),
+    )
 
 
 def _head(row: Row) -> Head:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pushkit.arguments import check_age, check_number
 from pushkit.outbox.states import DeliveryState
-from pushkit.storage.script import Script, Statement, among, to_micros
+from pushkit.storage.script import Script, Statement, run_for_ids, to_micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,18 +103,13 @@ class Purge:
 
     def delete(self, ids: Sequence[str]) -> Script[int]:
         """Delete deliveries, and return how many; one that was redriven meanwhile stays."""
-        deleted = 0
-        for clause, values in among(sorted(ids)):
-            rows = yield Statement(
-                "DELETE FROM pushkit_deliveries WHERE id IN (SELECT id FROM pushkit_deliveries"
-                f" WHERE id {clause} AND finished_at IS NOT NULL FOR UPDATE SKIP LOCKED)"
-                " RETURNING id",
-                values,
-            )
-            for gone, gone_values in among([str(row["id"]) for row in rows]):
-                yield Statement(f"DELETE FROM pushkit_bodies WHERE id {gone}", gone_values)
-                yield Statement(
-                    f"DELETE FROM pushkit_attempts WHERE delivery_id {gone}", gone_values
-                )
-            deleted += len(rows)
-        return deleted
+        rows = yield from run_for_ids(
+            "DELETE FROM pushkit_deliveries WHERE id IN (SELECT id FROM pushkit_deliveries"
+            " WHERE id IN ($ids) AND finished_at IS NOT NULL FOR UPDATE SKIP LOCKED)"
+            " RETURNING id",
+            sorted(ids),
+        )
+        gone = [str(row["id"]) for row in rows]
+        yield from run_for_ids("DELETE FROM pushkit_bodies WHERE id IN ($ids)", gone)
+        yield from run_for_ids("DELETE FROM pushkit_attempts WHERE delivery_id IN ($ids)", gone)
+        return len(gone)

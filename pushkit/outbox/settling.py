@@ -23,9 +23,9 @@ from pushkit.storage.script import (
     Script,
     SqlValue,
     Statement,
-    among,
     chunks,
     padded,
+    run_for_ids,
     to_micros,
 )
 
@@ -235,15 +235,14 @@ _FAILS_OR_WAITS = (
 def _move_heads_along(chained: Mapping[str, Row], now: int) -> Script[set[str]]:
     """Make the next delivery of each chain the head; return the subscriptions that must stop."""
     stopped = {name for name, row in chained.items() if row["next_id"] != row["chained_id"]}
-    for clause, values in among([row["chained_id"] for row in chained.values()], after=1):
-        rows = yield Statement(
-            "UPDATE pushkit_deliveries SET head ="
-            f" CASE WHEN {_IS_PAUSED} THEN 0 ELSE 1 END WHERE id {clause} AND {UNFINISHED}"
-            f" RETURNING subscription_id, head, {_FAILS_OR_WAITS.format(now='$1')} AS waits",
-            (now, *values),
-        )
-        stopped |= {row["subscription_id"] for row in rows if row["waits"] or not row["head"]}
-    return stopped
+    rows = yield from run_for_ids(
+        "UPDATE pushkit_deliveries SET head ="
+        f" CASE WHEN {_IS_PAUSED} THEN 0 ELSE 1 END WHERE id IN ($ids) AND {UNFINISHED}"
+        f" RETURNING subscription_id, head, {_FAILS_OR_WAITS.format(now='$1')} AS waits",
+        [row["chained_id"] for row in chained.values()],
+        now,
+    )
+    return stopped.union(row["subscription_id"] for row in rows if row["waits"] or not row["head"])
 
 
 # --- claims without a search ----------------------------------------------------------------------

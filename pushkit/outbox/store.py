@@ -6,8 +6,6 @@ in the statements that use it: SQLite needs the same text.
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -17,9 +15,9 @@ from pushkit.outbox.states import CANCELLED_WITH_SUBSCRIPTION, SUPERSEDED, UNFIN
 from pushkit.storage.script import (
     Script,
     Statement,
-    among,
     count,
-    rows_of_places,
+    insert_rows,
+    run_for_ids,
     slices,
     to_micros,
 )
@@ -30,19 +28,17 @@ class OutboxStore:
 
     def add(self, deliveries: Sequence[NewDelivery]) -> Script[None]:
         """Store deliveries of subscriptions whose rows are held."""
-        for new in slices(deliveries):
-            yield Statement(
-                "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
-                " config_id, seq, origin, content_type, notified_at, not_before, head,"
-                " status, idempotency_key, update_sha256, state, claims, fruitless_claims,"
-                f" lease_worker, lease_until) VALUES {rows_of_places(len(new), 20)}",
-                tuple(itertools.chain.from_iterable(map(_row_of, new))),
-            )
-            yield Statement(
-                "INSERT INTO pushkit_bodies (id, body, traceparent)"
-                f" VALUES {rows_of_places(len(new), 3)}",
-                tuple(itertools.chain.from_iterable(map(_body_of, new))),
-            )
+        yield from insert_rows(
+            "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
+            " config_id, seq, origin, content_type, notified_at, not_before, head,"
+            " status, idempotency_key, update_sha256, state, claims, fruitless_claims,"
+            " lease_worker, lease_until) VALUES $rows",
+            slices(list(map(_row_of, deliveries))),
+        )
+        yield from insert_rows(
+            "INSERT INTO pushkit_bodies (id, body, traceparent) VALUES $rows",
+            slices([(each.id, each.body, each.traceparent) for each in deliveries]),
+        )
 
     def move(self, subscription_id: str, origin: str) -> Script[None]:
         """Move the unfinished deliveries of a subscription to its new destination."""
@@ -82,16 +78,13 @@ class OutboxStore:
 
     def oldest(self, ids: Sequence[str]) -> Script[dict[str, int | None]]:
         """Return the `seq` of each subscription's oldest unfinished delivery, None if none."""
-        found: dict[str, int | None] = {}
-        for clause, values in among(ids):
-            rows = yield Statement(
-                "SELECT s.id, (SELECT MIN(d.seq) FROM pushkit_deliveries d WHERE"
-                f" d.subscription_id = s.id AND d.{UNFINISHED}) AS oldest"
-                f" FROM pushkit_subscriptions s WHERE s.id {clause}",
-                values,
-            )
-            found |= {row["id"]: row["oldest"] for row in rows}
-        return found
+        rows = yield from run_for_ids(
+            "SELECT s.id, (SELECT MIN(d.seq) FROM pushkit_deliveries d WHERE"
+            f" d.subscription_id = s.id AND d.{UNFINISHED}) AS oldest"
+            " FROM pushkit_subscriptions s WHERE s.id IN ($ids)",
+            ids,
+        )
+        return {row["id"]: row["oldest"] for row in rows}
 
     def backlog(self, subscription_id: str, limit: int) -> Script[int]:
         """Return how many deliveries of a subscription are unfinished, at most `limit`."""
@@ -151,6 +144,3 @@ def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
         claim and claim.worker,
         claim and to_micros(claim.until),
     )
-
-
-_body_of = operator.attrgetter("id", "body", "traceparent")

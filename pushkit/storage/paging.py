@@ -10,7 +10,16 @@ from types import NoneType
 from typing import Any, Final, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 from pushkit.record import record
-from pushkit.storage.script import Row, Rows, Script, SqlValue, Statement, among, count, from_micros
+from pushkit.storage.script import (
+    Row,
+    Rows,
+    Script,
+    SqlValue,
+    Statement,
+    count,
+    from_micros,
+    run_for_ids,
+)
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -108,10 +117,8 @@ def find_records(
     """Return a page of records: `select` reads the rows whose ids were found."""
     page = yield from find_rows(search, limit=limit)
     ids = [row["id"] for row in page.items]
-    found: dict[str | int, S] = {}
-    for clause, chosen in among(ids) if ids else ():
-        rows = yield Statement(f"{select} WHERE id {clause}", chosen)
-        found |= {row["id"]: read(row) for row in rows}
+    rows = yield from run_for_ids(f"{select} WHERE id IN ($ids)", ids)
+    found = {row["id"]: read(row) for row in rows}
     return page.showing(found[each] for each in ids)
 
 

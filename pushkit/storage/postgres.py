@@ -43,11 +43,9 @@ from pushkit.storage.script import (
     Row,
     Script,
     Statement,
-    chunks,
     driver_connection,
     from_micros,
-    padded,
-    texts,
+    run_for_rows,
 )
 
 Item = TypeVar("Item")
@@ -85,8 +83,15 @@ _OF_TRANSACTION = """
     FROM (SELECT to_regclass('pushkit_writers')::oid AS oid) AS found
     LEFT JOIN pg_class ON pg_class.oid = found.oid
 """
-_HELD = "pg_advisory_xact_lock(hashtextextended(name, 0))"
-_HELD_AT_ONCE = "pg_try_advisory_xact_lock(hashtextextended(name, 0))"
+_NAMES = "FROM (VALUES $rows) AS asked (name)"
+_HOLD = (
+    "SELECT pg_advisory_xact_lock(hashtextextended(name, 0)) AS held, name, pushkit_now() AS now"
+    f" {_NAMES}"
+)
+_HOLD_AT_ONCE = (
+    f"SELECT name, pushkit_now() AS now {_NAMES}"
+    " WHERE pg_try_advisory_xact_lock(hashtextextended(name, 0))"
+)
 _FAULTS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -475,19 +480,12 @@ class PostgresDatabase:
 
     def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
         """Hold several names, or those that are free, and read the time with them."""
-        held: set[str] = set()
-        now: datetime | None = None
-        for each in chunks(names):
-            asked = padded(each)
-            of_all = f"FROM (VALUES {texts(len(asked), 1)}) AS asked (name)"
-            # Row by row: the time of a row is read after its name is held.
-            sql = f"SELECT {_HELD} AS held, name, pushkit_now() AS now {of_all}"
-            if not wait:
-                sql = f"SELECT name, pushkit_now() AS now {of_all} WHERE {_HELD_AT_ONCE}"
-            for row in (yield Statement(sql, asked)):
-                held.add(row["name"])
-                now = from_micros(row["now"])
-        return held, now or (yield from self.now())
+        # Row by row: the time of a row is read after its name is held.
+        rows = yield from run_for_rows(
+            _HOLD if wait else _HOLD_AT_ONCE, [(name,) for name in names]
+        )
+        now = from_micros(rows[-1]["now"]) if rows else (yield from self.now())
+        return {row["name"] for row in rows}, now
 
     def wake(self) -> Script[None]:
         """Notify idle workers on every machine when this transaction commits."""

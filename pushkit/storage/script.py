@@ -21,7 +21,9 @@ the epoch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterator, Sequence
+import itertools
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -31,7 +33,6 @@ from pushkit.record import record
 
 T = TypeVar("T")
 SqlValue: TypeAlias = "str | int | float | bytes | None"
-Id = TypeVar("Id", str, int)
 Item = TypeVar("Item")
 Item_contra = TypeVar("Item_contra", contravariant=True)
 T_co = TypeVar("T_co", covariant=True)
@@ -135,13 +136,48 @@ def moment_or_none(micros: int | None) -> datetime | None:
     return None if micros is None else from_micros(micros)
 
 
-def among(ids: Sequence[Id], *, after: int = 0) -> list[tuple[str, tuple[Id, ...]]]:
-    """Return `IN (…)` and its parameters, 128 ids at a time, numbered after `after` others.
+def run_for_ids(sql: str, ids: Sequence[str | int], *values: SqlValue) -> Script[list[Row]]:
+    """Run a statement for ids, 128 at a time; return the rows of all.
 
-    Lists are padded to a power of two with the last id, so that there are few different statements.
+    Args:
+        sql: The statement, with `IN ($ids)` for the ids.
+        ids: The ids. The last one is repeated up to a power of two, so that there are few different
+            statements.
+        *values: The other parameters, from `$1` on.
     """
-    filled = map(padded, chunks(ids))
-    return [(f"IN {_places(len(each), after=after)}", each) for each in filled]
+    found: list[Row] = []
+    for each in map(padded, chunks(ids)):
+        found += yield Statement(_with_ids(sql, len(each), len(values)), (*values, *each))
+    return found
+
+
+def run_for_rows(sql: str, rows: Sequence[Sequence[str]]) -> Script[list[Row]]:
+    """Run a statement for rows of texts, 128 at a time; return the rows of all.
+
+    Args:
+        sql: The statement, with `(VALUES $rows)` for these rows.
+        rows: The rows, all of one length. The last one is repeated as in `run_for_ids`, so that a
+            query may find what belongs to it several times.
+    """
+    found: list[Row] = []
+    for each in map(padded, chunks(rows)):
+        texts = _with_texts(sql, len(each), len(each[0]))
+        found += yield Statement(texts, tuple(itertools.chain.from_iterable(each)))
+    return found
+
+
+def insert_rows(sql: str, sliced: Iterable[Sequence[Sequence[SqlValue]]]) -> Script[list[Row]]:
+    """Run an INSERT for each slice of rows; return the rows of all.
+
+    Args:
+        sql: The statement, with `VALUES $rows` for the rows.
+        sliced: The rows, all of one length, from `slices` or `filled`.
+    """
+    found: list[Row] = []
+    for each in sliced:
+        insert = _with_rows(sql, len(each), len(each[0]))
+        found += yield Statement(insert, tuple(itertools.chain.from_iterable(each)))
+    return found
 
 
 def chunks(items: Sequence[T]) -> Sequence[Sequence[T]]:
@@ -183,16 +219,26 @@ def filled(items: Sequence[T]) -> Iterator[Sequence[T]]:
 @functools.cache
 def rows_of_places(rows: int, width: int) -> str:
     """Return placeholders for `VALUES`: `($1, $2), ($3, $4)` for two rows of two."""
-    return ", ".join(_places(width, after=width * row) for row in range(rows))
+    return ", ".join(f"({_places(width, after=width * row)})" for row in range(rows))
 
 
 @functools.cache
-def texts(rows: int, width: int) -> str:
-    """Return placeholders for `VALUES`, cast to text where the statement does not show the type."""
-    one = [f"CAST(${n} AS TEXT)" for n in range(1, rows * width + 1)]
-    return ", ".join(f"({', '.join(one[n : n + width])})" for n in range(0, len(one), width))
+def _with_ids(sql: str, number: int, after: int) -> str:
+    return sql.replace("$ids", _places(number, after=after))
 
 
 @functools.cache
+def _with_rows(sql: str, rows: int, width: int) -> str:
+    return sql.replace("$rows", rows_of_places(rows, width))
+
+
+@functools.cache
+def _with_texts(sql: str, rows: int, width: int) -> str:
+    # Cast, because the statement does not show their type.
+    return sql.replace(
+        "$rows", re.sub(r"(\$\d+)", r"CAST(\1 AS TEXT)", rows_of_places(rows, width))
+    )
+
+
 def _places(number: int, *, after: int) -> str:
-    return "(" + ", ".join(f"${n}" for n in range(after + 1, after + number + 1)) + ")"
+    return ", ".join(f"${n}" for n in range(after + 1, after + number + 1))

@@ -16,12 +16,12 @@ from pushkit.storage.script import (
     Row,
     Script,
     Statement,
-    among,
     count,
     from_micros,
     moment_or_none,
     padded,
     rows_of_places,
+    run_for_ids,
     to_micros,
 )
 from pushkit.subscriptions.model import (
@@ -139,8 +139,7 @@ class SubscriptionStore:
             (tenant, task_id),
         )
         ids = list((yield from self.lock_all([*known, *(row["id"] for row in rows)])))
-        for clause, values in among(ids):
-            yield Statement(f"DELETE FROM pushkit_subscriptions WHERE id {clause}", values)
+        yield from run_for_ids("DELETE FROM pushkit_subscriptions WHERE id IN ($ids)", ids)
         return ids
 
     def forgettable(self, *, limit: int) -> Script[list[str]]:
@@ -268,11 +267,11 @@ class SubscriptionStore:
         for subscription_id, number in taken.items():
             by_number.setdefault(number, []).append(subscription_id)
         for number, ids in by_number.items():
-            for clause, values in among(ids, after=1):
-                yield Statement(
-                    f"UPDATE pushkit_subscriptions SET last_seq = last_seq + $1 WHERE id {clause}",
-                    (number, *values),
-                )
+            yield from run_for_ids(
+                "UPDATE pushkit_subscriptions SET last_seq = last_seq + $1 WHERE id IN ($ids)",
+                ids,
+                number,
+            )
 
     def disable(self, subscription_id: str, now: datetime, by: DisabledBy) -> Script[None]:
         """Disable a subscription, until it is enabled or registered again."""
@@ -307,34 +306,30 @@ class SubscriptionStore:
 
     def end(self, ids: Sequence[str]) -> Script[None]:
         """Note that the task has ended: subscriptions are withdrawn once they have finished."""
-        for clause, values in among(ids):
-            yield Statement(f"UPDATE pushkit_subscriptions SET ended = 1 WHERE id {clause}", values)
+        yield from run_for_ids("UPDATE pushkit_subscriptions SET ended = 1 WHERE id IN ($ids)", ids)
 
     def withdraw(self, ids: Sequence[str], now: datetime) -> Script[None]:
         """Withdraw ended subscriptions; their rows are kept for their dead letters.
 
         None stays paused, or a redriven delivery would wait for ever.
         """
-        for clause, values in among(ids, after=1):
-            yield Statement(
-                "UPDATE pushkit_subscriptions SET removed_at = $1, paused = 0"
-                f" WHERE id {clause} AND removed_at IS NULL",
-                (to_micros(now), *values),
-            )
+        yield from run_for_ids(
+            "UPDATE pushkit_subscriptions SET removed_at = $1, paused = 0"
+            " WHERE id IN ($ids) AND removed_at IS NULL",
+            ids,
+            to_micros(now),
+        )
 
 
 def _by_ids(
     columns: str, ids: Sequence[str], read: Callable[[Row], _T], held: str = ""
 ) -> Script[dict[str, _T]]:
     """Return some rows by id in few statements: on PostgreSQL each is a round trip."""
-    found: dict[str, _T] = {}
-    for clause, values in among(sorted(set(ids))):
-        rows = yield Statement(
-            f"SELECT {columns} FROM pushkit_subscriptions WHERE id {clause} ORDER BY id {held}",
-            values,
-        )
-        found |= {row["id"]: read(row) for row in rows}
-    return found
+    rows = yield from run_for_ids(
+        f"SELECT {columns} FROM pushkit_subscriptions WHERE id IN ($ids) ORDER BY id {held}",
+        sorted(set(ids)),
+    )
+    return {row["id"]: read(row) for row in rows}
 
 
 def _new_id(now: datetime) -> str:

@@ -23,9 +23,9 @@ from pushkit.storage.script import (
     Script,
     SqlValue,
     Statement,
-    among,
     count,
     moment_or_none,
+    run_for_ids,
     to_micros,
 )
 from receiver.inbox.model import CallbackState, InboxStatus
@@ -165,15 +165,12 @@ class Inspection:
 
     def redrivable_tasks(self, ids: Sequence[int]) -> Script[list[tuple[str, str]]]:
         """Return the tasks to hold for `redrive`, by sender and id, sorted."""
-        found: set[tuple[str, str]] = set()
-        for clause, values in among(sorted(ids)):
-            rows = yield Statement(
-                "SELECT DISTINCT sender, task_id FROM pushkit_inbox"
-                f" WHERE {_REDRIVABLE} AND task_id IS NOT NULL AND id {clause}",
-                values,
-            )
-            found.update((row["sender"], row["task_id"]) for row in rows)
-        return sorted(found)
+        rows = yield from run_for_ids(
+            "SELECT DISTINCT sender, task_id FROM pushkit_inbox"
+            f" WHERE {_REDRIVABLE} AND task_id IS NOT NULL AND id IN ($ids)",
+            sorted(ids),
+        )
+        return sorted({(row["sender"], row["task_id"]) for row in rows})
 
     def redrive(
         self, ids: Sequence[int], tasks: Sequence[tuple[str, str]], now: datetime
@@ -183,19 +180,17 @@ class Inspection:
         Attempts and age begin anew. A callback that had the notification does not get it again.
         The caller holds the tasks, which `redrivable_tasks` returned.
         """
-        redriven: list[int] = []
-        for clause, values in among(sorted(ids), after=1):
-            rows = yield Statement(
-                "UPDATE pushkit_inbox SET status = 'received', attempts = 0, not_before = $1,"
-                " redriven_at = $1, finished_at = NULL, last_error = NULL, unmatched = 0,"
-                " head = CASE WHEN task_id IS NULL THEN 1 ELSE 0 END"
-                f" WHERE {_REDRIVABLE} AND id {clause} RETURNING id",
-                (to_micros(now), *values),
-            )
-            redriven += [int(row["id"]) for row in rows]
+        rows = yield from run_for_ids(
+            "UPDATE pushkit_inbox SET status = 'received', attempts = 0, not_before = $1,"
+            " redriven_at = $1, finished_at = NULL, last_error = NULL, unmatched = 0,"
+            " head = CASE WHEN task_id IS NULL THEN 1 ELSE 0 END"
+            f" WHERE {_REDRIVABLE} AND id IN ($ids) RETURNING id",
+            sorted(ids),
+            to_micros(now),
+        )
         for sender, task_id in tasks:
             yield from self._mark_oldest(sender, task_id)
-        return sorted(redriven)
+        return sorted(int(row["id"]) for row in rows)
 
     def _mark_oldest(self, sender: str, task_id: str) -> Script[None]:
         """Make the oldest of a task its head, unless one is in progress: that stays the head."""

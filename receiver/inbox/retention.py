@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from pushkit.arguments import LONGEST_AGE, check_number
 from pushkit.errors import ConfigError
-from pushkit.storage.script import Row, Script, Statement, among, to_micros
+from pushkit.storage.script import Row, Script, Statement, run_for_ids, to_micros
 from receiver.inbox.model import InboxStatus
 
 Position: TypeAlias = tuple[int, int]
@@ -85,20 +85,17 @@ class Purge:
 
     def delete(self, ids: Sequence[int], status: InboxStatus) -> Script[int]:
         """Delete those that still have this status, with their calls; return how many."""
-        deleted = 0
-        for clause, values in among(sorted(ids)):
-            rows = yield Statement(
-                "DELETE FROM pushkit_inbox WHERE id IN (SELECT id FROM pushkit_inbox"
-                f" WHERE id {clause} AND status = '{status.value}' FOR UPDATE SKIP LOCKED)"
-                " RETURNING id",
-                values,
-            )
-            for gone, gone_values in among([int(row["id"]) for row in rows]):
-                yield Statement(
-                    f"DELETE FROM pushkit_callbacks WHERE notification_id {gone}", gone_values
-                )
-            deleted += len(rows)
-        return deleted
+        rows = yield from run_for_ids(
+            "DELETE FROM pushkit_inbox WHERE id IN (SELECT id FROM pushkit_inbox"
+            f" WHERE id IN ($ids) AND status = '{status.value}' FOR UPDATE SKIP LOCKED)"
+            " RETURNING id",
+            sorted(ids),
+        )
+        gone = [int(row["id"]) for row in rows]
+        yield from run_for_ids(
+            "DELETE FROM pushkit_callbacks WHERE notification_id IN ($ids)", gone
+        )
+        return len(gone)
 
     def forget_sequences(self, before: datetime) -> Script[int]:
         """Delete a bounded batch of sequences that did not grow since a moment; return how many."""

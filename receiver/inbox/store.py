@@ -24,7 +24,6 @@ commits.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -36,15 +35,13 @@ from pushkit.storage.script import (
     Script,
     SqlValue,
     Statement,
-    among,
-    chunks,
     filled,
     from_micros,
+    insert_rows,
     moment_or_none,
-    padded,
-    rows_of_places,
+    run_for_ids,
+    run_for_rows,
     slices,
-    texts,
     to_micros,
 )
 from receiver.inbox.model import (
@@ -103,18 +100,14 @@ class Inbox:
 
     def store(self, notifications: Sequence[NewNotification]) -> Script[StoredIds]:
         """Store notifications that the inbox does not have already; return their ids."""
-        ids: StoredIds = {}
-        for each in filled(notifications):
-            rows = yield Statement(
-                "INSERT INTO pushkit_inbox (sender, delivery_id, task_id, config_id, seq, missing,"
-                " late, kid, issued_at, received_at, not_before, body, head, status, attempts,"
-                " lease_worker, lease_until, traceparent)"
-                f" VALUES {rows_of_places(len(each), 18)}"
-                " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id, sender, delivery_id",
-                tuple(itertools.chain.from_iterable(map(_columns, each))),
-            )
-            ids.update([((row["sender"], row["delivery_id"]), int(row["id"])) for row in rows])
-        return ids
+        rows = yield from insert_rows(
+            "INSERT INTO pushkit_inbox (sender, delivery_id, task_id, config_id, seq, missing,"
+            " late, kid, issued_at, received_at, not_before, body, head, status, attempts,"
+            " lease_worker, lease_until, traceparent) VALUES $rows"
+            " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id, sender, delivery_id",
+            filled(list(map(_columns, notifications))),
+        )
+        return {(row["sender"], row["delivery_id"]): int(row["id"]) for row in rows}
 
     def has(self, sender: str, delivery_id: str, body: bytes) -> Script[bool]:
         """Return whether the inbox has a delivery with exactly this body."""
@@ -148,12 +141,7 @@ class Inbox:
             "SELECT MIN(lease_until) AS until FROM pushkit_inbox WHERE status = 'in_progress'"
         )
         if leased[0]["until"] is not None and leased[0]["until"] <= moment:
-            for clause, ids in among(held, after=2):
-                yield Statement(
-                    "UPDATE pushkit_inbox SET lease_until = $1 WHERE lease_worker = $2"
-                    f" AND status = 'in_progress' AND id {clause}",
-                    (to_micros(until), worker, *ids),
-                )
+            yield from self.keep_leases(held, worker, until)
             if not spare_others:
                 yield Statement(
                     "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
@@ -224,15 +212,13 @@ class Inbox:
 
     def keep_leases(self, ids: Sequence[int], worker: str, until: datetime) -> Script[set[int]]:
         """Renew leases; return the ids that this worker still holds."""
-        kept: set[int] = set()
-        for clause, values in among(sorted(ids), after=2):
-            rows = yield Statement(
-                "UPDATE pushkit_inbox SET lease_until = $1 WHERE lease_worker = $2"
-                f" AND status = 'in_progress' AND id {clause} RETURNING id",
-                (to_micros(until), worker, *values),
-            )
-            kept.update(int(row["id"]) for row in rows)
-        return kept
+        rows = yield from run_for_ids(
+            "UPDATE pushkit_inbox SET lease_until = $1 WHERE lease_worker = $2"
+            " AND status = 'in_progress' AND id IN ($ids) RETURNING id",
+            sorted(ids),
+            *(to_micros(until), worker),
+        )
+        return {int(row["id"]) for row in rows}
 
     def keep_claim(
         self, claimed: ClaimedNotification, worker: str, until: datetime
@@ -252,23 +238,19 @@ class Inbox:
 
         A callback that is done stays done.
         """
-        for each in slices(calls):
-            yield Statement(
-                "INSERT INTO pushkit_callbacks"
-                " (notification_id, callback, done, attempts, last_error, last_at)"
-                f" VALUES {rows_of_places(len(each), 6)}"
-                " ON CONFLICT (notification_id, callback) DO UPDATE"
-                " SET attempts = pushkit_callbacks.attempts + 1, done = excluded.done,"
-                " last_error = excluded.last_error, last_at = excluded.last_at"
-                " WHERE pushkit_callbacks.done = 0",
-                tuple(
-                    [
-                        value
-                        for one, callback, error in each
-                        for value in (one, callback, int(error is None), 1, error, to_micros(now))
-                    ]
-                ),
-            )
+        rows = [
+            (notification_id, callback, int(error is None), 1, error, to_micros(now))
+            for notification_id, callback, error in calls
+        ]
+        yield from insert_rows(
+            "INSERT INTO pushkit_callbacks"
+            " (notification_id, callback, done, attempts, last_error, last_at) VALUES $rows"
+            " ON CONFLICT (notification_id, callback) DO UPDATE"
+            " SET attempts = pushkit_callbacks.attempts + 1, done = excluded.done,"
+            " last_error = excluded.last_error, last_at = excluded.last_at"
+            " WHERE pushkit_callbacks.done = 0",
+            slices(rows),
+        )
 
     def settle_failed(
         self,
@@ -327,60 +309,51 @@ class Inbox:
         for each in claimed:
             by_attempts.setdefault(each.attempts, []).append(each.stored.id)
         for attempts, found in by_attempts.items():
-            for clause, ids in among(sorted(found), after=3):
-                rows = yield Statement(
-                    "UPDATE pushkit_inbox SET status = 'done', finished_at = $1,"
-                    " last_error = NULL, lease_worker = NULL, lease_until = NULL, head = 0,"
-                    f" unmatched = {int(unmatched)} WHERE lease_worker = $2"
-                    f" AND status = 'in_progress' AND attempts = $3 AND id {clause} RETURNING id",
-                    (to_micros(now), worker, attempts, *ids),
-                )
-                settled.update([int(row["id"]) for row in rows])
+            rows = yield from run_for_ids(
+                "UPDATE pushkit_inbox SET status = 'done', finished_at = $1,"
+                " last_error = NULL, lease_worker = NULL, lease_until = NULL, head = 0,"
+                f" unmatched = {int(unmatched)} WHERE lease_worker = $2"
+                " AND status = 'in_progress' AND attempts = $3 AND id IN ($ids) RETURNING id",
+                sorted(found),
+                *(to_micros(now), worker, attempts),
+            )
+            settled.update([int(row["id"]) for row in rows])
         return settled
 
     def oldest_unfinished(
         self, tasks: Sequence[tuple[str, str]]
     ) -> Script[dict[int, tuple[str, str]]]:
         """Return, by id, the oldest unfinished notification of each task that has one."""
-        found: dict[int, tuple[str, str]] = {}
-        for each in chunks(tasks):
-            rows = yield Statement(
-                f"WITH asked (sender, task_id) AS (VALUES {texts(len(padded(each)), 2)})"
-                " SELECT DISTINCT sender, task_id, (SELECT MIN(i.id) FROM pushkit_inbox i"
-                " WHERE i.sender = asked.sender AND i.task_id = asked.task_id"
-                " AND i.status IN ('received', 'in_progress')) AS id FROM asked",
-                tuple(itertools.chain.from_iterable(padded(each))),
-            )
-            found |= {
-                int(row["id"]): (row["sender"], row["task_id"])
-                for row in rows
-                if row["id"] is not None
-            }
-        return found
+        rows = yield from run_for_rows(
+            "WITH asked (sender, task_id) AS (VALUES $rows)"
+            " SELECT DISTINCT sender, task_id, (SELECT MIN(i.id) FROM pushkit_inbox i"
+            " WHERE i.sender = asked.sender AND i.task_id = asked.task_id"
+            " AND i.status IN ('received', 'in_progress')) AS id FROM asked",
+            tasks,
+        )
+        return {
+            int(row["id"]): (row["sender"], row["task_id"]) for row in rows if row["id"] is not None
+        }
 
     def make_heads(self, ids: Sequence[int]) -> Script[None]:
         """Make notifications, each the oldest unfinished of its task, heads."""
-        for clause, values in among(sorted(ids)):
-            yield Statement(f"UPDATE pushkit_inbox SET head = 1 WHERE id {clause}", values)
+        yield from run_for_ids("UPDATE pushkit_inbox SET head = 1 WHERE id IN ($ids)", sorted(ids))
 
     def follow(
         self, ids: Sequence[int], lease: Lease, *, now: datetime
     ) -> Script[list[ClaimedNotification]]:
         """Claim notifications, each the oldest unfinished of its task, if they are due."""
-        rows: list[Row] = []
-        for clause, values in among(sorted(ids), after=3):
-            rows += yield Statement(
-                "UPDATE pushkit_inbox SET head = 1, status = 'in_progress', lease_worker = $1,"
-                " lease_until = $2, attempts = attempts + 1"
-                f" WHERE status = 'received' AND not_before <= $3 AND id {clause} RETURNING *",
-                (lease.worker, to_micros(lease.until), to_micros(now), *values),
-            )
+        rows = yield from run_for_ids(
+            "UPDATE pushkit_inbox SET head = 1, status = 'in_progress', lease_worker = $1,"
+            " lease_until = $2, attempts = attempts + 1"
+            " WHERE status = 'received' AND not_before <= $3 AND id IN ($ids) RETURNING *",
+            sorted(ids),
+            *(lease.worker, to_micros(lease.until), to_micros(now)),
+        )
         again = [row["id"] for row in rows if row["attempts"] > 1 or row["redriven_at"] is not None]
-        called: list[Row] = []
-        for clause, values in among(again) if again else ():
-            called += yield Statement(
-                f"SELECT * FROM pushkit_callbacks WHERE notification_id {clause}", values
-            )
+        called = yield from run_for_ids(
+            "SELECT * FROM pushkit_callbacks WHERE notification_id IN ($ids)", again
+        )
         return _claimed(rows, called, lease.taken)
 
     # --- workers that end ----------------------------------------------------------------------
@@ -411,13 +384,13 @@ class Inbox:
             "SELECT id FROM pushkit_inbox WHERE status = 'in_progress' AND lease_worker = $1",
             (worker,),
         )
-        for clause, ids in among([row["id"] for row in rows if row["id"] not in but], after=1):
-            yield Statement(
-                "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
-                " attempts = attempts - 1 WHERE status = 'in_progress' AND lease_worker = $1"
-                f" AND id {clause}",
-                (worker, *ids),
-            )
+        yield from run_for_ids(
+            "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
+            " attempts = attempts - 1 WHERE status = 'in_progress' AND lease_worker = $1"
+            " AND id IN ($ids)",
+            [row["id"] for row in rows if row["id"] not in but],
+            worker,
+        )
 
     def put_off(self, claimed: ClaimedNotification, worker: str, until: datetime) -> Script[None]:
         """Put a notification off, and do not count this attempt."""
@@ -443,17 +416,14 @@ class Inbox:
 
     def with_news(self, seen: Mapping[tuple[str, str], int]) -> Script[list[tuple[str, str]]]:
         """Return the tasks, by sender and id, that have a notification after the id seen."""
-        found: list[tuple[str, str]] = []
-        for each in chunks([(*key, str(after)) for key, after in seen.items()]):
-            rows = yield Statement(
-                f"WITH seen (sender, task_id, after) AS (VALUES {texts(len(padded(each)), 3)})"
-                " SELECT DISTINCT sender, task_id FROM seen WHERE EXISTS (SELECT 1"
-                " FROM pushkit_inbox i WHERE i.task_id = seen.task_id"
-                " AND i.id > CAST(seen.after AS BIGINT) AND i.sender = seen.sender)",
-                tuple(itertools.chain.from_iterable(padded(each))),
-            )
-            found += [(row["sender"], row["task_id"]) for row in rows]
-        return found
+        rows = yield from run_for_rows(
+            "WITH seen (sender, task_id, after) AS (VALUES $rows)"
+            " SELECT DISTINCT sender, task_id FROM seen WHERE EXISTS (SELECT 1"
+            " FROM pushkit_inbox i WHERE i.task_id = seen.task_id"
+            " AND i.id > CAST(seen.after AS BIGINT) AND i.sender = seen.sender)",
+            [(*key, str(after)) for key, after in seen.items()],
+        )
+        return [(row["sender"], row["task_id"]) for row in rows]
 
 
 class TaskQueues:
@@ -467,21 +437,19 @@ class TaskQueues:
 
     def read(self, keys: Iterable[tuple[str, str, str]]) -> Script[None]:
         """Read the queue of each task, and the last `seq` of each sender, task and config."""
-        for each in chunks(list(dict.fromkeys(keys))):
-            asked = padded(each)
-            rows = yield Statement(
-                f"WITH asked (sender, task_id, config_id) AS (VALUES {texts(len(asked), 3)})"
-                " SELECT asked.*, s.last_seq, EXISTS (SELECT 1 FROM pushkit_inbox i"
-                " WHERE i.sender = asked.sender AND i.task_id = asked.task_id"
-                " AND i.status IN ('received', 'in_progress')) AS waits"
-                " FROM asked LEFT JOIN pushkit_sequences s ON s.sender = asked.sender"
-                " AND s.task_id = asked.task_id AND s.config_id = asked.config_id",
-                tuple(itertools.chain.from_iterable(asked)),
-            )
-            for sender, task_id, config_id, last_seq, waits in rows:
-                self._last[sender, task_id, config_id] = last_seq or 0
-                if waits:
-                    self.unfinished.add((sender, task_id))
+        rows = yield from run_for_rows(
+            "WITH asked (sender, task_id, config_id) AS (VALUES $rows)"
+            " SELECT asked.*, s.last_seq, EXISTS (SELECT 1 FROM pushkit_inbox i"
+            " WHERE i.sender = asked.sender AND i.task_id = asked.task_id"
+            " AND i.status IN ('received', 'in_progress')) AS waits"
+            " FROM asked LEFT JOIN pushkit_sequences s ON s.sender = asked.sender"
+            " AND s.task_id = asked.task_id AND s.config_id = asked.config_id",
+            list(dict.fromkeys(keys)),
+        )
+        for sender, task_id, config_id, last_seq, waits in rows:
+            self._last[sender, task_id, config_id] = last_seq or 0
+            if waits:
+                self.unfinished.add((sender, task_id))
 
     def compare(self, key: tuple[str, str, str], seq: int) -> tuple[int, bool]:
         """Return how many updates are missing before a `seq`, and whether it is late."""
@@ -494,14 +462,12 @@ class TaskQueues:
 
     def write(self, now: datetime) -> Script[None]:
         """Write the `seq` numbers that grew."""
-        for each in slices(sorted(self._changed)):
-            yield Statement(
-                "INSERT INTO pushkit_sequences (sender, task_id, config_id, last_seq, updated_at)"
-                f" VALUES {rows_of_places(len(each), 5)}"
-                " ON CONFLICT (sender, task_id, config_id)"
-                " DO UPDATE SET last_seq = excluded.last_seq, updated_at = excluded.updated_at",
-                tuple([value for key in each for value in (*key, self._last[key], to_micros(now))]),
-            )
+        yield from insert_rows(
+            "INSERT INTO pushkit_sequences (sender, task_id, config_id, last_seq, updated_at)"
+            " VALUES $rows ON CONFLICT (sender, task_id, config_id)"
+            " DO UPDATE SET last_seq = excluded.last_seq, updated_at = excluded.updated_at",
+            slices([(*key, self._last[key], to_micros(now)) for key in sorted(self._changed)]),
+        )
 
 
 def _columns(new: NewNotification) -> tuple[SqlValue, ...]:

@@ -9,7 +9,6 @@ In the database, one transaction remembers an id and stores its notification: a 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -20,11 +19,9 @@ from pushkit.lazy import from_extra
 from pushkit.storage.script import (
     Script,
     Statement,
-    chunks,
     filled,
-    padded,
-    rows_of_places,
-    texts,
+    insert_rows,
+    run_for_rows,
     to_micros,
 )
 
@@ -88,28 +85,23 @@ def remember_ids(arrived: Sequence[Seen], now: datetime) -> Script[list[Replay |
         For each, in order: that it is fresh, and remembered now; that it is a duplicate; or the
         refusal, if it was accepted with another body or is being forgotten.
     """
-    fresh: set[tuple[str, ...]] = set()
     accepted_at = to_micros(now)
-    for each in filled(arrived):
-        rows = yield Statement(
-            "INSERT INTO pushkit_replay (sender, delivery_id, body_sha256, accepted_at)"
-            f" VALUES {rows_of_places(len(each), 4)}"
-            " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING sender, delivery_id",
-            tuple([value for seen in each for value in (*seen[:3], accepted_at)]),
-        )
-        fresh.update([(row["sender"], row["delivery_id"]) for row in rows])
-    known: dict[tuple[str, ...], str] = {}
+    rows = yield from insert_rows(
+        "INSERT INTO pushkit_replay (sender, delivery_id, body_sha256, accepted_at)"
+        " VALUES $rows ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING sender, delivery_id",
+        filled([(*seen[:3], accepted_at) for seen in arrived]),
+    )
+    fresh = {(row["sender"], row["delivery_id"]) for row in rows}
     # Read anew: on PostgreSQL a row may have been committed while the insert waited.
     unknown = [key for seen in arrived if (key := seen[:2]) not in fresh]
-    for asked in map(padded, chunks(unknown)):
-        rows = yield Statement(
-            f"WITH asked (sender, delivery_id) AS (VALUES {texts(len(asked), 2)})"
-            " SELECT DISTINCT r.sender, r.delivery_id, r.body_sha256 FROM asked"
-            " CROSS JOIN pushkit_replay r WHERE r.sender = asked.sender"
-            " AND r.delivery_id = asked.delivery_id",
-            tuple(itertools.chain.from_iterable(asked)),
-        )
-        known.update(((row["sender"], row["delivery_id"]), row["body_sha256"]) for row in rows)
+    rows = yield from run_for_rows(
+        "WITH asked (sender, delivery_id) AS (VALUES $rows)"
+        " SELECT DISTINCT r.sender, r.delivery_id, r.body_sha256 FROM asked"
+        " CROSS JOIN pushkit_replay r WHERE r.sender = asked.sender"
+        " AND r.delivery_id = asked.delivery_id",
+        unknown,
+    )
+    known = {(row["sender"], row["delivery_id"]): row["body_sha256"] for row in rows}
     return [
         Replay.FRESH if seen[:2] in fresh else _judge(seen, known.get(seen[:2])) for seen in arrived
     ]
