@@ -5,42 +5,33 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
-from pushkit.bounded_json import JsonObject
-from pushkit.cards.document import MAX_CARD_BYTES, read_card
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.cards.document import MAX_CARD_BYTES, CardSignature, read_card, read_signatures
 from pushkit.cards.forms import CardForm, canonicalize
 from pushkit.cards.origins import CardTrust
-from pushkit.cards.registry import CardSummary, card_url, fetch_card, verify_cards
+from pushkit.cards.registry import CardOutcome, CardSummary, card_url, fetch_card, verify_cards
 from pushkit.cards.signing import EVERY_SDK, sign_card
 from pushkit.cards.trust import OriginTrust, TrustedKey
 from pushkit.cards.trust_file import load_card_trust, load_public_keys
-from pushkit.cards.verdict import CardVerdict
+from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
 from pushkit.cards.verify import CardPolicy, verify_card
-from pushkit.cli.card_report import (
-    Inspection,
-    inspection_document,
-    inspection_lines,
-    summary_document,
-    summary_lines,
-    verdict_document,
-    verdict_lines,
-)
 from pushkit.cli.options import KeyFile, at_option, key_file_options, out_option, write_out
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError
+from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport, closing
-from pushkit.terminal.command import json_option
+from pushkit.terminal.command import json_option, painted
 from pushkit.terminal.options import PATH, allow_option, choice_option
-from pushkit.terminal.output import example
+from pushkit.terminal.output import document, example, in_a_line, table
 from pushkit.url import Url
 
 _T = TypeVar("_T")
@@ -48,6 +39,8 @@ _T = TypeVar("_T")
 _SCHEMES: Final = ("https://", "http://")
 # Stands for the unknown origin of a card in a file, for which --key and --jwks apply as well.
 _ANYWHERE: Final = "https://card.invalid"
+_COVERAGE: Final = {Coverage.WHOLE: "yes", Coverage.PART: "in part", Coverage.NONE: "NO"}
+_SHOWN_CHARACTERS: Final = 100
 
 
 @click.group(
@@ -179,9 +172,9 @@ def verify(
 
     result = _with_transport(allow, check)
     if isinstance(result, CardSummary):
-        _print(summary_document(result), summary_lines(result), as_json=as_json)
+        _print(_summary_document(result), _summary_lines(result), as_json=as_json)
         sys.exit(0 if result.all_verified else 1)
-    _print(verdict_document(result), verdict_lines(result), as_json=as_json)
+    _print(_verdict_document(result), _verdict_lines(result), as_json=as_json)
     sys.exit(0 if result.verified else 1)
 
 
@@ -222,8 +215,8 @@ def inspect(target: str, allow: tuple[str, ...], as_json: bool) -> None:
 
     For each form, the table shows which parts of the card it leaves out.
     """
-    found = Inspection.of(read_card(_read(target, allow)))
-    _print(inspection_document(found), inspection_lines(found), as_json=as_json)
+    found = _inspection_document(read_card(_read(target, allow)))
+    _print(found, _inspection_lines(found), as_json=as_json)
 
 
 def _print(document: JsonObject, lines: list[str], *, as_json: bool) -> None:
@@ -259,3 +252,151 @@ def _with_transport(allow: tuple[str, ...], use: Callable[[Transport], Awaitable
             return await use(transport)
 
     return asyncio.run(run())
+
+
+# --- reports: lines for people, JSON documents for programs --------------------------------------
+
+
+def _verdict_lines(verdict: CardVerdict) -> list[str]:
+    """Return the report on one card."""
+    lines = [_headline(verdict)]
+    lines += [f"  {n}. {_signature_line(entry)}" for n, entry in enumerate(verdict.signatures, 1)]
+    lines += [painted(f"warning: {_shown(each, 1000)}", "yellow") for each in verdict.warnings]
+    if verdict.best is not None and verdict.fields:
+        fields = verdict.fields
+        rows = [(_shown(each.path), _COVERAGE[each.coverage], each.reason) for each in fields]
+        heading, *body = table(("FIELD", "COVERED", ""), *rows).splitlines()
+        colours = ["red" if each.coverage is Coverage.NONE else None for each in fields]
+        lines += ["", heading, *map(painted, body, colours)]
+    return lines
+
+
+def _verdict_document(verdict: CardVerdict) -> JsonObject:
+    """Return the verdict on one card, for programs."""
+    return {
+        "verified": verdict.verified,
+        "reason": verdict.reason,
+        "name": verdict.card.get("name"),
+        "signatures": [_signature_document(entry) for entry in verdict.signatures],
+        "fields": [
+            {"path": each.path, "covered": each.coverage, "reason": each.reason}
+            for each in verdict.fields
+        ],
+        "uncovered": [document(each, "path gap reason") for each in verdict.uncovered],
+        "warnings": list(verdict.warnings),
+    }
+
+
+def _summary_lines(summary: CardSummary) -> list[str]:
+    """Return the report on many cards."""
+    rows = [(check.outcome.value, check.url, _shown(check.reason)) for check in summary.checks]
+    heading, *body = table(("OUTCOME", "CARD", ""), *rows).splitlines()
+    verified = [check.outcome is CardOutcome.VERIFIED for check in summary.checks]
+    lines = [heading, *map(painted, body, ("green" if each else "red" for each in verified))]
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in summary.counts.items() if count)
+    return [*lines, "", f"{len(summary.checks)} cards: {counts}"]
+
+
+def _summary_document(summary: CardSummary) -> JsonObject:
+    """Return the summary of many cards, for programs."""
+    cards: list[JsonValue] = [
+        {
+            **document(check, "url outcome reason"),
+            "verdict": None if check.verdict is None else _verdict_document(check.verdict),
+        }
+        for check in summary.checks
+    ]
+    counts: JsonObject = {outcome.value: count for outcome, count in summary.counts.items()}
+    return {"counts": counts, "cards": cards}
+
+
+def _inspection_document(card: JsonObject) -> JsonObject:
+    """Return the unverified claims of a card, and its canonical forms, for programs.
+
+    Raises MalformedCardError: `signatures` is not a list.
+    """
+    return {
+        "name": card.get("name"),
+        "version": card.get("version"),
+        "signatures": [_claims(entry) for entry in read_signatures(card)],
+        "forms": {form.value: _form(card, form) for form in CardForm},
+    }
+
+
+def _inspection_lines(found: Mapping[str, Any]) -> list[str]:
+    """Return the report on a card that is not verified, of which this is the inspection."""
+    name, version = (
+        _shown("-" if found[each] is None else str(found[each])) for each in ("name", "version")
+    )
+    lines = [f"card         {name}, version {version}; not verified"]
+    lines += [
+        f"signature {n}  {_claims_line(each)}" for n, each in enumerate(found["signatures"], 1)
+    ]
+    if not found["signatures"]:
+        lines.append("signatures   none")
+    rows = [(form, *_form_cells(each)) for form, each in found["forms"].items()]
+    return [*lines, "", *table(("FORM", "BYTES", "LEAVES OUT"), *rows).splitlines()]
+
+
+def _claims(entry: CardSignature | InvalidSignatureError) -> JsonObject:
+    if isinstance(entry, InvalidSignatureError):
+        return {"malformed": str(entry)}
+    return {"alg": entry.algorithm, **document(entry, "kid jku typ form notes")}
+
+
+def _claims_line(claims: Mapping[str, Any]) -> str:
+    if "malformed" in claims:
+        return f"malformed: {_shown(claims['malformed'])}"
+    names = ("alg", "kid", "typ", "jku", "form")
+    facts = (f"{n} {_shown(str(claims[n]))}" for n in names if claims[n] is not None)
+    return "; ".join((", ".join(facts), *claims["notes"]))
+
+
+def _form(card: JsonObject, form: CardForm) -> JsonObject:
+    try:
+        found = canonicalize(card, form)
+    except CanonicalizationError as exc:
+        return {"error": str(exc)}
+    return {
+        "bytes": len(found.payload),
+        "uncovered": [document(each, "path gap reason") for each in found.uncovered],
+    }
+
+
+def _form_cells(form: Mapping[str, Any]) -> tuple[str, str]:
+    if "error" in form:
+        return "-", _shown(form["error"])
+    return str(form["bytes"]), _shown(", ".join(each["path"] for each in form["uncovered"])) or "-"
+
+
+def _headline(verdict: CardVerdict) -> str:
+    name = _shown(str(verdict.card.get("name", "(no name)")))
+    if verdict.verified:
+        return painted(f"verified     {name}", "green")
+    return painted(f"REFUSED      {name}: {_shown(verdict.reason, 1000)}", "red")
+
+
+def _signature_line(entry: SignatureVerdict) -> str:
+    key = f"{entry.algorithm or '-'} kid {_shown(entry.kid or '-')}"
+    if entry.accepted and entry.key is not None:
+        source = entry.key.jwks_url or "a pinned key"
+        stated = "" if entry.stated else ", which it does not state"
+        return f"{key}: valid in the form {entry.form}{stated}, under {source}"
+    return f"{key}: {_shown(entry.reason, 1000)}"
+
+
+def _signature_document(entry: SignatureVerdict) -> JsonObject:
+    return {
+        **document(entry, "accepted decision reason"),
+        "alg": entry.algorithm,
+        **document(entry, "kid jku"),
+        "key": entry.key.key.kid if entry.key else None,
+        "jwks_url": entry.key.jwks_url if entry.key else None,
+        **document(entry, "form forms stated notes"),
+    }
+
+
+def _shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
+    """Return untrusted text on one line, without control characters, and shortened."""
+    plain = in_a_line(text).replace("\t", " ")
+    return plain if len(plain) <= characters else plain[: characters - 1] + "…"

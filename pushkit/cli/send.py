@@ -22,7 +22,7 @@ from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport, closing
 from pushkit.outbox.model import Delivery, new_delivery_id
-from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.outbox.states import Outcome
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.secrets import Secrets, StoredSubscription
@@ -172,14 +172,8 @@ def _rows_of(one: OneUpdate, *, origin: str, now: datetime) -> tuple[Delivery, S
         origin=origin,
         content_type=version.content_type,
         body=one.body,
-        state=DeliveryState.IN_FLIGHT,
-        claims=1,
-        fruitless_claims=1,
-        attempts=0,
         notified_at=now,
         not_before=now,
-        last_status=None,
-        last_error=None,
     )
     secrets = Secrets(token=config.token, credentials=None)
     return delivery, StoredSubscription(subscription=subscription, secrets=secrets)
