@@ -29,6 +29,7 @@ from pushkit.arguments import check_type
 from pushkit.bounded_json import MAX_DEPTH, is_too_deep
 from pushkit.errors import InvalidUpdateError, PayloadTooLargeError, PushkitError
 from pushkit.logs import RepeatedLog
+from pushkit.record import field, record
 from pushkit.subscriptions.model import Recipient
 
 SnapshotProvider: TypeAlias = Callable[[str], Awaitable[Task | None]]
@@ -45,7 +46,7 @@ class BodyEncoder:
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
         self._wanted: dict[tuple[str, str], Set[WireVersion]] = {}
-        self._repeated = RepeatedLog(_log)
+        self.repeated: RepeatedLog = RepeatedLog(_log)
 
     def prepare(
         self,
@@ -56,8 +57,20 @@ class BodyEncoder:
         tenant: str = "",
     ) -> Bodies:
         """Return an update's bodies; the likely ones are encoded already."""
-        likely = self._wanted.get((tenant, update.task_id or ""), frozenset())
-        return Bodies(self, update, snapshot, likely, now=now, tenant=tenant)
+        task = (tenant, update.task_id or "")
+        bodies = Bodies(
+            encoder=self,
+            update=update,
+            task=task,
+            snapshot=snapshot,
+            likely=self._wanted.get(task, frozenset()),
+            by_owner=SNAPSHOT_VERSIONS[update.kind] if callable(snapshot) else (),
+            now=now,
+        )
+        for version in bodies.likely:
+            if version not in bodies.by_owner:
+                bodies.encode(version, "")
+        return bodies
 
     def remember(self, task: tuple[str, str], versions: set[WireVersion]) -> None:
         """Remember in which versions a task's last update was wanted."""
@@ -88,7 +101,7 @@ class BodyEncoder:
             body = self._status_alone(update) if version is WireVersion.V0_3 else None
             if body is None:
                 raise
-            self._repeated.log(
+            self.repeated.log(
                 ("alone", exc.code),
                 logging.WARNING,
                 "task %r: clients of A2A 0.3 get only its status: %s",
@@ -122,26 +135,6 @@ class BodyEncoder:
             raise InvalidUpdateError(f"nested deeper than {MAX_DEPTH} levels")
         return body
 
-    async def fetch_snapshot(
-        self, provider: SnapshotProvider, owner: str, update: AnyUpdate
-    ) -> Task | None:
-        """Return an owner's snapshot; None if there is none, or the provider fails."""
-        try:
-            snapshot = await provider(owner)
-            if snapshot is not None:
-                check_type("snapshot", snapshot, Task)
-        except Exception as exc:  # noqa: BLE001  # the agent's code; other owners are not affected
-            self._repeated.log(
-                ("snapshot", type(exc)),
-                logging.ERROR,
-                "task %r: no snapshot for owner %r: its provider failed",
-                update.task_id,
-                owner,
-                exc_info=exc,
-            )
-            return None
-        return snapshot
-
 
 def _status_update(update: AnyUpdate) -> StatusUpdate | None:
     """Return the status of an update; None if it has none."""
@@ -165,100 +158,88 @@ def _status_update(update: AnyUpdate) -> StatusUpdate | None:
     return neutral if isinstance(neutral, StatusUpdate) else None
 
 
+@record(frozen=False, slots=True, kw_only=True, eq=False)
 class Bodies:
     """The bodies of one update.
 
     Which owners need a snapshot is known only inside the transaction, where nothing can be awaited.
     There `missing_snapshots` returns them, nothing is written, and the transaction runs again after
     `fetch_snapshots`.
-
-    Attributes:
-        by_owner: The versions whose bodies differ by owner, because a provider returns snapshots.
     """
 
-    __slots__ = (
-        "_encoded",
-        "_encoder",
-        "_likely",
-        "_now",
-        "_snapshot",
-        "_snapshots",
-        "_tenant",
-        "_update",
-        "by_owner",
+    encoder: BodyEncoder
+    update: AnyUpdate
+    task: tuple[str, str]  # its tenant and id
+    # The whole task, for versions that send it; or its provider, by owner.
+    snapshot: Task | SnapshotProvider | None
+    likely: Set[WireVersion]  # the versions that the task's last update was wanted in
+    # The versions whose bodies differ by owner, because a provider returns snapshots.
+    by_owner: Collection[WireVersion]
+    now: datetime  # the update's time, for versions whose bodies state one
+    snapshots: dict[str, Task | None] = field(default_factory=dict)  # by owner
+    # By version, or by version and owner; an error is raised once a recipient wants the body.
+    encoded: dict[WireVersion | tuple[WireVersion, str], bytes | PushkitError] = field(
+        default_factory=dict
     )
-
-    def __init__(
-        self,
-        encoder: BodyEncoder,
-        update: AnyUpdate,
-        # The whole task, for versions that send it; or its provider, by owner.
-        snapshot: Task | SnapshotProvider | None,
-        likely: Set[WireVersion],  # the versions that the task's last update was wanted in
-        *,
-        now: datetime,  # the update's time, for versions whose bodies state one
-        tenant: str,
-    ) -> None:
-        self._encoder = encoder
-        self._update = update
-        self._snapshot = snapshot
-        self.by_owner: Collection[WireVersion] = ()
-        if callable(snapshot):
-            self.by_owner = SNAPSHOT_VERSIONS[update.kind]
-        self._snapshots: dict[str, Task | None] = {}  # by owner
-        self._now = now
-        self._tenant = tenant
-        # By version, or by version and owner; an error is raised once a recipient wants the body.
-        self._encoded: dict[WireVersion | tuple[WireVersion, str], bytes | PushkitError] = {}
-        self._likely = likely
-        for version in likely:
-            if version not in self.by_owner:
-                self._encode(version, "")
 
     def missing_snapshots(self, recipients: Iterable[Recipient]) -> set[tuple[WireVersion, str]]:
         """Return the versions and owners of recipients whose snapshots are still to be fetched."""
         return {
             (each.version, each.owner)
             for each in recipients
-            if each.version in self.by_owner and each.owner not in self._snapshots
+            if each.version in self.by_owner and each.owner not in self.snapshots
         }
 
     async def fetch_snapshots(self, missing: Iterable[tuple[WireVersion, str]]) -> None:
         """Fetch the snapshots of some owners, and encode them.
 
-        If the provider raises for an owner, that owner has no snapshot; others are not affected.
+        If the provider fails for an owner, that owner has no snapshot; others are not affected.
         """
-        fetch = self._encoder.fetch_snapshot
         for version, owner in missing:
-            if owner not in self._snapshots and callable(self._snapshot):
-                self._snapshots[owner] = await fetch(self._snapshot, owner, self._update)
-            self._encode(version, owner)
+            if owner not in self.snapshots and callable(self.snapshot):
+                try:
+                    snapshot = await self.snapshot(owner)
+                    if snapshot is not None:
+                        check_type("snapshot", snapshot, Task)
+                except Exception as exc:  # noqa: BLE001  # the agent's code
+                    snapshot = None
+                    self.encoder.repeated.log(
+                        ("snapshot", type(exc)),
+                        logging.ERROR,
+                        "task %r: no snapshot for owner %r: its provider failed",
+                        self.update.task_id,
+                        owner,
+                        exc_info=exc,
+                    )
+                self.snapshots[owner] = snapshot
+            self.encode(version, owner)
 
-    def _encode(self, version: WireVersion, owner: str) -> bytes | PushkitError:
+    def encode(self, version: WireVersion, owner: str) -> bytes | PushkitError:
+        """Encode the body of a version, for an owner; return it, or the error."""
         key: WireVersion | tuple[WireVersion, str] = version
-        snapshot = self._snapshot
+        snapshot = self.snapshot
         if version in self.by_owner:
-            key, snapshot = (version, owner), self._snapshots[owner]
+            key, snapshot = (version, owner), self.snapshots[owner]
         encoded: bytes | PushkitError
         try:
             whole = None if callable(snapshot) else snapshot
-            encoded = self._encoder.encode(self._update, version, whole, now=self._now)
+            encoded = self.encoder.encode(self.update, version, whole, now=self.now)
         except PushkitError as exc:
             encoded = exc
-        self._encoded[key] = encoded
+        self.encoded[key] = encoded
         return encoded
 
     def remember(self, versions: set[WireVersion]) -> None:
         """Remember the versions that were wanted, for the task's next update."""
-        if versions != self._likely:
-            self._encoder.remember((self._tenant, self._update.task_id or ""), versions)
+        if versions != self.likely:
+            self.encoder.remember(self.task, versions)
 
     def of(self, recipient: Recipient) -> bytes:
         """Return the body of a recipient. Raises as `BodyEncoder.encode`."""
         version, owner = recipient.version, recipient.owner
-        encoded = self._encoded.get((version, owner) if version in self.by_owner else version)
+        encoded = self.encoded.get((version, owner) if version in self.by_owner else version)
         if encoded is None:
-            encoded = self._encode(version, owner)
+            encoded = self.encode(version, owner)
         if isinstance(encoded, PushkitError):
             raise encoded
         return encoded

@@ -37,10 +37,7 @@ _BY_SUBSCRIPTION = operator.attrgetter("subscription_id")
 class Notice:
     """An update to be stored."""
 
-    update: AnyUpdate
-    bodies: Bodies
-    tenant: str
-    task_id: str
+    bodies: Bodies  # the update's
     idempotency_key: IdempotencyKey | None = None  # the caller's key, if any
     traceparent: str | None = None  # the trace that it belongs to, if there is one
     # The worker whose slots its deliveries may take as they are stored; None for no worker.
@@ -52,7 +49,8 @@ class Notice:
     @property
     def is_last(self) -> bool:
         """Whether the update ends its task."""
-        return self.update.state is not None and self.update.state.terminal
+        state = self.bodies.update.state
+        return state is not None and state.terminal
 
     def cancel(self) -> None:
         """Free the slots and places in chains that were reserved."""
@@ -76,7 +74,7 @@ class Notice:
     def task_key(self) -> TaskKey | None:
         """The idempotency key to look up; None if nothing can be stored under it yet."""
         key = self.idempotency_key
-        return None if key is None or key.is_new else TaskKey(self.tenant, self.task_id, key.key)
+        return None if key is None or key.is_new else TaskKey(*self.bodies.task, key.key)
 
 
 @record(frozen=True, slots=True)
@@ -151,7 +149,7 @@ class Enqueuer:
         """
         _cancel(notices)  # an earlier run of this script may have failed in its commit
         try:
-            tasks = tuple(dict.fromkeys([(notice.tenant, notice.task_id) for notice in notices]))
+            tasks = tuple(dict.fromkeys([notice.bodies.task for notice in notices]))
             recipients, deferred = yield from self._lock(tasks, wait=wait)
             since = time.perf_counter()
             now = yield from self.database.now()
@@ -161,7 +159,7 @@ class Enqueuer:
             yield from transaction.open(recipients)
             results: list[NotifyResult | SnapshotsMissing | Deferred | Refused] = []
             for notice, key in zip(notices, keys, strict=True):
-                if (notice.tenant, notice.task_id) in deferred:
+                if notice.bodies.task in deferred:
                     results.append(DEFERRED)
                 else:
                     results.append((yield from transaction.add(notice, key)))
@@ -235,8 +233,8 @@ class _Transaction:
                 notice.idempotency_key.check(earlier)
         except IdempotencyConflictError as exc:
             return Refused(exc)
-        update, bodies, left = notice.update, notice.bodies, self._left
-        queues = self._queues.of_task(notice.tenant, notice.task_id)
+        bodies, update, left = notice.bodies, notice.bodies.update, self._left
+        queues = self._queues.of_task(bodies.task)
         without, versions, unwanted = _wanting(queues, update, earlier)
         if not versions.isdisjoint(bodies.by_owner):
             missing = bodies.missing_snapshots(queue.recipient for queue in without)
@@ -262,7 +260,7 @@ class _Transaction:
             if self._queues.is_full:
                 yield from self._queues.write(self._now)
         if notice.is_last:
-            self._queues.end_task(notice.tenant, notice.task_id)
+            self._queues.end_task(bodies.task)
         result = NotifyResult(
             deliveries=_notified([*earlier, *added]),
             refused=tuple(refused),
@@ -339,7 +337,9 @@ class _Transaction:
             return
         if enqueuer.options.coalesce:
             dropped = yield from enqueuer.outbox.supersede(
-                recipient.id, by_new_status=_status_mark(notice.update) is not None, now=self._now
+                recipient.id,
+                by_new_status=_status_mark(notice.bodies.update) is not None,
+                now=self._now,
             )
             if dropped:  # at least one leaves for the one that is added, however full it is
                 yield from self._queues.refresh(queue)

@@ -63,9 +63,9 @@ class Queues:
             queue = Queue(recipient, recipient.last_seq, oldest[recipient.id], recipient.ended)
             self._of_task.setdefault((recipient.tenant, recipient.task_id), []).append(queue)
 
-    def of_task(self, tenant: str, task_id: str) -> Sequence[Queue]:
-        """Return the queues of a task, in the order of their recipients."""
-        return self._of_task.get((tenant, task_id), ())
+    def of_task(self, task: tuple[str, str]) -> Sequence[Queue]:
+        """Return the queues of a task, given its tenant and id, in the order of recipients."""
+        return self._of_task.get(task, ())
 
     def add(
         self,
@@ -114,16 +114,16 @@ class Queues:
         self._new.append(new)
         return new
 
-    def end_task(self, tenant: str, task_id: str) -> None:
+    def end_task(self, task: tuple[str, str]) -> None:
         """Note that a task has ended: subscriptions are withdrawn once their queues are empty."""
-        queues = self._of_task.pop((tenant, task_id), [])
+        queues = self._of_task.pop(task, [])
         self._ended += [queue.recipient.id for queue in queues]
         self._withdrawn += [queue.recipient.id for queue in queues if queue.oldest is None]
         remaining = [queue for queue in queues if queue.oldest is not None]
         for queue in remaining:
             queue.ended = True
         if remaining:
-            self._of_task[tenant, task_id] = remaining
+            self._of_task[task] = remaining
 
     def refresh(self, queue: Queue) -> Script[None]:
         """Read the head of a queue again, after some of its deliveries were superseded."""

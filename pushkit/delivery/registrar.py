@@ -227,7 +227,7 @@ class SubscriptionChanges:
             body = push_body(update, recipient.version, now=now)
             queues = Queues(self.outbox, self.subscriptions)
             yield from queues.open([recipient])
-            [queue] = queues.of_task(recipient.tenant, recipient.task_id)
+            [queue] = queues.of_task((recipient.tenant, recipient.task_id))
             ids.append(new_delivery_id(now))
             queues.add(queue, ids[-1], self.vault.seal_body(ids[-1], body), now=now)
             yield from queues.write(now)

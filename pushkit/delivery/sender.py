@@ -711,10 +711,7 @@ class PushSender:
         if not self._is_open:
             await self.start()
         notice = Notice(
-            update=update,
             bodies=self._bodies.prepare(update, snapshot, now=self._clock(), tenant=tenant),
-            tenant=tenant,
-            task_id=update.task_id,
             idempotency_key=idempotency_key,
             # Deliveries stored by a caller's connection cannot be attempted before it commits.
             worker=None if connection is not None else self._worker,

@@ -48,9 +48,7 @@ def notice_of(sender: PushSender, update: TaskUpdate, key: str | None = None) ->
     """Return an update as `notify` enqueues it."""
     bodies = sender._bodies.prepare(update, None, now=sender._clock())
     known = None if key is None else IdempotencyKey.of(key, update)
-    return Notice(
-        update=update, bodies=bodies, tenant="", task_id=update.task_id or "", idempotency_key=known
-    )
+    return Notice(bodies=bodies, idempotency_key=known)
 
 
 def _statement(sql: str, parameters: tuple[Any, ...]) -> Script[list[Row]]:
