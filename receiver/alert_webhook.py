@@ -11,8 +11,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
+from pushkit.alerts.alerts import AlertSink
 from pushkit.alerts.rule import Alert, AlertCode
-from pushkit.alerts.sinks import AlertSink
 from pushkit.errors import AlertFailedError, ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport

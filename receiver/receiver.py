@@ -366,10 +366,10 @@ class Receiver(CallbackDecorators):
         from pushkit.alerts.alerts import Alerts
         from receiver.alert_webhook import AlertWebhook
 
-        sinks = options.sinks()
+        webhook = None
         if options.webhook is not None:
-            sinks.append(AlertWebhook(options.webhook, options.webhook_secret, self._clock))
-        return Alerts(options, sinks, look=self._look, events=self.events)
+            webhook = AlertWebhook(options.webhook, options.webhook_secret, self._clock)
+        return Alerts(options, webhook, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:
         """Return the current faults, for alerts."""

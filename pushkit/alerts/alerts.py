@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import ClassVar, Final
 
 from pushkit.alerts.rule import Alert, AlertBound, alert_of
-from pushkit.alerts.sinks import AlertCommand, AlertLog, AlertSink, log_alert
 from pushkit.arguments import check_duration, check_list
-from pushkit.errors import ConfigError, PushkitError
+from pushkit.errors import AlertFailedError, ConfigError, PushkitError
 from pushkit.events.listeners import Listeners
 from pushkit.events.model import Event
 from pushkit.logs import RepeatedLog
+from pushkit.programs import find_program, run_program
 from pushkit.scheduling.pump import cancelled
 
 _log = logging.getLogger("pushkit.alerts")
 
 _QUEUE_SIZE: Final = 1000
 _STOP_SECONDS: Final = 5.0
+_COMMAND_WITHIN: Final = timedelta(seconds=30)
+_SECRET_PREFIXES: Final = ("PUSHKIT_", "RECEIVER_")  # of variables that may hold secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +66,51 @@ class AlertOptions:
         for name in ("every", "look_every"):
             check_duration(f"alerts: {name}", getattr(self, name))
 
-    def sinks(self) -> list[AlertSink]:
-        """Return the sinks other than the webhook."""
-        found: list[AlertSink] = [AlertLog()] if self.log else []
-        return [*found, AlertCommand(self.command)] if self.command else found
+
+class AlertSink(ABC):
+    """A destination for alerts."""
+
+    name: ClassVar[str]  # for the log
+
+    def accepts(self, alert: Alert) -> bool:  # noqa: ARG002  # most accept all
+        """Return whether this sink can send an alert; not if it depends on the faulty part."""
+        return True
+
+    @abstractmethod
+    async def send(self, alert: Alert) -> None:
+        """Send an alert; any exception is logged with the alert."""
+
+    async def close(self) -> None:  # noqa: B027  # most have nothing open
+        """Close connections."""
+
+
+class AlertCommand(AlertSink):
+    """Runs a program for each alert, which it gets as JSON on its standard input.
+
+    There is no shell, and the program does not get variables that may hold pushkit's secrets.
+    Raises ConfigError: no such program.
+    """
+
+    name = "command"
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = find_program(command, setting="alerts: command")
+
+    async def send(self, alert: Alert) -> None:
+        """Run the program. Raises AlertFailedError: it did not start, or not end with 0 in time."""
+        variables = {k: v for k, v in os.environ.items() if not k.startswith(_SECRET_PREFIXES)}
+        content = json.dumps(alert.document(), default=str).encode()
+        try:
+            status = await run_program(
+                self._command, content, within=_COMMAND_WITHIN, environment=variables
+            )
+        except TimeoutError as exc:
+            seconds = _COMMAND_WITHIN.total_seconds()
+            raise AlertFailedError(f"command: did not end within {seconds:g} s") from exc
+        except OSError as exc:
+            raise AlertFailedError(f"command: {exc.strerror}") from exc
+        if status != 0:
+            raise AlertFailedError(f"command: ended with status {status}, expected 0")
 
 
 class Alerts:
@@ -72,32 +118,36 @@ class Alerts:
 
     def __init__(
         self,
-        options: AlertOptions,  # only its times are used
-        sinks: Sequence[AlertSink],
+        options: AlertOptions,
+        webhook: AlertSink | None,  # sends to the webhook that the options name, if they do
         *,
         look: Callable[[], Awaitable[Sequence[Event]]],  # returns the current faults, as events
         events: Listeners,  # to listen to, and to emit the faults that `look` returns
     ) -> None:
+        self._logs = options.log
         self._bound = AlertBound(options.every)
         self._pause = options.look_every.total_seconds()
         self._look = look
         self._events = events
         self._faults = RepeatedLog(_log)
+        command = AlertCommand(options.command) if options.command else None
         self._queues: list[tuple[AlertSink, asyncio.Queue[Alert]]] = [
-            (sink, asyncio.Queue(_QUEUE_SIZE)) for sink in sinks
+            (sink, asyncio.Queue(_QUEUE_SIZE)) for sink in (command, webhook) if sink is not None
         ]
         self._running: list[asyncio.Task[None]] = []
         events.add(self.on_event)
 
     def on_event(self, event: Event) -> None:
-        """Queue an event for every sink that accepts it, if it is an alert and within its rate."""
+        """Log an event, or queue it for the sinks, if it is an alert and within its rate."""
         found = alert_of(event)
         alert = None if found is None else self._bound.limit(found)
         if alert is None:
             return
         accepting = [each for each in self._queues if each[0].accepts(alert)]
-        if self._queues and not accepting:
-            log_alert(alert)
+        if self._logs or not accepting:
+            more = f" (and {alert.more} more like it)" if alert.more else ""
+            extra = {**alert.facts, "code": alert.code.value, "more": alert.more}
+            _log.error("alert %s: %s%s", alert.code.value, alert.says, more, extra=extra)
         for sink, queue in accepting:
             try:
                 queue.put_nowait(alert)

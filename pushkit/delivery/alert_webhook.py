@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pushkit.a2a import DataPart, Message, MessageUpdate, PushConfig, Role, TextPart, WireVersion
+from pushkit.alerts.alerts import AlertSink
 from pushkit.alerts.rule import Alert, AlertCode
-from pushkit.alerts.sinks import AlertSink
 from pushkit.errors import AlertFailedError
 from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK
 from pushkit.outbox.idempotency import IdempotencyKey

@@ -391,15 +391,15 @@ class PushSender:
         from pushkit.alerts.alerts import Alerts
         from pushkit.delivery.alert_webhook import AlertWebhook
 
-        sinks = options.sinks()
+        webhook = None
         if options.webhook is not None:
             try:
                 self._policy.check(options.webhook)
             except InvalidPushConfigError as exc:
                 raise ConfigError(f"alerts: webhook: {exc}") from exc
             config = PushConfig(id="alerts", url=options.webhook, token=options.webhook_token)
-            sinks.append(AlertWebhook(self, config, every=options.every))
-        return Alerts(options, sinks, look=self._look, events=self.events)
+            webhook = AlertWebhook(self, config, every=options.every)
+        return Alerts(options, webhook, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:
         """Return an event for each current fault, for alerts."""
