@@ -89,13 +89,9 @@ class Registrar:
         found = yield from self._subscriptions.of_owner(
             tenant=key.tenant, task_id=key.task_id, owner=key.owner, config_id=key.config_id
         )
-        before, last_seq = found[0] if found else None, 0
+        before = found[0] if found else None
         if before is None:
             yield from self._check_quota(key, now)
-            # Receivers order updates by `seq` within a task and config: a lower one looks late.
-            # Before this transaction, others might set the config, get updates and remove it.
-            last_seq = yield from self._subscriptions.last_seq(key)
-            self._quota.add(key.owner, 1)
         subscription = yield from self._subscriptions.put(
             key,
             config,
@@ -105,9 +101,14 @@ class Registrar:
             vault=self._vault,
             wanted=wanted,
             now=now,
-            last_seq=last_seq,
         )
-        if before is not None and before.origin != origin:
+        if before is None or before.id != subscription.id:  # another client removed that one
+            before = None
+            self._quota.add(key.owner, 1)
+            # Receivers order updates by `seq` within a task and config: a lower one looks late.
+            # Until `put`, others might set the config, get updates and remove it.
+            subscription = yield from self._subscriptions.continue_seq(subscription)
+        elif before.origin != origin:
             yield from self._outbox.move(subscription.id, origin)
         return replace(subscription, replaced=before is not None), before
 

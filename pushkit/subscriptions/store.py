@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -63,18 +64,14 @@ class SubscriptionStore:
         vault: Vault,
         now: datetime,
         wanted: Filter = EVERYTHING,
-        last_seq: int = 0,
     ) -> Script[Subscription]:
-        """Create a subscription, or change the one of this key, which keeps its id and `seq`.
-
-        A new one continues after `last_seq`.
-        """
+        """Create a subscription, or change the one of this key, which keeps its id and `seq`."""
         secrets = seal_secrets(vault, key, config)
         rows = yield Statement(
             "INSERT INTO pushkit_subscriptions (tenant, task_id, owner, config_id, id, version,"
             " url, origin, token, schemes, credentials, profile, filter,"
-            " created_at, updated_at, last_seq)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14, $15)"
+            " created_at, updated_at)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14)"
             " ON CONFLICT (tenant, task_id, owner, config_id) WHERE removed_at IS NULL"
             " DO UPDATE SET"
             " version = excluded.version, url = excluded.url, origin = excluded.origin,"
@@ -96,22 +93,29 @@ class SubscriptionStore:
                 profile.value,
                 _filter_column(wanted),
                 to_micros(now),
-                last_seq,
             ),
         )
         return read_subscription(rows[0])
 
-    def last_seq(self, key: SubscriptionKey) -> Script[int]:
-        """Return the highest `seq` of a key's removed subscriptions; 0 without any.
+    def continue_seq(self, subscription: Subscription) -> Script[Subscription]:
+        """Let a subscription that `put` just added continue the `seq` of removed ones of its key.
 
-        Reads every delivery of the task.
+        Reads every delivery of the task. Until the transaction ends, no delivery of the key can be
+        added: the removed ones are gone, and others that add a new one wait for this one.
         """
         rows = yield Statement(
             "SELECT COALESCE(MAX(seq), 0) AS seq FROM pushkit_deliveries"
             " WHERE tenant = $1 AND task_id = $2 AND owner = $3 AND config_id = $4",
-            _key_columns(key),
+            _key_columns(subscription.key),
         )
-        return int(rows[0]["seq"])
+        last_seq = int(rows[0]["seq"])
+        if last_seq <= subscription.last_seq:
+            return subscription
+        yield Statement(
+            "UPDATE pushkit_subscriptions SET last_seq = $1 WHERE id = $2",
+            (last_seq, subscription.id),
+        )
+        return replace(subscription, last_seq=last_seq)
 
     def remove(self, key: SubscriptionKey) -> Script[str | None]:
         """Remove a subscription and return its id, or None if there was none."""

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -261,15 +261,27 @@ async def test_no_seq_is_taken_twice_while_a_config_of_a_large_task_is_set_and_r
     await sender.subscribe("task-1", {**HOOK, "id": "other"}, version="1.0")
     for _ in range(11):
         await asyncio.gather(*[sender.notify(status()) for _ in range(100)])
+    await check_seqs_of_rivals([sender], status)
 
-    async def set_notify_and_remove() -> None:
+
+async def test_no_seq_is_taken_twice_while_processes_set_and_remove_a_config(
+    on_postgres: Senders, status: MakeStatus
+) -> None:
+    await check_seqs_of_rivals([await on_postgres.open() for _ in range(2)], status)
+
+
+async def check_seqs_of_rivals(senders: Sequence[PushSender], status: MakeStatus) -> None:
+    """Let clients set and remove one config, and send updates; check that no `seq` occurs twice."""
+
+    async def set_notify_and_remove(sender: PushSender) -> None:
         for _ in range(20):
             await sender.subscribe("task-1", HOOK, version="1.0")
             await sender.notify(status())
             await sender.unsubscribe("task-1", "task-1")
 
-    await asyncio.gather(*[set_notify_and_remove() for _ in range(8)])
-    found = [each.seq for each in await sender.deliveries("task-1") if each.config_id == "task-1"]
+    await asyncio.gather(*[set_notify_and_remove(each) for each in senders for _ in range(8)])
+    deliveries = await senders[0].deliveries("task-1")
+    found = [each.seq for each in deliveries if each.config_id == "task-1"]
     assert found
     assert len(found) == len(set(found))
 
