@@ -170,6 +170,13 @@ class Clients:
             more: A filter; a scheme of authentication; `again` for a new token; `copy3` for one
                 more config of the same owner and task.
         """
+        if how == "samples":
+            self._keys.add_rsa_once()
+        self._ask(agent, self._subscribing(task, owner, host, version, how, more))
+
+    def _subscribing(
+        self, task: str, owner: str, host: str, version: str, how: str = "jwt", more: str = ""
+    ) -> Callable[[PushSender], Awaitable[None]]:
         config = PushConfig(
             id=f"{owner}-{task}" + (f"-{more}" if more.startswith("copy") else ""),
             url=f"https://{host}.example.com/{how}",
@@ -189,17 +196,20 @@ class Clients:
                     filter=wanted,
                 )
 
-        if how == "samples":
-            self._keys.add_rsa_once()
-        self._ask(agent, subscribe)
+        return subscribe
 
     def _of_owner(self, agent: int, verb: str, task: str, owner: str, **also: Any) -> None:
+        self._ask(agent, self._changing(verb, task, owner, **also))
+
+    def _changing(
+        self, verb: str, task: str, owner: str, **also: Any
+    ) -> Callable[[PushSender], Awaitable[None]]:
         async def change(sender: PushSender) -> None:
             with self._wishes.record(task, owner, verb) as found:
                 found.append(await getattr(sender, verb)(task, owner=owner, **also))
                 self._world.note(f"{verb} {task} {owner}: {found}")
 
-        self._ask(agent, change)
+        return change
 
     def do_pause(self, agent: int, task: str, owner: str) -> None:
         self._of_owner(agent, "pause", task, owner)
@@ -222,6 +232,21 @@ class Clients:
     def do_test(self, agent: int, task: str, owner: str) -> None:
         self._of_owner(agent, "send_test", task, owner)
 
+    def do_rival(self, agent: int, task: str, owner: str, host: str, rounds: int) -> None:
+        """Set a config, notify an update and remove the config, again and again.
+
+        Several of these at once replace and remove each other's config.
+        """
+
+        async def rival(sender: PushSender) -> None:
+            for _ in range(rounds):
+                await self._subscribing(task, owner, host, "1.0")(sender)
+                marker = f"{task}?{agent} rival {len(self._promises.notices)}"
+                await self._notifying(task, marker, "status", key=None)(sender)
+                await self._changing("unsubscribe", task, owner)(sender)
+
+        self._ask(agent, rival)
+
     # --- updates --------------------------------------------------------------------------------
 
     def do_notify(self, agent: int, task: str, number: int, shape: str = "status") -> None:
@@ -243,6 +268,11 @@ class Clients:
             self._notify(agent, task, marker, "status", key=None)
 
     def _notify(self, agent: int, task: str, marker: str, shape: str, key: str | None = "") -> None:
+        self._ask(agent, self._notifying(task, marker, shape, key))
+
+    def _notifying(
+        self, task: str, marker: str, shape: str, key: str | None = ""
+    ) -> Callable[[PushSender], Awaitable[None]]:
         key = marker if key == "" else None
         notice = Notice(marker, self._world.loop.time(), task, shape)
         self._promises.notices.append(notice)
@@ -275,7 +305,7 @@ class Clients:
                 if not left:
                     return
 
-        self._ask(agent, notify)
+        return notify
 
     def _check_refusal(self, exc: StorageError) -> None:
         """Check that a fault explains a storage error."""

@@ -392,6 +392,12 @@ CUTS = (
         ),
     ),
     _cut(
+        "seq of a config",
+        "A config gives no seq twice, also if it is removed while another client sets it.",
+        "pushkit.delivery.registrar",
+        ("if before is None or before.id != subscription.id:", "if before is None:"),
+    ),
+    _cut(
         "uncertain commit",
         "A transaction that may have been committed is not run again.",
         "pushkit.storage.postgres",

@@ -34,6 +34,10 @@ _STORED = (
     "SELECT d.*, b.body FROM pushkit_deliveries d JOIN pushkit_bodies b ON b.id = d.id"
     " WHERE d.id = ?"
 )
+_GIVEN_TWICE = (
+    "SELECT task_id, config_id, seq, COUNT(*) AS number FROM pushkit_deliveries"
+    " GROUP BY tenant, task_id, owner, config_id, seq HAVING COUNT(*) > 1"
+)
 _ANSWERS = (
     "SELECT a.delivery_id, a.answer, d.origin FROM pushkit_attempts a"
     " JOIN pushkit_deliveries d ON d.id = a.delivery_id WHERE a.answer IS NOT NULL"
@@ -367,6 +371,8 @@ class Promises:
         for name, inbox in self.inboxes.items():
             for row in inbox.select(_UNCALLED):
                 self._world.violated(f"{name}: not called back: {dict(row)}")
+        for row in self._outbox.select(_GIVEN_TWICE):  # also if it was removed and set again
+            self._world.violated(f"a config gave one seq to several deliveries: {dict(row)}")
         rows = {row["id"]: row for row in self._outbox.select("SELECT * FROM pushkit_deliveries")}
         for notice in self.notices:
             for lost in set(notice.ids) - set(rows):

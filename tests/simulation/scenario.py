@@ -15,6 +15,7 @@ from tests.simulation.workload import (
     Actors,
     Step,
     any_behaviour,
+    rivals,
     staggered,
     subscriptions,
     together,
@@ -141,6 +142,9 @@ def make_scenario(seed: int) -> Scenario:
         steps += together(chance, actors)
     if agents > 1 and not workers and not is_hostile and chance.random() < 0.3:
         steps += staggered(chance, actors)
+    apart = random.Random(f"concurrent {seed}")  # so that all other scenarios stay as they were
+    if not is_hostile and apart.random() < 0.15:
+        steps += rivals(apart, actors)
     for generator in generators:
         steps += GENERATORS[generator](chance, actors)
 

@@ -212,6 +212,13 @@ def _finished(state: str, **columns: Any) -> Callable[[Case], None]:
     return history
 
 
+def _given_twice(case: Case) -> None:
+    for name in ("one", "two"):
+        case.store(name, state="delivered", subscription_id=f"{name} that was set")
+        case.arrive(name, 204)
+    case.end()
+
+
 def _lost(case: Case) -> None:
     _notified(case, "one")
     case.end()
@@ -285,6 +292,7 @@ def _answered(what: bytes) -> Callable[[Case], None]:
         pytest.param(_forgotten, "acknowledged, but not stored", id="a subscriber is forgotten"),
         pytest.param(_refused, "refused without a reason", id="refused without a reason"),
         pytest.param(_lost, "acknowledged, but lost", id="lost"),
+        pytest.param(_given_twice, "a config gave one seq to several", id="seq given twice"),
         pytest.param(_unfair, "an innocent owner waited 30.0 s", id="unfair"),
         pytest.param(_answered_by_another, "another's answer", id="another's answer"),
         pytest.param(_called_twice, "called back twice", id="called back twice"),

@@ -18,6 +18,7 @@ __all__ = [
     "Actors",
     "Step",
     "any_behaviour",
+    "rivals",
     "staggered",
     "subscriptions",
     "together",
@@ -171,6 +172,17 @@ def staggered(chance: random.Random, actors: Actors) -> Iterator[Step]:
     yield _step(at + 7.3, "behaviour", host, "slow")
     for number in range(3, chance.randint(4, 8)):
         yield _step(at + 7.4 + number / 10, "notify", 1, task, number)
+
+
+def rivals(chance: random.Random, actors: Actors) -> Iterator[Step]:
+    """Clients set, replace and remove one config at the same moments, between updates."""
+    task, owner = chance.choice(actors.tasks), chance.choice(actors.owners)
+    for _ in range(chance.choice((1, 2))):
+        at = _moment(chance)
+        for _ in range(chance.randint(2, 10)):
+            agent, host = chance.randrange(actors.agents), chance.choice(actors.hosts)
+            rounds = chance.choice((1, 3, 6, 10))
+            yield _step(at + chance.random() * 0.01, "rival", agent, task, owner, host, rounds)
 
 
 def changes(chance: random.Random, actors: Actors) -> Iterator[Step]:
