@@ -12,8 +12,7 @@ import pytest
 
 from pushkit.cards import CardForm, CardPolicy, Gap, canonicalize, verify_card
 from pushkit.cards.schema import CARD_0_3, CARD_1_0
-from pushkit.signing.jose import at_once, sign_detached
-from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load
+from tests.cards.vectors import NOW, TRUST, as_bytes, load, signature
 
 SAMPLE: dict[str, Any] = load("cards_v10")["c21_spec_85_sample"]
 ROOT = sorted({*CARD_1_0["AgentCard"], *CARD_0_3["AgentCard"]})
@@ -78,8 +77,7 @@ def test_every_character_that_folds_to_ascii_is_taken_for_it() -> None:
 )
 def test_a_member_that_another_parser_reads_cannot_be_added_unnoticed(name: str) -> None:
     payload = canonicalize(SAMPLE, CardForm.SPEC).payload
-    jws = at_once(sign_detached(payload, {"typ": "JOSE", "pushkit-form": "spec"}, SIGNING_KEY))
-    entry = {"protected": jws.protected, "signature": jws.signature}
+    entry = signature(payload, {"typ": "JOSE", "pushkit-form": "spec"})
     changed = as_bytes({**SAMPLE, name: "https://evil.example.com/", "signatures": [entry]})
     verdict = verify_card(changed, TRUST, now=NOW)
     assert not verdict.verified

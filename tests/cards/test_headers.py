@@ -15,8 +15,7 @@ from pushkit.cards.document import MAX_SIGNATURES
 from pushkit.cards.forms import CardForm
 from pushkit.errors import MalformedCardError
 from pushkit.keys.jwk import Algorithm, generate_key
-from pushkit.signing.jose import at_once, sign_detached
-from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load
+from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load, signature
 
 CARD = load("cards_v10")["c21_spec_85_sample"]
 PAYLOAD = canonicalize(CARD, CardForm.SPEC).payload
@@ -24,8 +23,7 @@ PAYLOAD = canonicalize(CARD, CardForm.SPEC).payload
 
 def entry(protected: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Sign the card with a header of the test's making."""
-    jws = at_once(sign_detached(PAYLOAD, protected, SIGNING_KEY))
-    return {"protected": jws.protected, "signature": jws.signature, **more}
+    return {**signature(PAYLOAD, protected), **more}
 
 
 def raw_entry(protected: bytes, **more: Any) -> dict[str, Any]:
@@ -33,8 +31,8 @@ def raw_entry(protected: bytes, **more: Any) -> dict[str, Any]:
     signed = base64.urlsafe_b64encode(protected).rstrip(b"=").decode()
     payload = base64.urlsafe_b64encode(PAYLOAD).rstrip(b"=").decode()
     algorithm = jwt.PyJWS().get_algorithm_by_name("ES256")
-    signature = algorithm.sign(f"{signed}.{payload}".encode(), SIGNING_KEY.private_key)
-    encoded = base64.urlsafe_b64encode(signature).rstrip(b"=").decode()
+    made = algorithm.sign(f"{signed}.{payload}".encode(), SIGNING_KEY.private_key)
+    encoded = base64.urlsafe_b64encode(made).rstrip(b"=").decode()
     return {"protected": signed, "signature": encoded, **more}
 
 
@@ -153,8 +151,7 @@ def test_a_last_character_with_bits_left_over_is_another_spelling() -> None:
 )
 def test_a_signature_by_another_key_does_not_hold(kid: str | None, reason: str) -> None:
     stranger = generate_key(Algorithm.ES256)
-    jws = at_once(sign_detached(PAYLOAD, {"typ": "JOSE", "kid": kid}, stranger))
-    verdict = verify({"protected": jws.protected, "signature": jws.signature})
+    verdict = verify(signature(PAYLOAD, {"typ": "JOSE", "kid": kid}, stranger))
     assert not verdict.verified
     assert verdict.reason.endswith(f"it is invalid under {reason}")
 

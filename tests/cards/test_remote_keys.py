@@ -23,8 +23,8 @@ from pushkit.errors import ConfigError, NoSigningKeyError, SigningError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.keys.remote import RemoteKey
 from pushkit.keys.ring import KeyRing
-from pushkit.signing.jose import protected_header, sign
-from tests.cards.vectors import NOW, load
+from pushkit.signing.jose import sign
+from tests.cards.vectors import NOW, headers, load
 
 CARD: dict[str, Any] = {**load("cards_v10")["c21_spec_85_sample"], "description": ""}
 HOUR = timedelta(hours=1)
@@ -48,10 +48,6 @@ class Kms:
         if self.fails:
             raise ConnectionError("canary")
         return await sign(data, self.key)
-
-
-def headers(card: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [protected_header(entry["protected"]) for entry in card["signatures"]]
 
 
 def trust(*services: Kms) -> TrustedKeys:

@@ -30,17 +30,12 @@ from pushkit.cards import (
 from pushkit.errors import CanonicalizationError, ConfigError, MalformedCardError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, generate_key, public_pem, signing_key_to_pem
 from pushkit.keys.ring import KeyRing
-from pushkit.signing.jose import protected_header
-from tests.cards.vectors import KEY, NOW, SIGNING_KEY, TRUST, as_bytes, load, unsigned
+from tests.cards.vectors import KEY, NOW, SIGNING_KEY, TRUST, as_bytes, headers, load, unsigned
 
 CARDS = load("cards_v10")
 SAMPLE = CARDS["c21_spec_85_sample"]
 BIG_INTEGER = "c19_params_big_int"
 HOUR = timedelta(hours=1)
-
-
-def headers(card: dict[str, Any]) -> list[dict[str, Any]]:
-    return [protected_header(entry["protected"]) for entry in card["signatures"]]
 
 
 def sdk_verify(card: dict[str, Any]) -> None:

@@ -19,8 +19,8 @@ from pushkit.cards import (
     sign_card,
     verify_card,
 )
-from pushkit.signing.jose import at_once, protected_header, sign_detached
-from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load
+from pushkit.signing.jose import protected_header
+from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load, signature
 
 SAMPLE: dict[str, Any] = load("cards_v10")["c21_spec_85_sample"]
 # Nobody without the scheme gets in: made of empty values alone, and so no part of what SDKs sign.
@@ -40,8 +40,7 @@ def stated(entries: list[Any]) -> list[Any]:
 
 def unmarked(card: dict[str, Any], form: CardForm) -> dict[str, Any]:
     """Sign as an SDK does, which says nothing of its form."""
-    jws = at_once(sign_detached(canonicalize(card, form).payload, {"typ": "JOSE"}, SIGNING_KEY))
-    return {"protected": jws.protected, "signature": jws.signature}
+    return signature(canonicalize(card, form).payload, {"typ": "JOSE"})
 
 
 def verify(card: dict[str, Any], entries: list[Any], *admit: CardForm) -> CardVerdict:
@@ -89,8 +88,7 @@ def test_only_the_form_that_is_stated_is_tried(made: CardForm, said: CardForm) -
     del card["version"]
     assert len({canonicalize(card, form).payload for form in CardForm}) == len(CardForm)
     header = {"typ": "JOSE", "pushkit-form": said.value}
-    jws = at_once(sign_detached(canonicalize(card, made).payload, header, SIGNING_KEY))
-    verdict = verify(card, [{"protected": jws.protected, "signature": jws.signature}], *CardForm)
+    verdict = verify(card, [signature(canonicalize(card, made).payload, header)], *CardForm)
     assert verdict.verified is (made is said)
     if verdict.verified:
         assert verdict.best is not None
@@ -164,8 +162,8 @@ def test_a_marked_signature_is_preferred_to_an_unmarked_one_over_the_same() -> N
 @pytest.mark.parametrize("value", ["jcs", "SPEC", "", None, 5, ["spec"], {"spec": 1}])
 def test_a_form_that_is_not_known_refuses_the_signature(value: Any) -> None:
     payload = canonicalize(SAMPLE, CardForm.SPEC).payload
-    jws = at_once(sign_detached(payload, {"typ": "JOSE", "pushkit-form": value}, SIGNING_KEY))
-    verdict = verify(SAMPLE, [{"protected": jws.protected, "signature": jws.signature}], *CardForm)
+    entry = signature(payload, {"typ": "JOSE", "pushkit-form": value})
+    verdict = verify(SAMPLE, [entry], *CardForm)
     assert not verdict.verified
     assert "pushkit-form" in verdict.reason
 
@@ -183,8 +181,7 @@ def test_a_form_in_the_unprotected_header_refuses_the_signature(form: CardForm) 
 def test_a_form_that_must_be_understood_is_refused_like_every_extension() -> None:
     payload = canonicalize(SAMPLE, CardForm.SPEC).payload
     header: dict[str, Any] = {"typ": "JOSE", "crit": ["pushkit-form"], "pushkit-form": "spec"}
-    jws = at_once(sign_detached(payload, header, SIGNING_KEY))
-    verdict = verify(SAMPLE, [{"protected": jws.protected, "signature": jws.signature}])
+    verdict = verify(SAMPLE, [signature(payload, header)])
     assert "crit" in verdict.reason
     assert not verdict.verified
 

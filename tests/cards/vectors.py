@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from pushkit.cards import TrustedKeys
-from pushkit.keys.jwk import signing_key_from_pem, verification_key_from_pem
+from pushkit.keys.jwk import SigningKey, signing_key_from_pem, verification_key_from_pem
+from pushkit.signing.jose import at_once, protected_header, sign_detached
 
 FOLDER = Path(__file__).resolve().parents[1] / "vectors" / "cards"
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -40,6 +42,19 @@ def each(*names: str) -> list[ParameterSet]:
         for name in names
         for card, wire in served(name).items()
     ]
+
+
+def signature(
+    payload: bytes, header: Mapping[str, Any], key: SigningKey = SIGNING_KEY
+) -> dict[str, Any]:
+    """Return an entry of `signatures` over a payload, with a header of the test's making."""
+    jws = at_once(sign_detached(payload, header, key))
+    return {"protected": jws.protected, "signature": jws.signature}
+
+
+def headers(card: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the protected headers of a card's signatures."""
+    return [protected_header(entry["protected"]) for entry in card["signatures"]]
 
 
 def unsigned(card: dict[str, Any]) -> dict[str, Any]:
