@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from pushkit.a2a.kinds import many, one
@@ -13,6 +13,8 @@ COLUMNS = (WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0, WireVersion.AGE
 
 Tables: TypeAlias = Mapping[WireVersion, Table]
 """The same object as each version has it."""
+Row: TypeAlias = Mapping[WireVersion, Sequence[Member | Lost]]
+"""A member: its rows in the table of each version."""
 
 
 class ReadOnly(str):
@@ -27,43 +29,29 @@ class Elsewhere(str):
     __slots__ = ()
 
 
-class Row:
-    """A member, and each version's name for it."""
-
-    def __init__(
-        self,
-        neutral: str,  # the neutral attribute; empty if there is none
-        kind: Kind | Mapping[WireVersion, Kind],  # by version where they differ
-        # In the order of `COLUMNS`: two names if the version writes both; None if it has no such
-        # member.
-        *names: str | tuple[str, str] | None,
-        need: Need = Need.NOBODY,
-        needed_in: WireVersion | None = None,  # the one version whose writer needs it, if not all
-        written: str = "",  # as in `Member`
-    ) -> None:
-        self.neutral = neutral
-        self.kind = kind
-        self.names: dict[WireVersion, str | tuple[str, str] | None] = dict(
-            zip(COLUMNS, names, strict=False)
-        )
-        self.need = need
-        self.needed_in = needed_in
-        self.written = written
-
-    def of(self, version: WireVersion) -> Iterator[Member | Lost]:
-        """Yield the rows of one version's table."""
-        name = self.names[version]
-        kind = self.kind if isinstance(self.kind, Kind) else self.kind[version]
-        need = Need.WRITER if version is self.needed_in else self.need
+def row(
+    neutral: str,  # the neutral attribute; empty if there is none
+    kind: Kind | Mapping[WireVersion, Kind],  # by version where they differ
+    # In the order of `COLUMNS`: two if the version writes both; None if it has no such member.
+    *names: str | tuple[str, str] | None,
+    need: Need = Need.NOBODY,
+    needed_in: WireVersion | None = None,  # the one version whose writer needs it, if not all
+    written: str = "",  # as in `Member`
+) -> Row:
+    """Return a member's rows in the table of each version."""
+    rows: dict[WireVersion, list[Member | Lost]] = {}
+    for version, name in zip(COLUMNS, names, strict=False):
+        its = kind if isinstance(kind, Kind) else kind[version]
         if isinstance(name, tuple):  # readers accept either
-            for each in name:
-                yield Member(self.neutral, each, kind, Need.WRITER)
+            rows[version] = [Member(neutral, each, its, Need.WRITER) for each in name]
         elif name is None or isinstance(name, Elsewhere):
-            if self.neutral:
-                yield Lost(self.neutral, kind.absent, elsewhere=name)
+            rows[version] = [Lost(neutral, its.absent, elsewhere=name)] if neutral else []
         else:
+            needed = Need.WRITER if version is needed_in else need
             read_only = isinstance(name, ReadOnly)
-            yield Member(self.neutral, name, kind, need, written=self.written, read_only=read_only)
+            member = Member(neutral, name, its, needed, written=written, read_only=read_only)
+            rows[version] = [member]
+    return rows
 
 
 def columns(
@@ -78,11 +66,11 @@ def columns(
         version: Table(
             node,
             *([Fixed("kind", kind)] if kind and version is WireVersion.V0_3 else []),
-            *(made for row in rows for made in row.of(version)),
+            *(made for each in rows for made in each[version]),
             origin=version if has_origin else None,
             build=build(version) if build else None,
         )
-        for version in rows[0].names
+        for version in rows[0]
     }
 
 

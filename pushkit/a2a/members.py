@@ -1,12 +1,12 @@
 """The members of each object in A2A 0.1, 0.3 and 1.0, and their names.
 
-A row has the neutral name, the kind of value, and the names in 0.1, in 0.3 and in 1.0 (see `Row`).
+A row has the neutral name, the kind of value, and the names in 0.1, in 0.3 and in 1.0 (see `row`).
 Parts are in `parts.py`, push configs in `push_config.py`, AgentVault in `agentvault.py`.
 """
 
 from __future__ import annotations
 
-from pushkit.a2a.columns import Elsewhere, ReadOnly, Row, columns, many_of, one_of
+from pushkit.a2a.columns import Elsewhere, ReadOnly, columns, many_of, one_of, row
 from pushkit.a2a.kinds import EXACT_FLAG, FLAG, INDEX, METADATA, TEXT, TEXTS, TIME, names
 from pushkit.a2a.parts import PART_LIST
 from pushkit.a2a.table import Need
@@ -63,63 +63,63 @@ ROLE = {
 _ARTIFACT_ID = {V0_1: INDEX, V0_3: TEXT, V1_0: TEXT}
 MESSAGE = columns(  # 0.1 §6.4, 0.3 §6.4, 1.0 §4.1.4
     Message,
-    Row("message_id",         TEXT,      None,       "messageId",        "messageId", need=WRITER),
-    Row("context_id",         TEXT,      None,       "contextId",        "contextId"),
-    Row("task_id",            TEXT,      None,       "taskId",           "taskId"),
-    Row("role",               ROLE,      "role",     "role",             "role", need=WRITER),
-    Row("parts",              PART_LIST, "parts",    "parts",            "parts", need=WRITER),
-    Row("metadata",           METADATA,  "metadata", "metadata",         "metadata"),
-    Row("extensions",         TEXTS,     None,       "extensions",       "extensions"),
-    Row("reference_task_ids", TEXTS,     None,       "referenceTaskIds", "referenceTaskIds"),
+    row("message_id",         TEXT,      None,       "messageId",        "messageId", need=WRITER),
+    row("context_id",         TEXT,      None,       "contextId",        "contextId"),
+    row("task_id",            TEXT,      None,       "taskId",           "taskId"),
+    row("role",               ROLE,      "role",     "role",             "role", need=WRITER),
+    row("parts",              PART_LIST, "parts",    "parts",            "parts", need=WRITER),
+    row("metadata",           METADATA,  "metadata", "metadata",         "metadata"),
+    row("extensions",         TEXTS,     None,       "extensions",       "extensions"),
+    row("reference_task_ids", TEXTS,     None,       "referenceTaskIds", "referenceTaskIds"),
     kind="message",
 )
 ARTIFACT = columns(  # 0.1 §6.7, 0.3 §6.7, 1.0 §4.1.7
     Artifact,
-    Row("artifact_id", _ARTIFACT_ID, "index",   "artifactId",  "artifactId", need=WRITER),
-    Row("name",        TEXT,      "name",        "name",        "name"),
-    Row("description", TEXT,      "description", "description", "description"),
-    Row("parts",       PART_LIST, "parts",       "parts",       "parts", need=WRITER),
-    Row("metadata",    METADATA,  "metadata",    "metadata",    "metadata"),
-    Row("extensions",  TEXTS,     None,          "extensions",  "extensions"),
+    row("artifact_id", _ARTIFACT_ID, "index",   "artifactId",  "artifactId", need=WRITER),
+    row("name",        TEXT,      "name",        "name",        "name"),
+    row("description", TEXT,      "description", "description", "description"),
+    row("parts",       PART_LIST, "parts",       "parts",       "parts", need=WRITER),
+    row("metadata",    METADATA,  "metadata",    "metadata",    "metadata"),
+    row("extensions",  TEXTS,     None,          "extensions",  "extensions"),
     # These two are for artifacts in an event only.
-    Row("", FLAG, ReadOnly("append"), None, None),
-    Row("", FLAG, ReadOnly("lastChunk"), None, None),
+    row("", FLAG, ReadOnly("append"), None, None),
+    row("", FLAG, ReadOnly("lastChunk"), None, None),
 )
 STATUS = columns(  # 0.1 §6.2, 0.3 §6.2, 1.0 §4.1.2
     TaskStatus,
-    Row("state",     STATE,           "state",     "state",     "state", need=WRITER),
-    Row("message",   one_of(MESSAGE), "message",   "message",   "message"),
-    Row("timestamp", TIME,            "timestamp", "timestamp", "timestamp"),
+    row("state",     STATE,           "state",     "state",     "state", need=WRITER),
+    row("message",   one_of(MESSAGE), "message",   "message",   "message"),
+    row("timestamp", TIME,            "timestamp", "timestamp", "timestamp"),
 )
 TASK = columns(  # 0.1 §6.1, 0.3 §6.1, 1.0 §4.1.1
     Task,
-    Row("id",         TEXT,              "id",        "id",        "id", need=BOTH),
-    Row("context_id", TEXT,              "sessionId", "contextId", "contextId", needed_in=V0_3),
-    Row("status",     one_of(STATUS),    "status",    "status",    "status", need=BOTH),
-    Row("artifacts",  many_of(ARTIFACT), "artifacts", "artifacts", "artifacts"),
-    Row("history",    many_of(MESSAGE),  "history",   "history",   "history"),
-    Row("metadata",   METADATA,          "metadata",  "metadata",  "metadata"),
+    row("id",         TEXT,              "id",        "id",        "id", need=BOTH),
+    row("context_id", TEXT,              "sessionId", "contextId", "contextId", needed_in=V0_3),
+    row("status",     one_of(STATUS),    "status",    "status",    "status", need=BOTH),
+    row("artifacts",  many_of(ARTIFACT), "artifacts", "artifacts", "artifacts"),
+    row("history",    many_of(MESSAGE),  "history",   "history",   "history"),
+    row("metadata",   METADATA,          "metadata",  "metadata",  "metadata"),
     kind="task",
 )
 _TASK_ID = ("id", "taskId")  # §7.2.2 and §9.4 of 0.1
 STATUS_UPDATE = columns(  # 0.1 §7.2.2, 0.3 §7.2.2, 1.0 §4.2.1
     StatusUpdate,
-    Row("task_id",    TEXT,           _TASK_ID,   "taskId",    "taskId", need=BOTH),
-    Row("context_id", TEXT,           None,       "contextId", "contextId", need=WRITER),
-    Row("status",     one_of(STATUS), "status",   "status",    "status", need=BOTH),
-    Row("final",  EXACT_FLAG, "final", "final", ReadOnly("final"), written="is_final"),
-    Row("metadata",   METADATA,       "metadata", "metadata",  "metadata"),
+    row("task_id",    TEXT,           _TASK_ID,   "taskId",    "taskId", need=BOTH),
+    row("context_id", TEXT,           None,       "contextId", "contextId", need=WRITER),
+    row("status",     one_of(STATUS), "status",   "status",    "status", need=BOTH),
+    row("final",  EXACT_FLAG, "final", "final", ReadOnly("final"), written="is_final"),
+    row("metadata",   METADATA,       "metadata", "metadata",  "metadata"),
     kind="status-update",
     has_origin=True,
 )
 ARTIFACT_UPDATE = columns(  # 0.1 §7.2.3, 0.3 §7.2.3, 1.0 §4.2.2
     ArtifactUpdate,
-    Row("task_id",    TEXT,             _TASK_ID,   "taskId",    "taskId", need=BOTH),
-    Row("context_id", TEXT,             None,       "contextId", "contextId", need=WRITER),
-    Row("artifact",   one_of(ARTIFACT), "artifact", "artifact",  "artifact", need=BOTH),
-    Row("append",     FLAG, Elsewhere("`artifact.append`"),    "append",    "append"),
-    Row("last_chunk", FLAG, Elsewhere("`artifact.lastChunk`"), "lastChunk", "lastChunk"),
-    Row("metadata",   METADATA,         "metadata", "metadata",  "metadata"),
+    row("task_id",    TEXT,             _TASK_ID,   "taskId",    "taskId", need=BOTH),
+    row("context_id", TEXT,             None,       "contextId", "contextId", need=WRITER),
+    row("artifact",   one_of(ARTIFACT), "artifact", "artifact",  "artifact", need=BOTH),
+    row("append",     FLAG, Elsewhere("`artifact.append`"),    "append",    "append"),
+    row("last_chunk", FLAG, Elsewhere("`artifact.lastChunk`"), "lastChunk", "lastChunk"),
+    row("metadata",   METADATA,         "metadata", "metadata",  "metadata"),
     kind="artifact-update",
     has_origin=True,
 )
