@@ -124,7 +124,8 @@ async def _signed(
     if forms is None:
         canonical, warnings = _default_forms(card)
     else:
-        canonical = [_canonical(card, form) for form in dict.fromkeys(map(_form, forms))]
+        asked = dict.fromkeys(read_member("card form", form, CardForm) for form in forms)
+        canonical = [_canonical(card, form) for form in asked]
     header: JsonObject = {"typ": "JOSE"}
     if jku is not None:
         try:
@@ -177,10 +178,6 @@ def _strongest_forms(canonical: Sequence[Canonical]) -> dict[bytes, CardForm]:
         if form in forms:
             stated.setdefault(forms[form], form)
     return stated
-
-
-def _form(form: CardForm | str) -> CardForm:
-    return read_member("card form", form, CardForm)
 
 
 def _canonical(card: JsonObject, form: CardForm) -> Canonical:

@@ -72,15 +72,9 @@ class SystemResolver:
 class NameLookup:
     """Looks names up, with limits on time and on the number of addresses."""
 
-    def __init__(
-        self,
-        resolver: Resolver | None = None,  # the system's name servers if None
-        *,
-        timeout: timedelta = _LOOKUP_TIMEOUT,
-    ) -> None:
+    def __init__(self, resolver: Resolver | None) -> None:  # the system's name servers if None
         self._own = SystemResolver()
         self._resolver = resolver or self._own
-        self._timeout = timeout
 
     async def addresses(self, host: str) -> list[str]:
         """Return a name's addresses, and record the time in the request's probe.
@@ -91,7 +85,7 @@ class NameLookup:
         probe = current_probe.get() or Probe()
         probe.enter("resolve")
         try:
-            async with asyncio.timeout(self._timeout.total_seconds()):
+            async with asyncio.timeout(_LOOKUP_TIMEOUT.total_seconds()):
                 addresses = await self._resolver.resolve(host)
         except TimeoutError as exc:
             late = "the name could not be looked up in time"

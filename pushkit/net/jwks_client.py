@@ -43,6 +43,7 @@ _DEFAULT_AGE: Final = timedelta(seconds=300)
 # A set is kept at least this long, whatever its headers say. It must not exceed the shortest
 # `max-age`, because a sender may sign with a key that was published for only that long.
 _MIN_AGE: Final = timedelta(seconds=1)
+_LONGEST_AGE: Final = timedelta(hours=24)
 _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?(\d{1,10})"?(?=$|[,\s])', re.IGNORECASE)
 _NO_STORE: Final = re.compile(r"(?:^|[,\s])no-(?:store|cache)(?=$|[,\s])", re.IGNORECASE)
 
@@ -124,7 +125,6 @@ class JwksClient:
         *,
         fetch: FetchJwks,  # for example `functools.partial(fetch_jwks, transport)`
         clock: Callable[[], datetime] = utc_now,  # the current time, aware and in UTC
-        max_age: timedelta = timedelta(hours=24),  # a set is fresh for at most this long
         # How long a set that is no longer fresh may be used while fetches fail. A revoked key may
         # count for this long. With 0, callers wait for the fetch.
         stale_for: timedelta = timedelta(0),
@@ -133,7 +133,6 @@ class JwksClient:
         self._shown = masked_url(url)
         self._fetch = fetch
         self._clock = clock
-        self._max_age = max_age
         self._stale_for = stale_for
         self._set = Renewing(self._fetched, clock=clock, unasked=bool(stale_for))
         self._log = RepeatedLog(_logger)
@@ -196,7 +195,7 @@ class JwksClient:
             self._log.log("fetch", logging.WARNING, _NOT_FETCHED, self._shown, exc)
             raise
         self._loaded = True
-        until = started + min(max(_lifetime(answer.headers), _MIN_AGE), self._max_age)
+        until = started + min(max(_lifetime(answer.headers), _MIN_AGE), _LONGEST_AGE)
         return Held(
             value=found, since=started, fresh_until=until, good_until=until + self._stale_for
         )

@@ -13,6 +13,7 @@ import aiodns
 import pytest
 
 from pushkit.errors import TransportError
+from pushkit.net import guard
 from pushkit.net.guard import NameLookup, SystemResolver
 from tests.eventually import DEADLINE
 from tests.pushkit.net.conftest import MakeTransport
@@ -57,12 +58,13 @@ async def name_server() -> AsyncIterator[tuple[NameServer, int]]:
 
 
 async def test_names_whose_servers_are_silent_keep_no_other_name_waiting(
-    name_server: tuple[NameServer, int],
+    name_server: tuple[NameServer, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(guard, "_LOOKUP_TIMEOUT", timedelta(seconds=60))
     server, port = name_server
     asked = SystemResolver()
     asked._resolver = aiodns.DNSResolver(["127.0.0.1"], udp_port=port, timeout=60, tries=1)
-    names = NameLookup(asked, timeout=timedelta(seconds=60))
+    names = NameLookup(asked)
     threads = threading.active_count()
     async with asyncio.timeout(DEADLINE):
         silent = [
@@ -80,9 +82,11 @@ async def test_names_whose_servers_are_silent_keep_no_other_name_waiting(
     await asked.close()
 
 
-async def test_a_lookup_has_its_own_deadline(make_transport: MakeTransport) -> None:
+async def test_a_lookup_has_its_own_deadline(
+    make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "_LOOKUP_TIMEOUT", timedelta(milliseconds=20))
     transport = make_transport(resolver=Silent())
-    transport._lookup._timeout = timedelta(milliseconds=20)
     with pytest.raises(TransportError, match="could not be looked up in time"):
         await transport.get(
             transport.policy.check("https://client.example.com/"), [], timeout=timedelta(seconds=20)
@@ -106,7 +110,7 @@ async def test_the_one_deadline_is_over_the_lookup_too(
 
 
 async def test_by_default_the_systems_name_servers_are_asked_without_threads() -> None:
-    names = NameLookup()
+    names = NameLookup(None)
     assert isinstance(names._resolver, SystemResolver)
     await names.close()
     await names.close()
