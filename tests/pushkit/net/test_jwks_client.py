@@ -61,9 +61,14 @@ def answer(*keys: Any, cache_control: str = "max-age=300", **more: str) -> Answe
 
 
 class Publisher:
-    """A scripted publisher: the test sets its answers, and it records the requests."""
+    """A scripted publisher and its clients: the test sets its answers, it records the requests."""
 
     def __init__(self) -> None:
+        self.clock = Clock()
+        self.client = JwksClient(URL, fetch=self, clock=self.clock)
+        # Its set may be used for an hour after it is no longer fresh.
+        hour = timedelta(hours=1)
+        self.patient = JwksClient(URL, fetch=self, clock=self.clock, stale_for=hour)
         self.answer: Answer | Exception = answer(public_jwk(KEY))
         self.etags: list[str | None] = []
         self.open = asyncio.Event()
@@ -85,54 +90,33 @@ class Publisher:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def publisher() -> Publisher:
-    return Publisher()
-
-
-@pytest.fixture
-async def client(publisher: Publisher, clock: Clock) -> AsyncIterator[JwksClient]:
-    client = JwksClient(URL, fetch=publisher, clock=clock)
-    yield client
-    await client.close()
-
-
-@pytest.fixture
-async def patient(publisher: Publisher, clock: Clock) -> AsyncIterator[JwksClient]:
-    """A client whose set may be used for an hour after it is no longer fresh."""
-    client = JwksClient(URL, fetch=publisher, clock=clock, stale_for=timedelta(hours=1))
-    yield client
-    await client.close()
+async def publisher() -> AsyncIterator[Publisher]:
+    publisher = Publisher()
+    yield publisher
+    await publisher.client.close()
+    await publisher.patient.close()
 
 
 # --- the cache ---------------------------------------------------------------------------------
 
 
-async def test_finds_a_key_by_its_kid(client: JwksClient) -> None:
-    assert await client.find(KEY.kid) == KEY.to_verification_key()
-    assert list(await client.keys()) == [KEY.kid]
+async def test_finds_a_key_by_its_kid(publisher: Publisher) -> None:
+    assert await publisher.client.find(KEY.kid) == KEY.to_verification_key()
+    assert list(await publisher.client.keys()) == [KEY.kid]
 
 
-async def test_fifty_concurrent_finds_share_one_fetch(
-    client: JwksClient, publisher: Publisher
-) -> None:
+async def test_fifty_concurrent_finds_share_one_fetch(publisher: Publisher) -> None:
     publisher.open.clear()
-    finds = [asyncio.create_task(client.find(KEY.kid)) for _ in range(50)]
+    finds = [asyncio.create_task(publisher.client.find(KEY.kid)) for _ in range(50)]
     await publisher.asked.wait()
     publisher.open.set()
     assert await asyncio.gather(*finds) == [KEY.to_verification_key()] * 50
     assert publisher.hits == 1
 
 
-async def test_a_cancelled_caller_does_not_cancel_the_fetch(
-    client: JwksClient, publisher: Publisher
-) -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_fetch(publisher: Publisher) -> None:
     publisher.open.clear()
-    first, second = (asyncio.create_task(client.find(KEY.kid)) for _ in range(2))
+    first, second = (asyncio.create_task(publisher.client.find(KEY.kid)) for _ in range(2))
     await publisher.asked.wait()
     first.cancel()
     await asyncio.wait([first])
@@ -142,29 +126,25 @@ async def test_a_cancelled_caller_does_not_cancel_the_fetch(
     assert publisher.hits == 1
 
 
-async def test_a_set_is_kept_for_its_max_age(
-    client: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
-    await client.keys()
-    clock.advance(299.9)
-    await client.keys()
+async def test_a_set_is_kept_for_its_max_age(publisher: Publisher) -> None:
+    await publisher.client.keys()
+    publisher.clock.advance(299.9)
+    await publisher.client.keys()
     assert publisher.hits == 1
-    clock.advance(0.1)
-    await client.keys()
+    publisher.clock.advance(0.1)
+    await publisher.client.keys()
     assert publisher.hits == 2
 
 
-async def test_the_age_counts_from_the_start_of_the_fetch(
-    client: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
+async def test_the_age_counts_from_the_start_of_the_fetch(publisher: Publisher) -> None:
     publisher.open.clear()
-    loading = asyncio.create_task(client.keys())
+    loading = asyncio.create_task(publisher.client.keys())
     await publisher.asked.wait()
-    clock.advance(4)
+    publisher.clock.advance(4)
     publisher.open.set()
     await loading
-    clock.advance(296)
-    await client.keys()
+    publisher.clock.advance(296)
+    await publisher.client.keys()
     assert publisher.hits == 2
 
 
@@ -187,86 +167,74 @@ async def test_the_age_counts_from_the_start_of_the_fetch(
     ],
 )
 async def test_how_long_a_set_is_kept(
-    client: JwksClient,
-    publisher: Publisher,
-    clock: Clock,
-    headers: dict[str, str],
-    seconds: int,
+    publisher: Publisher, headers: dict[str, str], seconds: int
 ) -> None:
     publisher.answer = fetched(200, jwks(), **headers)
-    await client.keys()
-    clock.advance(seconds - 0.5)
-    await client.keys()
+    await publisher.client.keys()
+    publisher.clock.advance(seconds - 0.5)
+    await publisher.client.keys()
     assert publisher.hits == 1
-    clock.advance(0.5)
-    await client.keys()
+    publisher.clock.advance(0.5)
+    await publisher.client.keys()
     assert publisher.hits == 2
 
 
-async def test_a_clock_that_is_set_back_fetches_again(
-    client: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
-    await client.keys()
-    clock.advance(-3600)
-    await client.keys()
+async def test_a_clock_that_is_set_back_fetches_again(publisher: Publisher) -> None:
+    await publisher.client.keys()
+    publisher.clock.advance(-3600)
+    await publisher.client.keys()
     assert publisher.hits == 2
 
 
-async def test_a_set_that_has_not_changed_is_kept_on(
-    client: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
+async def test_a_set_that_has_not_changed_is_kept_on(publisher: Publisher) -> None:
     publisher.answer = answer(public_jwk(KEY), etag='"1"')
-    await client.keys()
+    await publisher.client.keys()
     publisher.answer = fetched(304, cache_control="max-age=600")
-    clock.advance(300)
-    assert await client.find(KEY.kid) is not None
-    clock.advance(599)
-    assert await client.find(KEY.kid) is not None
-    clock.advance(1)
-    await client.keys()
+    publisher.clock.advance(300)
+    assert await publisher.client.find(KEY.kid) is not None
+    publisher.clock.advance(599)
+    assert await publisher.client.find(KEY.kid) is not None
+    publisher.clock.advance(1)
+    await publisher.client.keys()
     assert publisher.etags == [None, '"1"', '"1"']
 
 
-async def test_after_a_failure_the_set_is_fetched_without_its_tag(
-    client: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
+async def test_after_a_failure_the_set_is_fetched_without_its_tag(publisher: Publisher) -> None:
     publisher.answer = answer(public_jwk(KEY), etag=f'"{"x" * 20_000}"')
-    await client.keys()
-    clock.advance(300)
+    await publisher.client.keys()
+    publisher.clock.advance(300)
     publisher.answer = fetched(431)
     with pytest.raises(KeysUnavailableError):
-        await client.keys()
-    clock.advance(1)
+        await publisher.client.keys()
+    publisher.clock.advance(1)
     publisher.answer = answer(public_jwk(KEY))
-    await client.keys()
+    await publisher.client.keys()
     assert [etag is None for etag in publisher.etags] == [True, False, True]
 
 
-async def test_a_withdrawn_key_is_gone_with_the_next_set(
-    client: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
-    await client.keys()
+async def test_a_withdrawn_key_is_gone_with_the_next_set(publisher: Publisher) -> None:
+    await publisher.client.keys()
     publisher.answer = answer()
-    clock.advance(300)
-    assert await client.find(KEY.kid) is None
+    publisher.clock.advance(300)
+    assert await publisher.client.find(KEY.kid) is None
 
 
 async def test_a_refused_key_is_logged(
-    client: JwksClient, publisher: Publisher, caplog: pytest.LogCaptureFixture
+    publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher.answer = answer(public_jwk(KEY), {**public_jwk(OTHER), "d": "c2VjcmV0"})
-    assert list(await client.keys()) == [KEY.kid]
+    assert list(await publisher.client.keys()) == [KEY.kid]
     assert OTHER.kid in caplog.text
     assert "c2VjcmV0" not in caplog.text
 
 
 async def test_a_publisher_of_other_unusable_keys_at_each_fetch_gets_one_line_a_minute(
-    client: JwksClient, publisher: Publisher, clock: Clock, caplog: pytest.LogCaptureFixture
+    publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(10):
         publisher.answer = answer({"kty": "oct", "kid": f"key-{number}"}, cache_control="no-store")
-        await client.keys()
-        clock.advance(1)
+        await publisher.client.keys()
+        publisher.clock.advance(1)
     assert publisher.hits == 10
     assert len(caplog.records) == 1
 
@@ -274,35 +242,29 @@ async def test_a_publisher_of_other_unusable_keys_at_each_fetch_gets_one_line_a_
 # --- unknown kids ------------------------------------------------------------------------------
 
 
-async def test_an_unknown_kid_fetches_again_and_finds_a_new_key(
-    client: JwksClient, publisher: Publisher
-) -> None:
-    await client.keys()
+async def test_an_unknown_kid_fetches_again_and_finds_a_new_key(publisher: Publisher) -> None:
+    await publisher.client.keys()
     publisher.answer = answer(public_jwk(KEY), public_jwk(OTHER))
-    assert await client.find(OTHER.kid) == OTHER.to_verification_key()
+    assert await publisher.client.find(OTHER.kid) == OTHER.to_verification_key()
     assert publisher.hits == 2
 
 
-async def test_unknown_kids_fetch_at_most_once_in_thirty_seconds(
-    client: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
-    await client.keys()
+async def test_unknown_kids_fetch_at_most_once_in_thirty_seconds(publisher: Publisher) -> None:
+    await publisher.client.keys()
     for number in range(100):
-        assert await client.find(f"unknown-{number}") is None
+        assert await publisher.client.find(f"unknown-{number}") is None
     assert publisher.hits == 2
-    clock.advance(30)
-    assert await client.find("unknown") is None
+    publisher.clock.advance(30)
+    assert await publisher.client.find("unknown") is None
     assert publisher.hits == 3
 
 
-async def test_concurrent_unknown_kids_share_one_fetch(
-    client: JwksClient, publisher: Publisher
-) -> None:
-    await client.keys()
+async def test_concurrent_unknown_kids_share_one_fetch(publisher: Publisher) -> None:
+    await publisher.client.keys()
     publisher.open.clear()
     publisher.asked.clear()
     publisher.answer = answer(public_jwk(OTHER))
-    finds = [asyncio.create_task(client.find(OTHER.kid)) for _ in range(50)]
+    finds = [asyncio.create_task(publisher.client.find(OTHER.kid)) for _ in range(50)]
     await publisher.asked.wait()
     publisher.open.set()
     assert await asyncio.gather(*finds) == [OTHER.to_verification_key()] * 50
@@ -310,108 +272,102 @@ async def test_concurrent_unknown_kids_share_one_fetch(
 
 
 async def test_an_unknown_kid_in_a_set_just_fetched_does_not_fetch_again(
-    client: JwksClient, publisher: Publisher
+    publisher: Publisher,
 ) -> None:
-    assert await client.find("unknown") is None
+    assert await publisher.client.find("unknown") is None
     assert publisher.hits == 1
 
 
-async def test_a_failing_refetch_keeps_the_keys(client: JwksClient, publisher: Publisher) -> None:
-    await client.keys()
+async def test_a_failing_refetch_keeps_the_keys(publisher: Publisher) -> None:
+    await publisher.client.keys()
     publisher.answer = TransportError("down")
-    assert await client.find("unknown") is None
-    assert await client.find(KEY.kid) is not None
+    assert await publisher.client.find("unknown") is None
+    assert await publisher.client.find(KEY.kid) is not None
 
 
 # --- outages -----------------------------------------------------------------------------------
 
 
 async def test_without_stale_for_an_expired_set_waits_for_the_next_one(
-    client: JwksClient, publisher: Publisher, clock: Clock
+    publisher: Publisher,
 ) -> None:
-    await client.keys()
+    await publisher.client.keys()
     publisher.open.clear()
     publisher.asked.clear()
     publisher.answer = answer(public_jwk(OTHER))
-    clock.advance(300)
-    finding = asyncio.create_task(client.find(KEY.kid))
+    publisher.clock.advance(300)
+    finding = asyncio.create_task(publisher.client.find(KEY.kid))
     await publisher.asked.wait()
     assert not finding.done()
     publisher.open.set()
     assert await finding is None
 
 
-async def test_without_stale_for_an_expired_set_counts_no_longer(
-    client: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
-    await client.keys()
+async def test_without_stale_for_an_expired_set_counts_no_longer(publisher: Publisher) -> None:
+    await publisher.client.keys()
     publisher.answer = TransportError("down")
-    clock.advance(299)
-    assert await client.find(KEY.kid) is not None
-    clock.advance(1)
+    publisher.clock.advance(299)
+    assert await publisher.client.find(KEY.kid) is not None
+    publisher.clock.advance(1)
     for _ in range(2):
         with pytest.raises(KeysUnavailableError, match="older than may be trusted: down"):
-            await client.find(KEY.kid)
+            await publisher.client.find(KEY.kid)
     assert publisher.hits == 2
 
 
 async def test_a_set_that_has_just_been_fetched_counts_however_short_its_life(
-    client: JwksClient, publisher: Publisher, clock: Clock
+    publisher: Publisher,
 ) -> None:
     publisher.answer = answer(public_jwk(KEY), cache_control="no-store")
     publisher.open.clear()
-    finding = asyncio.create_task(client.find(KEY.kid))
+    finding = asyncio.create_task(publisher.client.find(KEY.kid))
     await publisher.asked.wait()
-    clock.advance(4)
+    publisher.clock.advance(4)
     publisher.open.set()
     assert await finding is not None
 
 
-async def test_keys_stay_good_for_stale_for_through_an_outage(
-    patient: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
-    await patient.keys()
+async def test_keys_stay_good_for_stale_for_through_an_outage(publisher: Publisher) -> None:
+    await publisher.patient.keys()
     publisher.answer = TransportError("down")
-    clock.advance(300 + 3599)
-    assert await patient.find(KEY.kid) is not None
-    clock.advance(1)
+    publisher.clock.advance(300 + 3599)
+    assert await publisher.patient.find(KEY.kid) is not None
+    publisher.clock.advance(1)
     with pytest.raises(KeysUnavailableError, match="older than may be trusted: down"):
-        await patient.find(KEY.kid)
+        await publisher.patient.find(KEY.kid)
 
 
-async def test_a_stale_set_answers_at_once_while_one_fetch_hangs(
-    patient: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
-    await patient.keys()
+async def test_a_stale_set_answers_at_once_while_one_fetch_hangs(publisher: Publisher) -> None:
+    await publisher.patient.keys()
     publisher.asked.clear()
     publisher.open.clear()  # the host accepts the connection, and never answers
-    clock.advance(300)
+    publisher.clock.advance(300)
     async with asyncio.timeout(DEADLINE):
-        found = [await patient.find(KEY.kid) for _ in range(4)]
+        found = [await publisher.patient.find(KEY.kid) for _ in range(4)]
         await publisher.asked.wait()
     assert found == [KEY.to_verification_key()] * 4
     assert publisher.hits == 2
 
 
-async def test_a_set_fetched_in_the_background_replaces_the_old_one(
-    patient: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
-    await patient.keys()
+async def test_a_set_fetched_in_the_background_replaces_the_old_one(publisher: Publisher) -> None:
+    await publisher.patient.keys()
     publisher.answer = answer(public_jwk(OTHER))
-    clock.advance(300)
-    await patient.keys()  # begins the fetch
+    publisher.clock.advance(300)
+    await publisher.patient.keys()  # begins the fetch
 
     async def withdrawn() -> bool:
-        return list(await patient.keys()) == [OTHER.kid]
+        return list(await publisher.patient.keys()) == [OTHER.kid]
 
     await eventually(withdrawn)
     assert publisher.hits == 2
 
 
-def short_lived(publisher: Publisher) -> JwksClient:
-    """Return a client whose sets end at once, and may be used for an hour more."""
-    hour = timedelta(hours=1)
-    return JwksClient(URL, fetch=publisher, stale_for=hour, max_age=timedelta(0))
+@pytest.fixture
+def short_lived(monkeypatch: pytest.MonkeyPatch) -> Callable[[Publisher], JwksClient]:
+    """Make clients whose sets end at once, and may be used for an hour more."""
+    monkeypatch.setattr(jwks_client, "_LONGEST_AGE", timedelta(0))
+    monkeypatch.setattr(renewing, "_LEAST_PAUSE", timedelta(milliseconds=10))
+    return lambda publisher: JwksClient(URL, fetch=publisher, stale_for=timedelta(hours=1))
 
 
 async def renewed(publisher: Publisher) -> None:
@@ -422,9 +378,8 @@ async def renewed(publisher: Publisher) -> None:
 
 
 async def test_an_unused_set_is_renewed_at_its_end(
-    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, short_lived: Callable[[Publisher], JwksClient]
 ) -> None:
-    monkeypatch.setattr(renewing, "_LEAST_PAUSE", timedelta(milliseconds=10))
     client = short_lived(publisher)
     await client.keys()
     await renewed(publisher)
@@ -435,9 +390,8 @@ async def test_an_unused_set_is_renewed_at_its_end(
 
 
 async def test_a_closed_client_renews_nothing_by_itself(
-    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, short_lived: Callable[[Publisher], JwksClient]
 ) -> None:
-    monkeypatch.setattr(renewing, "_LEAST_PAUSE", timedelta(milliseconds=10))
     others = Publisher()
     closed, other = short_lived(publisher), short_lived(others)
     await closed.close()
@@ -449,9 +403,8 @@ async def test_a_closed_client_renews_nothing_by_itself(
 
 
 async def test_a_client_that_was_closed_and_loads_again_renews_by_itself(
-    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, short_lived: Callable[[Publisher], JwksClient]
 ) -> None:
-    monkeypatch.setattr(renewing, "_LEAST_PAUSE", timedelta(milliseconds=10))
     client = short_lived(publisher)
     await client.keys()
     await client.close()
@@ -461,30 +414,26 @@ async def test_a_client_that_was_closed_and_loads_again_renews_by_itself(
     await client.close()
 
 
-async def test_an_unknown_kid_waits_for_the_fetch_under_way(
-    patient: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
-    await patient.keys()
+async def test_an_unknown_kid_waits_for_the_fetch_under_way(publisher: Publisher) -> None:
+    await publisher.patient.keys()
     publisher.open.clear()
     publisher.asked.clear()
     publisher.answer = answer(public_jwk(KEY), public_jwk(OTHER))
-    clock.advance(300)
-    finding = asyncio.create_task(patient.find(OTHER.kid))
+    publisher.clock.advance(300)
+    finding = asyncio.create_task(publisher.patient.find(OTHER.kid))
     await publisher.asked.wait()
     publisher.open.set()
     assert await finding == OTHER.to_verification_key()
     assert publisher.hits == 2
 
 
-async def test_missing_keys_are_reported_without_a_fetch(
-    client: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
-    assert "no keys from" in str(client.missing())
+async def test_missing_keys_are_reported_without_a_fetch(publisher: Publisher) -> None:
+    assert "no keys from" in str(publisher.client.missing())
     assert publisher.hits == 0
-    await client.keys()
-    assert client.missing() is None
-    clock.advance(300)
-    assert "older than may be trusted" in str(client.missing())
+    await publisher.client.keys()
+    assert publisher.client.missing() is None
+    publisher.clock.advance(300)
+    assert "older than may be trusted" in str(publisher.client.missing())
 
 
 @pytest.mark.parametrize(
@@ -497,79 +446,68 @@ async def test_missing_keys_are_reported_without_a_fetch(
     ],
 )
 async def test_a_failure_is_not_repeated_for_every_request(
-    patient: JwksClient,
-    publisher: Publisher,
-    clock: Clock,
-    failure: Answer | Exception,
+    publisher: Publisher, failure: Answer | Exception
 ) -> None:
-    await patient.keys()
+    await publisher.patient.keys()
     publisher.answer = failure
-    clock.advance(300)
+    publisher.clock.advance(300)
     for _ in range(10):
-        assert await patient.find(KEY.kid) is not None
-        assert await patient.find("unknown") is None
+        assert await publisher.patient.find(KEY.kid) is not None
+        assert await publisher.patient.find("unknown") is None
     assert publisher.hits == 2
 
 
 async def test_an_outage_is_logged_once_a_minute(
-    patient: JwksClient, publisher: Publisher, clock: Clock, caplog: pytest.LogCaptureFixture
+    publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher.answer = TransportError("down")
     for _ in range(10):
         with pytest.raises(KeysUnavailableError):
-            await patient.keys()
-        clock.advance(30)
+            await publisher.patient.keys()
+        publisher.clock.advance(30)
     assert publisher.hits == 10
     assert caplog.text.count("could not be fetched") == 1
 
 
-async def test_the_back_off_grows_to_thirty_seconds(
-    client: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
+async def test_the_back_off_grows_to_thirty_seconds(publisher: Publisher) -> None:
     publisher.answer = TransportError("down")
     for pause in (1, 2, 4, 8, 16, 30, 30):
         hits = publisher.hits
         for seconds in (pause - 0.5, 0.5):
             with pytest.raises(KeysUnavailableError):
-                await client.keys()
-            clock.advance(seconds)
+                await publisher.client.keys()
+            publisher.clock.advance(seconds)
         assert publisher.hits == hits + 1
 
 
-async def test_recovery_ends_the_back_off(
-    client: JwksClient, publisher: Publisher, clock: Clock
-) -> None:
+async def test_recovery_ends_the_back_off(publisher: Publisher) -> None:
     publisher.answer = TransportError("down")
     with pytest.raises(KeysUnavailableError, match="yet: down"):
-        await client.keys()
+        await publisher.client.keys()
     publisher.answer = answer(public_jwk(KEY))
     with pytest.raises(KeysUnavailableError):
-        await client.keys()
-    clock.advance(1)
-    assert await client.find(KEY.kid) is not None
+        await publisher.client.keys()
+    publisher.clock.advance(1)
+    assert await publisher.client.find(KEY.kid) is not None
 
 
-async def test_not_modified_without_a_set_is_a_failure(
-    client: JwksClient, publisher: Publisher
-) -> None:
+async def test_not_modified_without_a_set_is_a_failure(publisher: Publisher) -> None:
     publisher.answer = fetched(304)
     with pytest.raises(KeysUnavailableError, match="found 304"):
-        await client.keys()
+        await publisher.client.keys()
 
 
-async def test_a_defect_of_the_fetch_is_not_hidden(
-    client: JwksClient, publisher: Publisher
-) -> None:
+async def test_a_defect_of_the_fetch_is_not_hidden(publisher: Publisher) -> None:
     publisher.answer = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
-        await client.keys()
+        await publisher.client.keys()
 
 
-async def test_closing_ends_the_fetch(client: JwksClient, publisher: Publisher) -> None:
+async def test_closing_ends_the_fetch(publisher: Publisher) -> None:
     publisher.open.clear()
-    waiting = asyncio.create_task(client.keys())
+    waiting = asyncio.create_task(publisher.client.keys())
     await publisher.asked.wait()
-    await client.close()
+    await publisher.client.close()
     with pytest.raises(KeysUnavailableError):
         await waiting
 
@@ -624,9 +562,9 @@ def serve(aiohttp_server: AiohttpServer) -> Serve:
 
 
 async def test_a_key_ring_is_served_fetched_and_revalidated(
-    serve: Serve, transport: Transport, clock: Clock
+    serve: Serve, transport: Transport
 ) -> None:
-    ring = KeyRing.create(START)
+    clock, ring = Clock(), KeyRing.create(START)
     statuses = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -650,17 +588,6 @@ async def _refusal(url: str, transport: Transport) -> PushkitError:
         await client.keys()
     assert client._set.failure is not None
     return client._set.failure
-
-
-async def test_a_redirect_is_not_followed(serve: Serve, transport: Transport) -> None:
-    paths = []
-
-    async def handler(request: web.Request) -> web.Response:
-        paths.append(request.path)
-        raise web.HTTPFound("/other")
-
-    assert "found 302" in str(await _refusal(await serve(handler), transport))
-    assert paths == ["/jwks.json"]
 
 
 async def test_a_huge_body_is_not_read(serve: Serve, transport: Transport) -> None:
@@ -714,27 +641,28 @@ async def test_a_broken_url_is_refused(transport: Transport) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("answered", "message"),
     [
-        pytest.param(b"<html>", "not a JWK Set", id="html"),
-        pytest.param(jwks(*[public_jwk(KEY)] * 33), "33 keys", id="33 keys"),
-        pytest.param(b" " * 65537, "longer than", id="64 KiB and one byte"),
+        pytest.param({"body": b"<html>"}, "not a JWK Set", id="html"),
+        pytest.param({"body": jwks(*[public_jwk(KEY)] * 33)}, "33 keys", id="33 keys"),
+        pytest.param({"body": b" " * 65537}, "longer than", id="64 KiB and one byte"),
+        pytest.param(
+            {"body": b"\x1f\x8b", "headers": {"Content-Encoding": "gzip"}}, "compressed", id="gzip"
+        ),
+        pytest.param({"status": 302, "headers": {"Location": "/other"}}, "found 302", id="moved"),
     ],
 )
 async def test_an_answer_that_is_not_a_set_is_refused(
-    serve: Serve, transport: Transport, body: bytes, message: str
+    serve: Serve, transport: Transport, answered: dict[str, Any], message: str
 ) -> None:
-    async def handler(_: web.Request) -> web.Response:
-        return web.Response(body=body)
+    paths = []
+
+    async def handler(request: web.Request) -> web.Response:
+        paths.append(request.path)
+        return web.Response(**answered)
 
     assert message in str(await _refusal(await serve(handler), transport))
-
-
-async def test_a_compressed_answer_is_refused(serve: Serve, transport: Transport) -> None:
-    async def handler(_: web.Request) -> web.Response:
-        return web.Response(body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
-
-    assert "compressed" in str(await _refusal(await serve(handler), transport))
+    assert paths == ["/jwks.json"]
 
 
 @pytest.mark.parametrize(
