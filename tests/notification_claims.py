@@ -15,15 +15,15 @@ from pushkit.signing.notification_jwt import static_claims
 class NotificationClaims:
     """What the sender states about one attempt of one delivery."""
 
-    issuer: str  # `iss`: the sender, as configured
+    issuer: str = "https://agent.example.com"  # `iss`: the sender, as configured
     # `aud`: the webhook URL, normalised; None only in the `a2a-samples` profile.
-    audience: str | None
+    audience: str | None = "https://client.example.com/hook"
     issued_at: datetime  # `iat`: this attempt; written in whole seconds, rounded down
-    delivery_id: str  # `jti`: the same on every retry
-    task_id: str  # `taskId`
-    config_id: str  # `configId`
-    seq: int  # 1, 2, 3… per subscription and task
-    body_sha256: str  # `request_body_sha256`: lower-case hex of the raw body
+    delivery_id: str = "dlv_1"  # `jti`: the same on every retry
+    task_id: str = "task-1"  # `taskId`
+    config_id: str = "config-1"  # `configId`
+    seq: int = 1  # 1, 2, 3… per subscription and task
+    body_sha256: str = "0" * 64  # `request_body_sha256`: lower-case hex of the raw body
 
 
 async def sign_notification(claims: NotificationClaims, key: SigningKey | RemoteKey) -> str:

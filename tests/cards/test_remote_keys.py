@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from pushkit.bounded_json import JsonValue
 from pushkit.cards import (
     CardPublisher,
     SignedCard,
@@ -20,34 +18,14 @@ from pushkit.cards import (
     verify_card,
 )
 from pushkit.errors import ConfigError, NoSigningKeyError, SigningError
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
+from pushkit.keys.jwk import Algorithm
 from pushkit.keys.remote import RemoteKey
 from pushkit.keys.ring import KeyRing
-from pushkit.signing.jose import sign
 from tests.cards.vectors import NOW, headers, load
+from tests.kms import Kms
 
 CARD: dict[str, Any] = {**load("cards_v10")["c21_spec_85_sample"], "description": ""}
 HOUR = timedelta(hours=1)
-
-
-class Kms:
-    """A service that signs, until the test says otherwise."""
-
-    def __init__(self, algorithm: Algorithm = Algorithm.ES256) -> None:
-        self.key: SigningKey = generate_key(algorithm)
-        self.calls = 0
-        self.fails = False
-
-    @property
-    def public_jwk(self) -> Mapping[str, JsonValue]:
-        return public_jwk(self.key)
-
-    async def sign(self, data: bytes) -> bytes:
-        self.calls += 1
-        await asyncio.sleep(0)
-        if self.fails:
-            raise ConnectionError("canary")
-        return await sign(data, self.key)
 
 
 def trust(*services: Kms) -> TrustedKeys:
@@ -105,7 +83,7 @@ async def test_a_card_is_served_that_a_service_signed_once() -> None:
     publisher = CardPublisher(CARD, kms)
     answers = await asyncio.gather(*(publisher.response(NOW) for _ in range(10)))
     assert len({answer.body for answer in answers}) == 1
-    assert kms.calls == 2  # in two forms
+    assert len(kms.asked) == 2  # in two forms
     assert verify_card(answers[0].body, trust(kms), now=NOW).verified
 
 
@@ -146,7 +124,7 @@ async def test_a_service_that_fails_is_asked_once_in_ten_seconds(has_previous: b
             else:
                 assert isinstance(answer, SigningError)
                 assert "ConnectionError" in str(answer)
-    assert new.calls == 1
+    assert len(new.asked) == 1
     new.fails = False
     signed = await publisher.signed(handover + timedelta(seconds=10))
     assert signed.kids == (new.key.kid,)

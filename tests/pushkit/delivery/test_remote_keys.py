@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
 
 from pushkit import AlertOptions, DeliveryState
-from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError
 from pushkit.events.model import Event
 from pushkit.events.sender import SigningKeyNearEnd
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.keys.source import key_source
-from pushkit.signing.jose import sign
 from tests.eventually import DEADLINE
+from tests.kms import Kms
 from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
-
-KEY = generate_key(Algorithm.ES256)
-
-
-class Kms:
-    """A key service that hangs or fails on request."""
-
-    def __init__(self, key: SigningKey = KEY) -> None:
-        self.key = key
-        self.hangs = self.fails = False
-        self.cancelled = 0
-
-    @property
-    def public_jwk(self) -> Mapping[str, JsonValue]:
-        return public_jwk(self.key)
-
-    async def sign(self, data: bytes) -> bytes:
-        if self.fails:
-            raise ConnectionError("canary")
-        try:
-            if self.hangs:
-                await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        return await sign(data, self.key)
 
 
 @pytest.fixture
@@ -81,7 +52,7 @@ async def test_signatures_of_a_key_service_verify_with_the_published_key(
     await sender.notify(status())
     assert await sender.worker.run_once() == 1
     [request] = webhook.received
-    assert request.claims(senders.public_keys()).kid == KEY.kid
+    assert request.claims(senders.public_keys()).kid == kms.key.kid
 
 
 async def test_the_attempt_timeout_covers_a_key_service_that_hangs(

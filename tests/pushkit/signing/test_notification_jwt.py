@@ -46,14 +46,7 @@ BODY = b'{"statusUpdate":{}}'
 URL = "https://client.example.com/hook"
 ISSUER = "https://agent.example.com"
 CLAIMS = NotificationClaims(
-    issuer=ISSUER,
-    audience=URL,
-    issued_at=NOW,
-    delivery_id="dlv_1",
-    task_id="task-1",
-    config_id="config-1",
-    seq=7,
-    body_sha256=body_sha256(BODY),
+    issuer=ISSUER, audience=URL, issued_at=NOW, seq=7, body_sha256=body_sha256(BODY)
 )
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError, KeyFileError, NoSigningKeyError, SigningError
@@ -29,64 +26,19 @@ from pushkit.signing.notification_jwt import (
     verify_signature,
 )
 from pushkit.webhook import Headers, WebhookRequest
+from tests.kms import Kms, der
 from tests.notification_claims import NotificationClaims, sign_notification
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DATA = b"header.payload"
-CLAIMS = NotificationClaims(
-    issuer="https://agent.example.com",
-    audience="https://client.example.com:443/hook",
-    issued_at=NOW,
-    delivery_id="dlv_1",
-    task_id="task-1",
-    config_id="config-1",
-    seq=1,
-    body_sha256="0" * 64,
-)
-
-
-def der(data: bytes, key: SigningKey) -> bytes:
-    """Sign as key services do: ECDSA signatures are DER."""
-    private = key.private_key
-    if isinstance(private, ec.EllipticCurvePrivateKey):
-        hash_ = hashes.SHA384() if key.algorithm is Algorithm.ES384 else hashes.SHA256()
-        return private.sign(data, ec.ECDSA(hash_))
-    if isinstance(private, ed25519.Ed25519PrivateKey):
-        return private.sign(data)
-    assert isinstance(private, rsa.RSAPrivateKey)
-    if key.algorithm is Algorithm.RS256:
-        return private.sign(data, padding.PKCS1v15(), hashes.SHA256())
-    salt = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
-    return private.sign(data, salt, hashes.SHA256())
-
-
-@dataclass
-class Service:
-    """A KMS that signs as a test says."""
-
-    key: SigningKey
-    signs: Callable[[bytes, SigningKey], bytes] = der
-    asked: list[bytes] = field(default_factory=list)
-
-    @property
-    def public_jwk(self) -> Mapping[str, JsonValue]:
-        return public_jwk(self.key)
-
-    async def sign(self, data: bytes) -> bytes:
-        await asyncio.sleep(0)
-        self.asked.append(data)
-        return self.signs(data, self.key)
-
-
-def service(algorithm: Algorithm = Algorithm.ES256, **changes: object) -> Service:
-    return Service(generate_key(algorithm), **changes)  # type: ignore[arg-type]
+CLAIMS = NotificationClaims(issued_at=NOW)
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 async def test_a_notification_that_a_service_signs_is_verified_like_any(
     algorithm: Algorithm,
 ) -> None:
-    kms = service(algorithm)
+    kms = Kms(algorithm)
     remote = RemoteKey.of(kms)
     token = await sign_notification(CLAIMS, remote)
     ring = KeyRing.create(NOW, key=remote)
@@ -97,7 +49,7 @@ async def test_a_notification_that_a_service_signs_is_verified_like_any(
 
 
 async def test_a_remote_key_signs_the_same_jwt_as_a_local_one() -> None:
-    kms = service(Algorithm.EDDSA)  # its signatures are deterministic
+    kms = Kms(Algorithm.EDDSA)  # its signatures are deterministic
     assert await sign_notification(CLAIMS, RemoteKey.of(kms)) == at_once(
         sign_notification(CLAIMS, kms.key)
     )
@@ -105,16 +57,16 @@ async def test_a_remote_key_signs_the_same_jwt_as_a_local_one() -> None:
 
 def test_a_key_that_has_to_be_waited_for_does_not_sign_at_once() -> None:
     with pytest.raises(SigningError, match="in a service of its own"):
-        at_once(sign_notification(CLAIMS, RemoteKey.of(service())))
+        at_once(sign_notification(CLAIMS, RemoteKey.of(Kms())))
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.ES256, Algorithm.ES384])
 async def test_an_ecdsa_signature_may_be_der_or_r_and_s(algorithm: Algorithm) -> None:
-    raw = service(algorithm)
+    raw = Kms(algorithm)
     as_jose = await sign(DATA, raw.key)
     raw.signs = lambda _data, _key: as_jose
     assert await sign(DATA, RemoteKey.of(raw)) == as_jose
-    in_der = service(algorithm)
+    in_der = Kms(algorithm)
     signature = await sign(DATA, RemoteKey.of(in_der))
     assert len(signature) == len(as_jose) == {"ES256": 64, "ES384": 96}[algorithm]
 
@@ -141,29 +93,23 @@ async def test_an_ecdsa_signature_may_be_der_or_r_and_s(algorithm: Algorithm) ->
 async def test_a_signature_that_does_not_hold_does_not_go_out(
     signs: Callable[[bytes, SigningKey], bytes],
 ) -> None:
-    kms = service(signs=signs)
+    kms = Kms()
+    kms.signs = signs
     with pytest.raises(SigningError, match=f"key {RemoteKey.of(kms).kid}"):
         await sign(DATA, RemoteKey.of(kms))
 
 
 async def test_an_error_of_a_service_is_reported_without_its_text() -> None:
-    def refuses(_data: bytes, _key: SigningKey) -> bytes:
-        raise PermissionError("canary")
-
-    kms = service(signs=refuses)
-    with pytest.raises(SigningError, match="did not sign: PermissionError") as caught:
+    kms = Kms()
+    kms.fails = True
+    with pytest.raises(SigningError, match="did not sign: ConnectionError") as caught:
         await sign(DATA, RemoteKey.of(kms))
     assert "canary" not in str(caught.value)
 
 
 async def test_a_cancelled_signature_is_cancelled() -> None:
-    class Hung(Service):
-        async def sign(self, data: bytes) -> bytes:
-            self.asked.append(data)
-            await asyncio.Event().wait()
-            return b""
-
-    kms = Hung(generate_key(Algorithm.ES256))
+    kms = Kms()
+    kms.hangs = True
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await sign(DATA, RemoteKey.of(kms))
@@ -185,18 +131,18 @@ async def test_a_cancelled_signature_is_cancelled() -> None:
     ],
 )
 def test_a_public_key_that_is_none_is_refused_at_the_start(jwk: JsonObject, says: str) -> None:
-    class Wrong(Service):
+    class Wrong(Kms):
         @property
         def public_jwk(self) -> Mapping[str, JsonValue]:
             return jwk
 
     with pytest.raises(ConfigError, match=f"public_jwk of Wrong: .*{says}") as caught:
-        RemoteKey.of(Wrong(generate_key(Algorithm.ES256)))
+        RemoteKey.of(Wrong())
     assert "canary" not in str(caught.value)
 
 
 def test_local_and_remote_keys_succeed_each_other_in_one_ring() -> None:
-    here, elsewhere = generate_key(Algorithm.ES256), RemoteKey.of(service())
+    here, elsewhere = generate_key(Algorithm.ES256), RemoteKey.of(Kms())
     ring = KeyRing.create(NOW, key=here).add(NOW, key=elsewhere)
     later = NOW + timedelta(days=1)
     ring = ring.rotate(later, activate_now=True)
@@ -208,13 +154,13 @@ def test_local_and_remote_keys_succeed_each_other_in_one_ring() -> None:
 
 
 def test_a_remote_key_cannot_be_written_to_a_file(tmp_path: object) -> None:
-    ring = KeyRing.create(NOW, key=RemoteKey.of(service()))
+    ring = KeyRing.create(NOW, key=RemoteKey.of(Kms()))
     with pytest.raises(KeyFileError, match="a remote signer keeps"):
         save_key_ring(f"{tmp_path}/keys.json", ring)
 
 
 def test_a_service_is_a_signer() -> None:
-    assert isinstance(service(), RemoteSigner)
+    assert isinstance(Kms(), RemoteSigner)
     assert not isinstance(KeyRing.create(NOW), RemoteSigner)
 
 
@@ -230,7 +176,7 @@ MESSAGE = WebhookRequest(
 async def test_an_http_message_that_a_service_signs_is_verified_like_any(
     algorithm: Algorithm,
 ) -> None:
-    remote = RemoteKey.of(service(algorithm))
+    remote = RemoteKey.of(Kms(algorithm))
     signed = await sign_http_message(MESSAGE, remote, now=NOW)
     headers = Headers([*MESSAGE.headers, *signed])
     [unverified] = read_unverified_signatures(headers)
@@ -241,6 +187,6 @@ async def test_an_http_message_that_a_service_signs_is_verified_like_any(
 
 
 async def test_an_http_message_for_another_hash_is_refused() -> None:
-    remote = RemoteKey.of(service(Algorithm.PS256))
+    remote = RemoteKey.of(Kms(Algorithm.PS256))
     with pytest.raises(ConfigError, match="expected another algorithm"):
         await sign_http_message(MESSAGE, remote, now=NOW)
