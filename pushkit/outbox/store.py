@@ -88,17 +88,12 @@ class OutboxStore:
 
     def backlog(self, subscription_id: str, limit: int) -> Script[int]:
         """Return how many deliveries of a subscription are unfinished, at most `limit`."""
-        return count(
-            f"(SELECT 1 FROM pushkit_deliveries WHERE subscription_id = $1 AND {UNFINISHED}"
-            " LIMIT CAST($2 AS BIGINT)) counted",
-            subscription_id,
-            limit,
-        )
+        rows = f"pushkit_deliveries WHERE subscription_id = $1 AND {UNFINISHED}"
+        return count(rows, subscription_id, limit=limit)
 
     def whole_backlog(self, limit: int) -> Script[int]:
         """Return how many deliveries are unfinished in all, at most `limit`."""
-        unfinished = f"SELECT 1 FROM pushkit_deliveries WHERE {UNFINISHED}"
-        return count(f"({unfinished} LIMIT CAST($1 AS BIGINT)) counted", limit)
+        return count(f"pushkit_deliveries WHERE {UNFINISHED}", limit=limit)
 
     def supersede(self, subscription_id: str, *, by_new_status: bool, now: datetime) -> Script[int]:
         """Cancel pending `working` statuses that a newer status replaces; return how many.

@@ -150,7 +150,7 @@ def _reader(hint: Any) -> Callable[[Any], object]:
 
 def narrowed(table: str, condition: str, columns: str) -> Script[str]:
     """Return the source of a search for rows that meet a condition: only those, if they are few."""
-    if (yield from count(f"(SELECT 1 FROM {table} WHERE {condition} LIMIT {WINDOW}) u")) >= WINDOW:
+    if (yield from count(f"{table} WHERE {condition}", limit=WINDOW)) == WINDOW:
         return table
     # These are all of them: the limit is there so that the subquery is not flattened.
     return f"(SELECT {columns} FROM {table} WHERE {condition} LIMIT {WINDOW}) u"
@@ -172,5 +172,5 @@ class AtMost:
 
 def count_at_most(source: str, *values: SqlValue) -> Script[AtMost]:
     """Count rows as `count` does, up to 10,000."""
-    found = yield from count(f"(SELECT 1 FROM {source} LIMIT {_MOST_COUNTED + 1}) n", *values)
+    found = yield from count(source, *values, limit=_MOST_COUNTED + 1)
     return AtMost(min(found, _MOST_COUNTED), more=found > _MOST_COUNTED)

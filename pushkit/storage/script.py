@@ -109,8 +109,11 @@ def alone(group: Group[Item, T], item: Item) -> Script[T]:
     return result
 
 
-def count(source: str, *values: SqlValue) -> Script[int]:
-    """Count the rows of `FROM source`: a table, with conditions if any."""
+def count(source: str, *values: SqlValue, limit: int | None = None) -> Script[int]:
+    """Count the rows of `FROM source`, a table with conditions if any; at most `limit`."""
+    if limit is not None:
+        source = f"(SELECT 1 FROM {source} LIMIT CAST(${len(values) + 1} AS BIGINT)) counted"
+        values = (*values, limit)
     rows = yield Statement(f"SELECT COUNT(*) AS found FROM {source}", values)
     return int(rows[0]["found"])
 

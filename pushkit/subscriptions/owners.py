@@ -25,12 +25,8 @@ class OwnerStore:
 
     def subscriptions(self, owner: str, limit: int) -> Script[int]:
         """Return how many subscriptions an owner has, at most `limit`."""
-        return count(
-            "(SELECT 1 FROM pushkit_subscriptions WHERE owner = $1 AND removed_at IS NULL"
-            " LIMIT CAST($2 AS BIGINT)) counted",
-            owner,
-            limit,
-        )
+        rows = "pushkit_subscriptions WHERE owner = $1 AND removed_at IS NULL"
+        return count(rows, owner, limit=limit)
 
     def backlog(self, owner: str, limit: int) -> Script[int]:
         """Return how many deliveries to an owner are unfinished, at most `limit`.
@@ -38,11 +34,11 @@ class OwnerStore:
         It joins the subscriptions: an index of deliveries by owner would cost every delivery.
         """
         return count(
-            "(SELECT 1 FROM pushkit_subscriptions s JOIN pushkit_deliveries d"
+            "pushkit_subscriptions s JOIN pushkit_deliveries d"
             " ON d.subscription_id = s.id AND d.state IN ('pending', 'in_flight')"
-            " WHERE s.owner = $1 AND s.removed_at IS NULL LIMIT CAST($2 AS BIGINT)) counted",
+            " WHERE s.owner = $1 AND s.removed_at IS NULL",
             owner,
-            limit,
+            limit=limit,
         )
 
     def proved_at(self, owner: Owner, url: str, *, since: datetime) -> Script[datetime | None]:

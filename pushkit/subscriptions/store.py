@@ -182,12 +182,8 @@ class SubscriptionStore:
 
     def count_of_owner(self, key: SubscriptionKey, limit: int) -> Script[int]:
         """Return how many subscriptions the owner of a key has to its task, at most `limit`."""
-        return count(
-            f"(SELECT 1 FROM pushkit_subscriptions WHERE {_OF_OWNER}"
-            " LIMIT CAST($4 AS BIGINT)) counted",
-            *_key_columns(key)[:3],
-            limit,
-        )
+        rows = f"pushkit_subscriptions WHERE {_OF_OWNER}"
+        return count(rows, *_key_columns(key)[:3], limit=limit)
 
     def active_of_task(self, *, tenant: str, task_id: str) -> Script[list[Subscription]]:
         """Return every owner's active subscriptions to a task, in id order."""

@@ -71,6 +71,7 @@ class Capacity:
 
 
 def _count(sender: str | None, limit: int) -> Script[int]:
-    of_sender, values = ("", ()) if sender is None else (" AND sender = $2", (sender,))
-    rows = f"SELECT 1 FROM pushkit_inbox WHERE {UNFINISHED}{of_sender}"
-    return count(f"({rows} LIMIT CAST($1 AS BIGINT)) unfinished", limit, *values)
+    rows = f"pushkit_inbox WHERE {UNFINISHED}"
+    if sender is None:
+        return count(rows, limit=limit)
+    return count(f"{rows} AND sender = $1", sender, limit=limit)
