@@ -195,9 +195,8 @@ class InboxAdmin:
 
     def _redrive_script(self, ids: Sequence[int]) -> Script[list[int]]:
         tasks = yield from self._inspection.redrivable_tasks(ids)
-        for sender, task_id in tasks:  # in order: two redrives cannot deadlock
-            yield from self._database.exclusively(task_lock(sender, task_id))
-        now = yield from self._database.now()
+        names = sorted(task_lock(sender, task_id) for sender, task_id in tasks)
+        _, now = yield from self._database.hold(names, wait=True)
         redriven = yield from self._inspection.redrive(ids, tasks, now)
         yield from self._database.wake()
         return redriven

@@ -129,7 +129,7 @@ class Again:
         standings = yield from self.dead_letters.standings(ids)
         tried = [standings[each].destination for each in due if standings[each].is_head]
         # A concurrent claim must not park a destination with the wait that ends here.
-        yield from self.database.exclusively(PARKING)
+        yield from self.database.hold([PARKING], wait=True)
         yield from self.destinations.half_open(tried, failures=self.probes_from, now=now)
         yield from self.database.wake()
         return _retried(ids, standings)

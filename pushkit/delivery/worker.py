@@ -63,7 +63,7 @@ class Worker:
         self._attempt = attempt
         self._deadlines = Deadlines()
         self._events = events
-        self._leases = Leases(database.exclusively)
+        self._leases = Leases(database.hold)
         self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
         self._clock = clock

@@ -38,8 +38,8 @@ _LONGEST_AFTER_A_DEATH = timedelta(seconds=30)
 _START = ("", "", "")
 
 
-def _alone(name: str) -> Script[None]:  # noqa: ARG001  # the interface
-    """Do not wait: there is one transaction at a time."""
+def _alone(names: Sequence[str], *, wait: bool) -> Script[None]:  # noqa: ARG001  # the interface
+    """Hold nothing: there is one transaction at a time."""
     yield from ()
 
 
@@ -61,7 +61,7 @@ class ClaimResult:
 class Leases:
     """Scripts by which workers claim deliveries, and release those of dead workers."""
 
-    exclusively: Callable[[str], Script[None]] = _alone  # see `Database.exclusively`
+    hold: Callable[..., Script[object]] = _alone  # see `Database.hold`
     window: int = 16  # how many due heads a claim reads, besides two for every slot
     destinations: int = 32  # of how many destinations it reads the first head, if there are more
     # Where the last claim stopped reading destinations and owners: the next one continues there.
@@ -106,7 +106,7 @@ class Leases:
         )
         in_flight, parked = load.in_flight, ParkedHeads()
         if load.has_parked:
-            yield from self.exclusively(PARKING)
+            yield from self.hold([PARKING], wait=True)
             parked = yield from offer_parked_heads(
                 moment, in_flight, limits, most=self.destinations
             )
@@ -148,7 +148,7 @@ class Leases:
             seen_once = dict.fromkeys([*window, *found.values()])
             waiting = [head for head in seen_once if head.until > now]
             if waiting and not is_parking:
-                yield from self.exclusively(PARKING)
+                yield from self.hold([PARKING], wait=True)
             yield from park(waiting, now)
         seen = {head.id for head in window}
         return [head for head in found.values() if head.id not in seen]

@@ -8,7 +8,7 @@ once each, and do not delay others until their wait is over. A parked delivery h
 place of 1; every change of the head ends the parking.
 
 A destination with parked heads has a row in `pushkit_parked`, which says when to read it again.
-On PostgreSQL, scripts that read or write that table hold `PARKING` (`Database.exclusively`).
+On PostgreSQL, scripts that read or write that table hold `PARKING` (`Database.hold`).
 """
 
 from __future__ import annotations

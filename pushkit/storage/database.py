@@ -106,14 +106,11 @@ class Database(Protocol):
     def now(self) -> Script[datetime]:
         """Return the current time by the clock that all workers on this database share."""
 
-    def exclusively(self, name: str) -> Script[None]:
-        """Let other transactions that ask for this name wait until this one ends."""
-
     def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
-        """Hold several names, in their order; return those that are held, and the time of `now`.
+        """Hold names until this transaction ends; return those that are held, and the time.
 
         Args:
-            names: The names.
+            names: The names, in the same order in every transaction.
             wait: Whether to wait for transactions that hold them, or to leave those names out.
         """
 

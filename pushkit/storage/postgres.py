@@ -474,12 +474,8 @@ class PostgresDatabase:
         rows = yield Statement("SELECT pushkit_now() AS now")
         return from_micros(rows[0]["now"])
 
-    def exclusively(self, name: str) -> Script[None]:
-        """Let other transactions that ask for this name wait until this one ends."""
-        yield Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
-
     def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
-        """Hold several names, or those that are free, and read the time with them."""
+        """Hold names, or those that are free, and read the time with them."""
         # Row by row: the time of a row is read after its name is held.
         rows = yield from run_for_rows(
             _HOLD if wait else _HOLD_AT_ONCE, [(name,) for name in names]

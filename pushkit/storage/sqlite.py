@@ -348,17 +348,13 @@ class SqliteDatabase:
         yield from ()
         return self._clock()
 
-    def exclusively(self, name: str) -> Script[None]:  # noqa: ARG002  # the interface
-        """Do nothing: there is one writing transaction at a time anyway."""
-        yield from ()
-
     def hold(
         self,
         names: Sequence[str],
         *,
         wait: bool,  # noqa: ARG002  # the interface
     ) -> Script[tuple[set[str], datetime]]:
-        """Return all names: no other transaction writes."""
+        """Return all names: there is one writing transaction at a time anyway."""
         yield from ()
         return set(names), self._clock()
 

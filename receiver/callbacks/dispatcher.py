@@ -538,11 +538,10 @@ class Dispatcher:
 
     def _hold_task(self, claimed: ClaimedNotification) -> Script[datetime]:
         """Hold a notification's task, and return the current time."""
-        if claimed.stored.task_id is not None:
-            yield from self._database.exclusively(
-                task_lock(claimed.stored.sender, claimed.stored.task_id)
-            )
-        return (yield from self._database.now())
+        task_id = claimed.stored.task_id
+        names = [] if task_id is None else [task_lock(claimed.stored.sender, task_id)]
+        _, now = yield from self._database.hold(names, wait=True)
+        return now
 
     def _record_script(
         self, claimed: ClaimedNotification, call: Call | None, now: datetime

@@ -18,7 +18,7 @@ Nothing else writes `status`.
 The unfinished notifications of a task are a queue, in the order of their ids. Only its oldest is
 the head, and only heads are claimed: a claim reads an index of heads that are due, sender by
 sender, however long the queues are. A transaction that stores, settles or redrives holds the task
-(`task_lock`, for `Database.exclusively`): the mark is never lost, and ids grow in the order of
+(`task_lock`, for `Database.hold`): the mark is never lost, and ids grow in the order of
 commits.
 """
 

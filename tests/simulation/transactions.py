@@ -62,8 +62,10 @@ class StubDatabase:
         yield from ()
         return self.moment
 
-    def exclusively(self, name: str) -> Script[None]:
-        yield Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
+    def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
+        for name in names if wait else ():
+            yield Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
+        return set(names), self.moment
 
     def wake(self) -> Script[None]:
         yield Statement("SELECT pushkit_wake()")
@@ -238,7 +240,7 @@ def _claim(chance: random.Random, _number: int) -> Make:
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         now = yield from memory.database.now()
-        leases = Leases(memory.database.exclusively, window=window, destinations=destinations)
+        leases = Leases(memory.database.hold, window=window, destinations=destinations)
         claimed = yield from leases.claim(
             Claim(worker=worker, until=now + _LEASE),
             limit=limit,
@@ -439,7 +441,7 @@ def _accept(chance: random.Random, _number: int) -> Make:
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         now, delivery_id = memory.database.moment, f"{task}#{seq}"
-        yield from memory.database.exclusively(task_lock("agent", task))
+        yield from memory.database.hold([task_lock("agent", task)], wait=True)
         if remembers:
             seen = Seen(sender="agent", delivery_id=delivery_id, body_sha256=body.hex())
             found = yield from remember(seen, now)
@@ -506,7 +508,9 @@ def _settle_notification(chance: random.Random, _number: int) -> Make:
         if keeps:
             yield from Inbox().keep_leases([claimed.stored.id], worker, now + _LEASE)
             return _nothing
-        yield from memory.database.exclusively(task_lock("agent", claimed.stored.task_id or ""))
+        yield from memory.database.hold(
+            [task_lock("agent", claimed.stored.task_id or "")], wait=True
+        )
         yield from Inbox().record_calls([(claimed.stored.id, "client", None)], now=now)
         retry_in = 5 if status is InboxStatus.RECEIVED else None
         yield from settle_one(claimed, worker, status, now=now, retry_in=retry_in)

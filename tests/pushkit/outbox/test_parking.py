@@ -219,7 +219,7 @@ def test_a_wait_that_ended_while_a_claim_was_parking_delays_nothing(ledger: Ledg
     ids = backlog(ledger, 20)
     key = destination_of(ledger.find(ids[0]))
 
-    def end_the_wait(_: str) -> Script[None]:
+    def end_the_wait(*_: object, **_wait: bool) -> Script[None]:
         # Another transaction ends it while this one waits for the lock.
         yield from ledger.destinations.half_open([key], failures=5, now=ledger.now)
 

@@ -652,7 +652,7 @@ async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
             now=house.now,
             lease=lease,
         )
-        yield from house.database.exclusively("in the way")
+        yield from house.database.hold(["in the way"], wait=True)
         return [None]
 
     async def it_waits() -> bool:
@@ -662,7 +662,7 @@ async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
     own = await asyncpg.connect(postgres_dsn)
     transaction = own.transaction()
     await transaction.start()
-    await on_postgres.run_script(own, house.database.exclusively("in the way"))
+    await on_postgres.run_script(own, house.database.hold(["in the way"], wait=True))
     storing = house.database.write_together(store_in_hand, "delivery-1")
     await eventually(it_waits)
     retiring = asyncio.create_task(house.dispatcher.retire())
