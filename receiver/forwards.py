@@ -161,6 +161,8 @@ class StreamForward:
         """
         from redis.exceptions import RedisError
 
+        from receiver.replay.redis import reason_of
+
         fields: dict[str, str | bytes] = {
             "body": notification.body,
             "idempotency-key": _encoded(notification.idempotency_key),
@@ -169,8 +171,7 @@ class StreamForward:
         try:
             await self._redis.xadd(self._stream, fields, maxlen=self._maxlen)  # type: ignore[arg-type]  # invariant in the library
         except (RedisError, OSError) as exc:
-            # Without the library's message, which may contain the user and the URL.
-            raise ForwardFailedError(f"{self.name}: {type(exc).__name__}") from exc
+            raise ForwardFailedError(f"{self.name}: {reason_of(exc)}") from exc
 
     async def close(self) -> None:
         """Close its connections."""

@@ -173,7 +173,14 @@ def _faults() -> Iterator[None]:
     try:
         yield
     except ResponseError as exc:
-        raise StorageError(f"Redis refused: {type(exc).__name__}: {exc}") from exc
+        raise StorageError(f"Redis refused: {reason_of(exc)}") from exc
     except (RedisError, OSError) as exc:
-        # The type alone: a message may hold the URL.
-        raise StorageError(f"Redis is out of reach: {type(exc).__name__}") from exc
+        raise StorageError(f"Redis is out of reach: {reason_of(exc)}") from exc
+
+
+def reason_of(exc: RedisError | OSError) -> str:
+    """Return what may be logged of a fault: a server's own message; others may hold the URL."""
+    if isinstance(exc, ResponseError):
+        return f"{type(exc).__name__}: {exc}"
+    # The library raises the same type for a wrong password, a wrong name and a refused connection.
+    return type(exc.__context__ or exc).__name__

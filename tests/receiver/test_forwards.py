@@ -238,7 +238,7 @@ async def test_a_key_that_is_not_a_stream_is_tried_again(
 ) -> None:
     await redis.set("updates", "a string")
     forward = StreamForward(f"{redis_server}?stream=updates")
-    with pytest.raises(ForwardFailedError):
+    with pytest.raises(ForwardFailedError, match="WRONGTYPE"):
         await forward.send(await accepted(world))
     await forward.close()
 

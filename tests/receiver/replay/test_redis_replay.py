@@ -161,6 +161,15 @@ async def test_a_server_that_stores_nothing_is_reported(server: RedisServer, cha
     await replay.close()
 
 
+async def test_a_missing_password_is_reported_as_such(server: RedisServer) -> None:
+    async with Redis.from_url(server.url) as redis:
+        await redis.config_set("requirepass", "secret")  # type: ignore[no-untyped-call]
+    replay = RedisReplay(server.url, namespace="receiver-1")
+    with pytest.raises(StorageError, match=r"^Redis is out of reach: AuthenticationError$"):
+        await replay.open()
+    await replay.close()
+
+
 async def test_no_connection_stays_with_a_server_that_became_a_replica(
     server: RedisServer,
 ) -> None:
