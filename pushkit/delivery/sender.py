@@ -496,8 +496,7 @@ class PushSender:
         Returns:
             How many subscriptions were removed.
         """
-        choice = _choice(tenant, task_id, owner, config_id)
-        await self._ready()
+        choice = await self._choice(tenant, task_id, owner, config_id)
         removed, _ = await self._database.write_patiently(lambda: self._changes.remove(choice))
         return report_changed(self.events, SubscriptionChange.REMOVED, removed, self._clock())
 
@@ -509,8 +508,7 @@ class PushSender:
         Returns:
             How many subscriptions were found: the given one, or all of the owner's to the task.
         """
-        choice = _choice(tenant, task_id, owner, config_id)
-        await self._ready()
+        choice = await self._choice(tenant, task_id, owner, config_id)
         paused, _ = await self._database.write_patiently(lambda: self._changes.pause(choice))
         return report_changed(self.events, SubscriptionChange.PAUSED, paused, self._clock())
 
@@ -522,8 +520,7 @@ class PushSender:
         Returns:
             How many subscriptions were found, as `pause`.
         """
-        choice = _choice(tenant, task_id, owner, config_id)
-        await self._ready()
+        choice = await self._choice(tenant, task_id, owner, config_id)
         resumed, _ = await self._database.write_patiently(lambda: self._changes.resume(choice))
         self.worker.pump.wake()
         return report_changed(self.events, SubscriptionChange.RESUMED, resumed, self._clock())
@@ -538,8 +535,7 @@ class PushSender:
         Returns:
             How many subscriptions were found, as `pause`.
         """
-        choice = _choice(tenant, task_id, owner, config_id)
-        await self._ready()
+        choice = await self._choice(tenant, task_id, owner, config_id)
         disabled, _ = await self._database.write_patiently(lambda: self._changes.disable(choice))
         return report_changed(self.events, SubscriptionChange.DISABLED, disabled, self._clock())
 
@@ -564,8 +560,7 @@ class PushSender:
         Returns:
             How many subscriptions were found, as `pause`.
         """
-        choice = _choice(tenant, task_id, owner, config_id)
-        await self._ready()
+        choice = await self._choice(tenant, task_id, owner, config_id)
         enabled = await self._database.write_patiently(
             lambda: self._changes.enable(choice, resend=resend)
         )
@@ -591,11 +586,17 @@ class PushSender:
         Returns:
             The delivery ids; `deliveries()` returns the outcome of each.
         """
-        choice = _choice(tenant, task_id, owner, config_id)
-        await self._ready()
+        choice = await self._choice(tenant, task_id, owner, config_id)
         sent = await self._database.write_patiently(lambda: self._changes.test(choice, snapshot))
         self.worker.pump.wake()
         return list(sent.deliveries)
+
+    async def _choice(self, tenant: str, task_id: str, owner: str, config_id: str | None) -> Choice:
+        _check_ids(tenant=tenant, task_id=task_id, owner=owner)
+        if config_id is not None:
+            _check_ids(config_id=config_id)
+        await self._ready()
+        return Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
 
     async def subscriptions(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -604,8 +605,7 @@ class PushSender:
 
         They are without tokens and credentials (A2A#1681).
         """
-        choice = _choice(tenant, task_id, owner, config_id)
-        await self._ready()
+        choice = await self._choice(tenant, task_id, owner, config_id)
         return await self._database.read(self._subscriptions.of_owner(**choice._asdict()))
 
     async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
@@ -707,7 +707,8 @@ class PushSender:
                 raise InvalidUpdateError("snapshot: expected the task that the update is about")
         if idempotency_key is not None and not isinstance(idempotency_key, IdempotencyKey):
             check_type("idempotency_key", idempotency_key, str)
-            idempotency_key = _key_of(idempotency_key, update)
+            neutral = update.neutral if isinstance(update, NativeUpdate) else update
+            idempotency_key = IdempotencyKey.of(idempotency_key, neutral)
         if not self._is_open:
             await self.start()
         notice = Notice(
@@ -746,13 +747,6 @@ class PushSender:
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
 
 
-def _choice(tenant: str, task_id: str, owner: str, config_id: str | None) -> Choice:
-    _check_ids(tenant=tenant, task_id=task_id, owner=owner)
-    if config_id is not None:
-        _check_ids(config_id=config_id)
-    return Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-
-
 def _check_ids(**ids: object) -> None:
     for name, value in ids.items():
         check_type(name, value, str)
@@ -762,10 +756,6 @@ def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
     if secrets is None:
         return SecretKeys.from_environment()
     return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)
-
-
-def _key_of(key: str, update: AnyUpdate) -> IdempotencyKey:
-    return IdempotencyKey.of(key, update.neutral if isinstance(update, NativeUpdate) else update)
 
 
 def _checked_id(name: str, value: str) -> str:

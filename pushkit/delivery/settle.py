@@ -364,8 +364,8 @@ def _result_of(
         wait_until=result.wait_until + ahead if result.wait_until else None,
     )
     if result.outcome is Outcome.GONE:
-        subscription = current.get(attempted.delivery.subscription_id)
-        if attempted.url and subscription and subscription.url != attempted.url:
+        to, subscription = attempted.to, current.get(attempted.delivery.subscription_id)
+        if to and subscription and subscription.url != to.subscription.config.url:
             return replace(result, outcome=Outcome.RETRY, retry_at=now)
     return result
 

@@ -35,11 +35,6 @@ class Claimed:
     chain: Chain | None = None  # the chain that it joins, if it has no slot of its own
     result: Result = NOT_BEGUN  # the result of its attempt, by this worker's clock
 
-    @property
-    def url(self) -> str | None:
-        """The webhook's URL; None if the subscription was removed."""
-        return None if self.to is None else self.to.subscription.config.url
-
 
 def read_subscriptions(claimed: Sequence[Claimed]) -> Script[None]:
     """Read the subscriptions of deliveries whose routes are not remembered."""

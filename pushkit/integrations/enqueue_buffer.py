@@ -23,7 +23,6 @@ from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.record import record
 
 _log: Final = logging.getLogger("pushkit.integrations")
 
@@ -266,20 +265,6 @@ def _keys_of_calls() -> Iterator[str]:
         yield f"{sender}-{number}"
 
 
-@record(frozen=True, slots=True)
-class _Storing:
-    """Stores an update by `PushSender.notify`."""
-
-    sender: PushSender
-    update: AnyUpdate
-    snapshot: SnapshotProvider | None
-    key: str
-
-    def __call__(self, first: bool) -> Awaitable[object]:
-        key = IdempotencyKey(key=self.key, update_sha256="", is_new=first)
-        return self.sender.notify(self.update, snapshot=self.snapshot, idempotency_key=key)
-
-
 class Buffered:
     """The base of the SDKs' notification senders: it enqueues updates, through a buffer.
 
@@ -308,7 +293,12 @@ class Buffered:
         """
         # One key for each call: two equal updates are two, and a retry is none. No other call has
         # the key, so it needs no digest to tell updates apart.
-        store = _Storing(self._sender, update, snapshot, next(self._keys))
+        name = next(self._keys)
+
+        def store(first: bool) -> Awaitable[object]:
+            key = IdempotencyKey(key=name, update_sha256="", is_new=first)
+            return self._sender.notify(update, snapshot=snapshot, idempotency_key=key)
+
         is_last = update.state is not None and update.state.terminal
         with contextlib.suppress(PushkitError):  # logged by the buffer
             await self.buffer.run(task_id, store, size=size, is_last=is_last)
