@@ -163,7 +163,7 @@ async def test_a_server_that_stores_nothing_is_reported(server: RedisServer, cha
 
 async def test_a_missing_password_is_reported_as_such(server: RedisServer) -> None:
     async with Redis.from_url(server.url) as redis:
-        await redis.config_set("requirepass", "secret")  # type: ignore[no-untyped-call]
+        await redis.config_set("requirepass", "secret")
     replay = RedisReplay(server.url, namespace="receiver-1")
     with pytest.raises(StorageError, match=r"^Redis is out of reach: AuthenticationError$"):
         await replay.open()
