@@ -23,12 +23,6 @@ class ReadOnly(str):
     __slots__ = ()
 
 
-class Elsewhere(str):
-    """The place of a value that the version has in another object."""
-
-    __slots__ = ()
-
-
 def row(
     neutral: str,  # the neutral attribute; empty if there is none
     kind: Kind | Mapping[WireVersion, Kind],  # by version where they differ
@@ -44,8 +38,8 @@ def row(
         its = kind if isinstance(kind, Kind) else kind[version]
         if isinstance(name, tuple):  # readers accept either
             rows[version] = [Member(neutral, each, its, Need.WRITER) for each in name]
-        elif name is None or isinstance(name, Elsewhere):
-            rows[version] = [Lost(neutral, its.absent, elsewhere=name)] if neutral else []
+        elif name is None:
+            rows[version] = [Lost(neutral, its.absent)] if neutral else []
         else:
             needed = Need.WRITER if version is needed_in else need
             read_only = isinstance(name, ReadOnly)

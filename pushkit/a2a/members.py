@@ -6,7 +6,7 @@ Parts are in `parts.py`, push configs in `push_config.py`, AgentVault in `agentv
 
 from __future__ import annotations
 
-from pushkit.a2a.columns import Elsewhere, ReadOnly, columns, many_of, one_of, row
+from pushkit.a2a.columns import ReadOnly, columns, many_of, one_of, row
 from pushkit.a2a.kinds import EXACT_FLAG, FLAG, INDEX, METADATA, TEXT, TEXTS, TIME, names
 from pushkit.a2a.parts import PART_LIST
 from pushkit.a2a.table import Need
@@ -117,8 +117,9 @@ ARTIFACT_UPDATE = columns(  # 0.1 §7.2.3, 0.3 §7.2.3, 1.0 §4.2.2
     row("task_id",    TEXT,             _TASK_ID,   "taskId",    "taskId", need=BOTH),
     row("context_id", TEXT,             None,       "contextId", "contextId", need=WRITER),
     row("artifact",   one_of(ARTIFACT), "artifact", "artifact",  "artifact", need=BOTH),
-    row("append",     FLAG, Elsewhere("`artifact.append`"),    "append",    "append"),
-    row("last_chunk", FLAG, Elsewhere("`artifact.lastChunk`"), "lastChunk", "lastChunk"),
+    # 0.1 has these two in its artifact.
+    row("append",     FLAG,             None,       "append",    "append"),
+    row("last_chunk", FLAG,             None,       "lastChunk", "lastChunk"),
     row("metadata",   METADATA,         "metadata", "metadata",  "metadata"),
     kind="artifact-update",
     has_origin=True,

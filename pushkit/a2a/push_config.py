@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pushkit.a2a.columns import COLUMNS, Elsewhere, columns, one_of, row
+from pushkit.a2a.columns import COLUMNS, columns, one_of, row
 from pushkit.a2a.kinds import CONTENT, DATA_OBJECT, EXACT_TEXT, TEXT, TEXTS, one
 from pushkit.a2a.table import (
     Build,
@@ -163,14 +163,13 @@ AUTHENTICATION = columns(  # 0.3 §6.9, 1.0 §4.3.2
     build=_build_authentication,
 )
 _AUTH = one_of(AUTHENTICATION) | {WireVersion.AGENTVAULT_0_2: TEXT}  # it has no such member
-_AROUND = Elsewhere("`id` around it")
 CONFIGS = columns(  # 0.1 §6.8, 0.3 §6.8, 1.0 §4.3.1; params of AgentVault's `tasks/send`
     PushConfig,
     row("id",      TEXT,       None,      "id",      "id",      None),
     row("url",     EXACT_TEXT, "url",     "url",     "url",     "webhookUrl", need=Need.BOTH),
     row("token",   TEXT,       "token",   "token",   "token",   None),
     row("authentication", _AUTH, *["authentication"] * 3, None),
-    row("task_id", TEXT,       _AROUND,   "taskId",  "taskId",  None),
+    row("task_id", TEXT,       None,      "taskId",  "taskId",  None),
     row("tenant",  TEXT,       None,      "tenant",  "tenant",  None),
     has_origin=True,
 )

@@ -95,7 +95,6 @@ class Lost(NamedTuple):
 
     neutral: str
     read_as: Any = None  # its value after reading, if the neutral class has no default
-    elsewhere: str | None = None  # where the version has it
 
 
 def lost(*neutral: str) -> list[Lost]:

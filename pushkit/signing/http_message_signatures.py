@@ -67,7 +67,6 @@ InnerList: TypeAlias = tuple[list[tuple[object, Parameters]], Parameters]
 class UnverifiedHttpSignature:
     """One well-formed signature with the tag `a2a-push`. Nothing in it is proven."""
 
-    label: str  # its member in `Signature`
     keyid: str  # the key that it claims
     algorithm: str | None  # `alg`, if stated
     components: tuple[str, ...]  # the names of the covered components, in order
@@ -172,7 +171,7 @@ def read_unverified_signatures(headers: Headers) -> list[UnverifiedHttpSignature
         raise InvalidSignatureError(
             f"{len(ours)} signatures with tag {TAG}, expected at most {_MAX_CANDIDATES}"
         )
-    return [_read_one(label, inputs[label], signatures.get(label)) for label in ours]
+    return [_read_one(inputs[label], signatures.get(label)) for label in ours]
 
 
 def verify_http_signature(
@@ -225,7 +224,7 @@ def verify_http_signature(
 
 
 def _read_one(
-    label: str, member: tuple[object, Parameters], signature: tuple[object, Parameters] | None
+    member: tuple[object, Parameters], signature: tuple[object, Parameters] | None
 ) -> UnverifiedHttpSignature:
     covered, parameters = member
     if signature is None or not isinstance(signature[0], bytes):
@@ -238,7 +237,6 @@ def _read_one(
     if created is None or expires is None or keyid is None:
         raise InvalidSignatureError("Signature-Input: expected created, expires and keyid")
     return UnverifiedHttpSignature(
-        label=label,
         keyid=keyid,
         algorithm=_text(parameters, "alg"),
         components=_components(covered),

@@ -37,6 +37,9 @@ ELSEWHERE = {
     ("status update", "status", AGENTVAULT): "beside `taskId`",
     ("message", "task_id", AGENTVAULT): "`taskId` beside it",
     ("artifact", "parts", AGENTVAULT): "`content`, `url`, `mediaType`",
+    ("artifact update", "append", WireVersion.V0_1): "`artifact.append`",
+    ("artifact update", "last_chunk", WireVersion.V0_1): "`artifact.lastChunk`",
+    ("config", "task_id", WireVersion.V0_1): "`id` around it",
     ("config", "task_id", WireVersion.V0_3): "`taskId` around it",
     ("config", "tenant", WireVersion.V0_3): "dropped",
 }
@@ -52,7 +55,7 @@ def cell(version: WireVersion, name: str, member: str) -> str:
     lost = [row for row in table.rows if isinstance(row, Lost) and row.neutral == member]
     assert bool(said) != bool(lost), f"{version} {name}: {member} stands in no row, or in two"
     if lost:
-        return lost[0].elsewhere or "dropped"
+        return "dropped"
     return ", ".join(f"`{row.wire}`{', read only' * row.read_only}" for row in said)
 
 

@@ -550,7 +550,7 @@ def test_two_keys_of_a_rotation_may_sign_one_request() -> None:
     assert first["Content-Digest"] == second["Content-Digest"]
     headers = Headers(fields)
     found = read_unverified_signatures(headers)
-    assert [(one.label, one.keyid) for one in found] == [("a2a", old.kid), ("new", new.kid)]
+    assert [one.keyid for one in found] == [old.kid, new.kid]
     for unverified, signer in zip(found, (old, new), strict=True):
         verified = verify_http_signature(
             unverified,
@@ -569,7 +569,7 @@ def test_more_of_our_signatures_than_a_rotation_has_are_refused() -> None:
     inputs = [fields["Signature-Input"].replace("a2a=", f"s{n}=") for n in range(5)]
     made = [fields["Signature"].replace("a2a=", f"s{n}=") for n in range(5)]
     four = Headers({"Signature-Input": ", ".join(inputs[:4]), "Signature": ", ".join(made[:4])})
-    assert [one.label for one in read_unverified_signatures(four)] == ["s0", "s1", "s2", "s3"]
+    assert len(read_unverified_signatures(four)) == 4
     five = Headers({"Signature-Input": ", ".join(inputs), "Signature": ", ".join(made)})
     with pytest.raises(InvalidSignatureError, match="expected at most 4"):
         read_unverified_signatures(five)
