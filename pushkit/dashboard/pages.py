@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -12,19 +13,26 @@ from urllib.parse import quote, unquote
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
 from pushkit.dashboard.health import findings, meaning, mend
-from pushkit.dashboard.request import rebuilt_request
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import key_document, report_document, subscription_document
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, InvalidUrlError, NoSigningKeyError
+from pushkit.keys.jwk import Algorithm
 from pushkit.keys.source import KeySource
+from pushkit.net.authorization import credential_header
 from pushkit.outbox.browsing import DestinationStanding, Finished
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.inspection import DeliveryFilter
+from pushkit.outbox.inspection import DeliveryFilter, DeliveryReport
 from pushkit.outbox.states import DeliveryState
+from pushkit.signing.notification_jwt import SIGNATURE_HEADER, body_sha256, static_claims
+from pushkit.signing.standard_webhooks import ID_HEADER, TIMESTAMP_HEADER
+from pushkit.signing.times import TOKEN_LIFETIME
+from pushkit.signing.token import token_headers
 from pushkit.subscriptions.inspection import SubscriptionFilter
-from pushkit.subscriptions.model import SubscriptionState
+from pushkit.subscriptions.model import Profile, Subscription, SubscriptionState
 from pushkit.terminal.output import document
+from pushkit.url import Url, masked_url
+from pushkit.version import USER_AGENT
 from pushkit.webui.documents import (
     buckets,
     choice_of,
@@ -39,6 +47,7 @@ from pushkit.webui.documents import (
 from pushkit.webui.exchange import PageRequest, Refused
 from pushkit.webui.site import id_of
 
+_MASK: Final = "***"
 _DELIVERED: Final = DeliveryState.DELIVERED
 _SPARK_ATTEMPTS: Final = 40
 _SPARKED: Final = 200  # the last finished deliveries, whose attempts are shown
@@ -115,7 +124,6 @@ class Pages:
         with_answers = request.query.get("answers") == "1"
         summary = report.delivery
         of = await self._subscriptions.show(summary.subscription_id)
-        sent_at = report.attempts[-1].started_at if report.attempts else utc_now()
         found = report_document(report, with_body=with_body, with_answers=False)
         answers: list[JsonValue] = []
         if with_answers:
@@ -131,14 +139,7 @@ class Pages:
             "is_sealed": report.body is None,
             "why": {"code": error, "means": meaning(error), "mend": mend(error)} if error else None,
             "subscription": subscription_document(of.subscription) if of else None,
-            "request": rebuilt_request(
-                summary,
-                of.subscription if of else None,
-                body=report.body,
-                sent_at=sent_at,
-                ring=self._keys.ring() if self._keys else None,
-                issuer=self._issuer,
-            ),
+            "request": self._request(report, of.subscription) if of else None,
         }
 
     async def subscriptions(self, request: PageRequest) -> JsonObject:
@@ -207,6 +208,66 @@ class Pages:
         if found is None:
             return "(not shown: it may repeat secrets that this dashboard has no key to open)"
         return _JWT.sub(b"<JWT ***>", found).decode("utf-8", "backslashreplace")
+
+    def _request(self, report: DeliveryReport, subscription: Subscription) -> JsonObject | None:
+        """Return the request of the last attempt, rebuilt from stored rows, with masked secrets.
+
+        It lacks what no row holds: the operator's own credentials for a destination, signature
+        schemes other than the JWT, and the signature itself, which is made for each attempt and
+        never stored. None if the URL cannot be read.
+        """
+        try:
+            url = Url.parse(subscription.config.url)
+        except InvalidUrlError:
+            return None
+        delivery, body = report.delivery, report.body
+        sent_at = report.attempts[-1].started_at if report.attempts else utc_now()
+        issued_at = int(sent_at.timestamp())
+        is_samples = subscription.profile is Profile.A2A_SAMPLES
+        authentication = subscription.config.authentication
+        credentials = None
+        if authentication is not None and subscription.has_credentials:
+            credentials = credential_header(replace(authentication, credentials=_MASK))
+        taken = credentials is not None and credentials[0] == "Authorization"
+        jwt = f"<JWT {_MASK}>"
+        fields = [
+            ("Host", url.authority),
+            ("Content-Type", delivery.content_type),
+            ("User-Agent", USER_AGENT),
+            ("Accept-Encoding", "identity"),
+            *token_headers(_MASK if subscription.has_token else None),
+            *([credentials] if credentials else []),
+            (SIGNATURE_HEADER, jwt) if taken else ("Authorization", f"Bearer {jwt}"),
+            (ID_HEADER, delivery.id),
+            (TIMESTAMP_HEADER, str(issued_at)),
+        ]
+        return {
+            "line": f"POST {masked_url(url.target)} HTTP/1.1",
+            "headers": [{"name": name, "value": value} for name, value in fields],
+            "jwt_header": self._jwt_header(Algorithm.RS256 if is_samples else None, sent_at),
+            "jwt_claims": {
+                **static_claims(
+                    issuer=self._issuer or "<the issuer>",
+                    audience=None if is_samples else masked_url(url.audience),
+                    task_id=delivery.task_id,
+                    config_id=delivery.config_id,
+                ),
+                "iat": issued_at,
+                "exp": issued_at + int(TOKEN_LIFETIME.total_seconds()),
+                "jti": delivery.id,
+                "seq": delivery.seq,
+                "request_body_sha256": "<sealed>" if body is None else body_sha256(body),
+            },
+        }
+
+    def _jwt_header(self, wanted: Algorithm | None, sent_at: datetime) -> JsonObject | None:
+        if self._keys is None:
+            return None
+        try:
+            key = self._keys.ring().active_key(sent_at, wanted)
+        except NoSigningKeyError:
+            return None
+        return {"alg": key.algorithm.value, "kid": key.kid, "typ": "JWT"}
 
     async def _speeds(self, finished: Sequence[Finished]) -> dict[str, list[float]]:
         """Return the durations of the last attempts by origin, in seconds, the oldest first."""
