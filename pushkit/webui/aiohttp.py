@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from pushkit.webui.exchange import Answer, PageRequest, joined_fields, values_of
+from pushkit.webui.exchange import Answer, PageRequest, joined_fields
 
 if TYPE_CHECKING:
     from pushkit.webui.site import Site
@@ -17,9 +17,7 @@ def application(site: Site) -> web.Application:
     """Return an application that serves every path of a site."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        answer = await site.answer(
-            lambda: _request(request), lambda limit: read_body(request, limit)
-        )
+        answer = await site.answer(_request(request), lambda limit: read_body(request, limit))
         return await _respond(request, answer)
 
     app = web.Application()
@@ -31,12 +29,11 @@ def _request(request: web.Request) -> PageRequest:
     resource = request.match_info.route.resource
     root = resource.canonical.removesuffix("/{path}") if resource else ""
     local = request.transport.get_extra_info("sockname") if request.transport else None
-    query = values_of(request.rel_url.raw_query_string)
     return PageRequest(
         method=request.method,
         root=root,
         path=request.rel_url.raw_path[len(root) :],
-        query={name: values[0] for name, values in query.items()},
+        query_string=request.rel_url.raw_query_string,
         headers=joined_fields(request.headers.items()),
         peer=request.remote,
         local_address=local[0] if isinstance(local, tuple) else None,

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Mutabl
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
-from pushkit.webui.exchange import Answer, PageRequest, joined_fields, values_of
+from pushkit.webui.exchange import Answer, PageRequest, joined_fields
 
 if TYPE_CHECKING:
     from pushkit.webui.site import Site
@@ -36,7 +36,7 @@ class AsgiSite:
             await refuse_websocket(receive, send)
         elif scope["type"] == "http":
             answer = await self._site.answer(
-                lambda: _request(scope), lambda limit: read_body(receive, limit)
+                _request(scope), lambda limit: read_body(receive, limit)
             )
             await _send(answer, receive, send)
 
@@ -71,12 +71,11 @@ def path_within(scope: Mapping[str, Any]) -> str:
 
 def _request(scope: Message) -> PageRequest:
     client, server = scope.get("client"), scope.get("server")
-    query = values_of(scope.get("query_string", b"").decode("latin-1"))
     return PageRequest(
         method=scope["method"],
         root=quote(scope.get("root_path", "").rstrip("/")),
         path=path_within(scope),
-        query={name: values[0] for name, values in query.items()},
+        query_string=scope.get("query_string", b"").decode("latin-1"),
         headers=joined_fields(
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
         ),

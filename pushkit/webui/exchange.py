@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs
 
 _MAX_VALUES = 1000
 
@@ -21,12 +21,14 @@ class PageRequest:
     # The path under which the dashboard is mounted, percent-encoded, without a trailing slash.
     root: str
     path: str  # the path below it, percent-encoded
-    query: Mapping[str, str]  # the first value of each name
+    query_string: str
     # The header fields by lower-case name (`joined_fields`).
     headers: Mapping[str, str] = field(repr=False)
     peer: str | None  # the address of the client
     local_address: str | None  # the address of this machine that the client connected to
     is_secure: bool = False  # whether it came over TLS
+    # The first value of each name of the query; empty until the site has read it.
+    query: Mapping[str, str] = field(default_factory=dict)
     # The values of the route's parameters in the path, by name.
     values: Mapping[str, str] = field(default_factory=dict)
     # The values of a form; a name may have several.
@@ -86,10 +88,6 @@ def joined_fields(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
 def values_of(encoded: str) -> dict[str, list[str]]:
     """Return the values of a query or a form by name. Raises Refused: there are too many."""
     try:
-        pairs = parse_qsl(encoded, keep_blank_values=True, max_num_fields=_MAX_VALUES)
+        return parse_qs(encoded, keep_blank_values=True, max_num_fields=_MAX_VALUES)
     except ValueError as exc:
         raise Refused(400, f"expected at most {_MAX_VALUES} values") from exc
-    found: dict[str, list[str]] = {}
-    for name, value in pairs:
-        found.setdefault(name, []).append(value)
-    return found

@@ -231,13 +231,11 @@ class Site:
 
     # --- around every handler ------------------------------------------------------------------
 
-    async def answer(self, parse: Callable[[], PageRequest], read: ReadForm) -> Answer:
+    async def answer(self, request: PageRequest, read: ReadForm) -> Answer:
         """Answer a request."""
-        request = PageRequest(
-            method="GET", root="", path="", query={}, headers={}, peer=None, local_address=None
-        )
         try:
-            request = parse()
+            query = {name: values[0] for name, values in values_of(request.query_string).items()}
+            request = replace(request, query=query)
             answer = await self._handle(request, read)
         except SeeOther as exc:
             answer = Answer(status=303, headers=(("Location", request.root + exc.path),))
