@@ -612,9 +612,10 @@ class PushSender:
         """Return all owners' active subscriptions to a task: for the agent, not for clients."""
         _check_ids(task_id=task_id, tenant=tenant)
         await self._ready()
-        return await self._database.read(
-            self._subscriptions.active_of_task(tenant=tenant, task_id=task_id)
+        found = await self._database.read(
+            self._subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
         )
+        return [each.subscription for each in found]
 
     async def configs_to_send_with(self, task_id: str, *, tenant: str = "") -> list[PushConfig]:
         """Return the active configs of all owners for a task, with tokens and credentials.

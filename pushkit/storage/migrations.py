@@ -44,18 +44,8 @@ def statements(script: str) -> tuple[str, ...]:
     return tuple(map(str.strip, re.sub(r" *--.*", "", script).rstrip(" ;\n").split(";")))
 
 
-@record(frozen=True, slots=True)
-class _Names:
-    """A component's tables in messages, and the command that brings them up to date."""
-
-    tables: str
-    command: str
-
-
-_NAMES = {
-    "sender": _Names("outbox", "pushkit migrate"),
-    "receiver": _Names("inbox", "receiver migrate"),
-}
+_TABLES = {"sender": "outbox", "receiver": "inbox"}  # of each component, in messages
+_COMMANDS = {"sender": "pushkit migrate", "receiver": "receiver migrate"}
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -74,7 +64,7 @@ class Schema:
     @property
     def tables(self) -> str:
         """The name of the component's tables in messages: `outbox`, `inbox`."""
-        return _names(self.component).tables
+        return _TABLES.get(self.component, self.component)
 
     @property
     def found(self) -> int:
@@ -138,7 +128,7 @@ class Schema:
             SchemaError: It is older, newer, or missing; the message says what was found instead.
         """
         self.check_not_newer()
-        command = _names(self.component).command
+        command = _COMMANDS.get(self.component, "migrate")
         if self.found:
             if self.missing:
                 raise SchemaError(
@@ -152,7 +142,7 @@ class Schema:
                 f" when it starts, or `{command}`"
             )
         if self.versions:
-            others = " and ".join(f"an {_names(each).tables}" for each in sorted(self.versions))
+            others = " and ".join(f"an {_TABLES.get(each, each)}" for each in sorted(self.versions))
             raise SchemaError(
                 f"{self.where}: there is no {self.tables} here, but {others}: is this the right"
                 f" database? (`{command}` would make one beside it)"
@@ -161,10 +151,6 @@ class Schema:
             f"{self.where}: this is no database of pushkit's: expected an {self.tables}, which"
             f" its service makes when it starts, or `{command}`"
         )
-
-
-def _names(component: str) -> _Names:
-    return _NAMES.get(component) or _Names(component, "migrate")
 
 
 def find_schema(
@@ -184,7 +170,11 @@ def find_schema(
 
 
 def migrate(
-    component: str, migrations: Sequence[Migration], where: str = "", *, alone: str | None = None
+    component: str,
+    migrations: Sequence[Migration],
+    where: str = "the database",
+    *,
+    alone: str | None = None,
 ) -> Script[None]:
     """Bring a component's tables to the newest version that the code knows.
 
@@ -212,7 +202,7 @@ def _migrate(
         "CREATE TABLE IF NOT EXISTS pushkit_writers"
         " (component TEXT PRIMARY KEY, oldest INTEGER NOT NULL)"
     )
-    schema = schema_of(where or "the database", component, migrations, (yield from _versions()))
+    schema = schema_of(where, component, migrations, (yield from _versions()))
     schema.check_not_newer()
     if alone is not None and schema.missing:
         yield Statement(alone)
@@ -243,8 +233,9 @@ def newer_writers(component: str, newest: int) -> str:
 
 def too_old_to_write(where: str, component: str, oldest: int, newest: int) -> SchemaError:
     """Return the error for a process whose database was upgraded while it ran."""
+    tables = _TABLES.get(component, component)
     return SchemaError(
-        f"{where}: the {_names(component).tables} was upgraded while this process ran: writing"
+        f"{where}: the {tables} was upgraded while this process ran: writing"
         f" there takes code of schema version {oldest}, this code knows up to {newest}; nothing was"
         " stored: stop this process, and start the newer pushkit"
     )

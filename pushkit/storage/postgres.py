@@ -18,14 +18,13 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
-from pushkit.record import record
 from pushkit.storage.faults import RecentFault
 from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit, held_too_long
 from pushkit.storage.location import host_of
@@ -40,7 +39,6 @@ from pushkit.storage.migrations import (
 from pushkit.storage.script import (
     Group,
     OnDone,
-    Row,
     Script,
     Statement,
     driver_connection,
@@ -79,7 +77,7 @@ _LOCK_WRITERS = "LOCK TABLE pushkit_writers IN ACCESS EXCLUSIVE MODE"
 _OF_TRANSACTION = """
     SELECT current_setting('transaction_isolation') AS isolation,
         pg_postmaster_start_time() AS server, current_database() AS database,
-        found.oid AS tables, relnamespace::regnamespace::text AS schema
+        relnamespace::regnamespace::text AS schema, found.oid AS tables
     FROM (SELECT to_regclass('pushkit_writers')::oid AS oid) AS found
     LEFT JOIN pg_class ON pg_class.oid = found.oid
 """
@@ -165,18 +163,13 @@ class _PassingError(StorageError):
     """Another transaction was in the way: the script would succeed if it were run again."""
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class _Tables:
+class _Tables(NamedTuple):
     """The tables that a transaction writes to."""
 
     server: datetime  # when it was started
     database: str
     schema: str | None  # None if the search path leads to no tables of pushkit's
     tables: int | None
-
-    @classmethod
-    def of(cls, found: Row) -> _Tables:
-        return cls(**{name: found[name] for name in ("server", "database", "schema", "tables")})
 
     def __str__(self) -> str:
         tables = f"schema {self.schema}" if self.schema else "no tables of pushkit's"
@@ -441,15 +434,15 @@ class PostgresDatabase:
     async def _check_transaction(
         self, connection: asyncpg.Connection | PoolConnectionProxy
     ) -> None:
-        [found] = await connection.fetch(_OF_TRANSACTION)
+        [[isolation, *tables]] = await connection.fetch(_OF_TRANSACTION)
         # A stricter isolation does not see that a delivery was settled meanwhile: the new delivery
         # would be stored behind it, not as the head, and never be claimed.
-        if found["isolation"] != "read committed":
+        if isolation != "read committed":
             raise ConfigError(
-                f"connection: its transaction is {found['isolation'].upper()}, expected READ"
+                f"connection: its transaction is {isolation.upper()}, expected READ"
                 " COMMITTED: begin it so, or notify after it"
             )
-        theirs = _Tables.of(found)
+        theirs = _Tables(*tables)
         if theirs == self._tables:
             return
         # They were not read before, or changed: the server was restarted, or the tables made anew.
@@ -623,8 +616,8 @@ async def _has_functions(connection: PoolConnectionProxy) -> bool:
 
 
 def _own_tables() -> Script[_Tables]:
-    [found] = yield Statement(_OF_TRANSACTION)
-    return _Tables.of(found)
+    [[_, *tables]] = yield Statement(_OF_TRANSACTION)
+    return _Tables(*tables)
 
 
 async def _run_nested(

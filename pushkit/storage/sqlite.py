@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pushkit.clock import utc_now
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
@@ -86,8 +86,6 @@ class SqliteDatabase:
         component: str,
         migrations: Sequence[Migration],
         clock: Callable[[], datetime] = utc_now,
-        # `FULL` survives a power cut; `NORMAL` survives a crash of the process.
-        synchronous: Literal["FULL", "NORMAL"] = "FULL",
         # How long to wait for another process that holds the write lock.
         busy_timeout: timedelta = timedelta(seconds=5),
         # The same while a service starts: a migration of a large file takes minutes.
@@ -98,7 +96,6 @@ class SqliteDatabase:
         self._component = component
         self._migrations = migrations
         self._clock = clock
-        self._synchronous = synchronous
         self._busy_timeout = busy_timeout
         self._start_timeout = start_timeout
         self._access = Access.UPGRADE
@@ -197,7 +194,7 @@ class SqliteDatabase:
 
     def _inodes(self) -> tuple[int | None, ...]:
         """Return the inodes of the files; None for one that is missing."""
-        return tuple([_inode(path) for path in self._files])
+        return tuple([found and found.st_ino for found in map(_stat, self._files)])
 
     @functools.cached_property
     def _files(self) -> tuple[str, ...]:
@@ -226,7 +223,8 @@ class SqliteDatabase:
         if (now := time.monotonic()) < self._log_check_at:
             return
         self._log_check_at = now + _LOG_CHECKS_EVERY
-        if (size := _size(self._files[1])) <= 2 * _LOG_BYTES:
+        log = _stat(self._files[1])
+        if log is None or log.st_size <= 2 * _LOG_BYTES:
             return
         connection.execute(f"PRAGMA busy_timeout = {_READERS_MAY_TAKE}")
         try:
@@ -237,7 +235,7 @@ class SqliteDatabase:
             self._log_check_at = now + _CHECKPOINT_AGAIN_AFTER
             text = "%s: its -wal has %d MB, and grows until a process that reads it ends: a shell,"
             text += " a copy"
-            self._faults.log("log", logging.WARNING, text, self.path, size // 1_000_000)
+            self._faults.log("log", logging.WARNING, text, self.path, log.st_size // 1_000_000)
 
     async def schema(self) -> Schema:
         """Return the file's schema, without changing it; the database need not be open."""
@@ -422,7 +420,7 @@ class SqliteDatabase:
         # If two processes create the file together, SQLite refuses one at once.
         seconds = self._busy_timeout.total_seconds()
         _execute_patiently(connection, "PRAGMA journal_mode = WAL", seconds)
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute("PRAGMA synchronous = FULL")  # survives a power cut
         # A log that grew while a process read for long is cut to this length afterwards.
         connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
         # Settling reads many pages of a long backlog, and the default cache is 2 MiB.
@@ -458,10 +456,10 @@ def _code_of(exc: BaseException | None) -> int:
     return code & 0xFF
 
 
-def _inode(path: str) -> int | None:
-    """Return a file's inode; None if there is no file."""
+def _stat(path: str) -> os.stat_result | None:
+    """Return a file's status; None if there is no file."""
     try:
-        return os.stat(path).st_ino  # noqa: PTH116  # per transaction: a third of pathlib's time
+        return os.stat(path)  # noqa: PTH116  # per transaction: a third of pathlib's time
     except OSError:
         return None
 
@@ -471,14 +469,6 @@ def _are_same(path: str, other: Path) -> bool:
         return os.path.samefile(path, other)  # noqa: PTH121  # a path that may be empty
     except OSError:
         return False
-
-
-def _size(path: str) -> int:
-    """Return a file's length in bytes; 0 if there is no file."""
-    try:
-        return os.stat(path).st_size  # noqa: PTH116  # as above
-    except OSError:
-        return 0
 
 
 def _create_private(path: Path) -> None:
@@ -680,12 +670,8 @@ class _Writer(threading.Thread):
 
 def _are_few(batches: Sequence[Batch[Any, Any]]) -> bool:
     """Return whether the batches are a few items of groups: a single script may take long."""
-    items = 0
-    for batch in batches:
-        if not batch.is_of_group:
-            return False
-        items += len(batch.waiting)
-    return items <= _FEW
+    items = sum(len(batch.waiting) for batch in batches)
+    return items <= _FEW and all(batch.is_of_group for batch in batches)
 
 
 def _make_durable(connection: sqlite3.Connection, patience: float) -> None:

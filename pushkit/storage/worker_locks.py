@@ -26,9 +26,9 @@ class WorkerLocks:
         fault: Where the fault of a lock that cannot be held is noted.
     """
 
-    def __init__(self, database: Path, fault: RecentFault | None = None) -> None:
+    def __init__(self, database: Path, fault: RecentFault) -> None:
         self._named = database
-        self._fault = fault or RecentFault()
+        self._fault = fault
         self._held: dict[str, int] = {}
 
     @functools.cached_property

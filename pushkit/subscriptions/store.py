@@ -41,10 +41,6 @@ _T = TypeVar("_T")
 
 _OF_OWNER = "tenant = $1 AND task_id = $2 AND owner = $3 AND removed_at IS NULL"
 _BY_KEY = f"{_OF_OWNER} AND config_id = $4"
-_ACTIVE_OF_TASK = (
-    "SELECT * FROM pushkit_subscriptions WHERE tenant = $1 AND task_id = $2 AND active = 1"
-    " AND removed_at IS NULL ORDER BY id"
-)
 
 
 class SubscriptionStore:
@@ -185,11 +181,6 @@ class SubscriptionStore:
         rows = f"pushkit_subscriptions WHERE {_OF_OWNER}"
         return count(rows, *_key_columns(key)[:3], limit=limit)
 
-    def active_of_task(self, *, tenant: str, task_id: str) -> Script[list[Subscription]]:
-        """Return every owner's active subscriptions to a task, in id order."""
-        rows = yield Statement(_ACTIVE_OF_TASK, (tenant, task_id))
-        return [read_subscription(row) for row in rows]
-
     def lock_recipients(
         self, tasks: Sequence[tuple[str, str]], *, wait: bool = True
     ) -> Script[list[Recipient]]:
@@ -254,7 +245,11 @@ class SubscriptionStore:
 
     def stored_of_task(self, *, tenant: str, task_id: str) -> Script[list[StoredSubscription]]:
         """Return every owner's active subscriptions to a task with their secrets, in id order."""
-        rows = yield Statement(_ACTIVE_OF_TASK, (tenant, task_id))
+        rows = yield Statement(
+            "SELECT * FROM pushkit_subscriptions WHERE tenant = $1 AND task_id = $2 AND active = 1"
+            " AND removed_at IS NULL ORDER BY id",
+            (tenant, task_id),
+        )
         return [_stored_subscription(row) for row in rows]
 
     def by_ids(self, ids: Sequence[str]) -> Script[dict[str, StoredSubscription]]:

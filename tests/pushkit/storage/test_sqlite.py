@@ -43,7 +43,6 @@ def things(
         path,
         component="things",
         migrations=(THINGS, *migrations),
-        synchronous="NORMAL",
         busy_timeout=busy_timeout,
     )
 

@@ -20,8 +20,9 @@ from pushkit.storage.worker_locks import WorkerLocks
 HOLD = """
 import sys
 from pathlib import Path
+from pushkit.storage.faults import RecentFault
 from pushkit.storage.worker_locks import WorkerLocks
-locks = WorkerLocks(Path(sys.argv[1]))
+locks = WorkerLocks(Path(sys.argv[1]), RecentFault())
 locks.hold("theirs")
 print("held", flush=True)
 sys.stdin.read()
@@ -38,7 +39,7 @@ def lock_files(database: Path) -> list[str]:
 
 
 def test_the_lock_of_a_living_worker_is_kept_and_of_a_dead_one_swept(database: Path) -> None:
-    ours = WorkerLocks(database)
+    ours = WorkerLocks(database, RecentFault())
     ours.hold("ours")
     with subprocess.Popen(  # noqa: S603  # our own interpreter
         [sys.executable, "-c", HOLD, str(database)],
@@ -61,7 +62,7 @@ def test_the_lock_of_a_living_worker_is_kept_and_of_a_dead_one_swept(database: P
 def test_a_worker_whose_lock_was_removed_is_alive_again_with_its_next_claim(
     database: Path,
 ) -> None:
-    ours, theirs = WorkerLocks(database), WorkerLocks(database)
+    ours, theirs = WorkerLocks(database, RecentFault()), WorkerLocks(database, RecentFault())
     ours.hold("ours")
     for path in database.parent.glob("*.lock"):
         path.unlink()
@@ -76,7 +77,7 @@ def test_a_lock_that_was_swept_away_before_it_was_held_is_taken_again(
 ) -> None:
     import fcntl  # the one that is patched
 
-    sweeper, worker = WorkerLocks(database), WorkerLocks(database)
+    sweeper, worker = WorkerLocks(database, RecentFault()), WorkerLocks(database, RecentFault())
     lock = fcntl.flock
     swept: list[int] = []
 
@@ -99,10 +100,10 @@ def test_a_worker_is_alive_when_seen_through_a_symbolic_link(database: Path) -> 
     link = database.parent / "app" / "link.db"
     link.parent.mkdir()
     link.symlink_to(database)
-    worker = WorkerLocks(database)
+    worker = WorkerLocks(database, RecentFault())
     worker.hold("worker")
 
-    assert WorkerLocks(link).dead(["worker"]) == []
+    assert WorkerLocks(link, RecentFault()).dead(["worker"]) == []
     worker.release("worker")
 
 
@@ -119,7 +120,7 @@ def test_a_worker_whose_lock_cannot_be_opened_is_left_to_its_leases(
         return open_file(path, flags, mode)
 
     monkeypatch.setattr(os, "open", refused)
-    locks = WorkerLocks(database)
+    locks = WorkerLocks(database, RecentFault())
     locks.sweep()
 
     assert locks.dead(["roots", "gone"]) == ["gone"]
@@ -128,7 +129,7 @@ def test_a_worker_whose_lock_cannot_be_opened_is_left_to_its_leases(
 def test_other_files_than_locks_of_this_database_stay(database: Path) -> None:
     other = database.with_name("other.db-worker.lock")
     other.touch()
-    WorkerLocks(database).sweep()
+    WorkerLocks(database, RecentFault()).sweep()
     assert other.exists()
 
 

@@ -144,7 +144,7 @@ def test_a_disabled_one_is_shown_to_its_owner_and_gets_no_updates(database: Data
     database.run(STORE.disable(subscription.id, NOW, DisabledBy.GONE))
     [found] = database.run(STORE.of_owner(tenant="acme", task_id="task-1", owner="alice"))
     assert not found.active
-    assert database.run(STORE.active_of_task(tenant="acme", task_id="task-1")) == []
+    assert database.run(STORE.stored_of_task(tenant="acme", task_id="task-1")) == []
 
 
 def test_setting_a_disabled_one_again_enables_it(database: Database) -> None:
@@ -183,8 +183,8 @@ def test_an_owner_sees_only_their_own(database: Database) -> None:
 def test_updates_go_to_every_owner_of_the_tenant_in_id_order(database: Database) -> None:
     mine = [database.put(other(owner=owner)) for owner in ("alice", "bob", "carol")]
     database.put(other(tenant="another"))
-    found = database.run(STORE.active_of_task(tenant="acme", task_id="task-1"))
-    assert [subscription.id for subscription in found] == sorted(each.id for each in mine)
+    found = database.run(STORE.stored_of_task(tenant="acme", task_id="task-1"))
+    assert [each.subscription.id for each in found] == sorted(each.id for each in mine)
 
 
 def test_ids_that_are_gone_are_left_out(database: Database) -> None:
