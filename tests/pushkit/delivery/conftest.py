@@ -174,16 +174,6 @@ def task(task_id: str = "task-1", state: str = "working") -> Task:
     return Task(id=task_id, context_id="context-1", status=TaskStatus(state=TaskState(state)))
 
 
-@pytest.fixture(name="status")
-def _status() -> Callable[..., StatusUpdate]:
-    return status
-
-
-@pytest.fixture(name="task")
-def _task() -> Callable[..., Task]:
-    return task
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 from aiohttp import web
 
-from pushkit import BreakerPolicy, DeliveryFilter, DeliveryState, PushSender, StatusUpdate
+from pushkit import BreakerPolicy, DeliveryFilter, DeliveryState, PushSender
 from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, judge
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import OutboundError, OwnershipError, PushkitError, TransportError
 from pushkit.outbox.states import CancelledBy
 from pushkit.storage.script import Script, Statement
 from pushkit.webhook import Headers
-from tests.pushkit.delivery.conftest import START, Senders, Webhook, deliver_due
+from tests.pushkit.delivery.conftest import START, Senders, Webhook, deliver_due, status
 
-MakeStatus = Callable[..., StatusUpdate]
 EVERYTHING = DeliveryFilter()
 
 
@@ -46,7 +45,7 @@ async def states(sender: PushSender) -> list[DeliveryState]:
 
 
 async def test_retry_now_sends_one_delivery_to_a_destination_that_asked_to_wait(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     webhook.replies_with(busy, busy, 200)
     first, *others = await subscribe(sender, webhook, 4)
@@ -68,7 +67,7 @@ async def test_retry_now_sends_one_delivery_to_a_destination_that_asked_to_wait(
 
 
 async def test_retry_now_sends_one_delivery_through_an_open_breaker(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     hours = timedelta(hours=1)
     breaker = BreakerPolicy(failures=2, first_wait=hours, longest_wait=hours)
@@ -89,7 +88,7 @@ async def test_retry_now_sends_one_delivery_through_an_open_breaker(
 
 
 async def test_retry_now_leaves_other_destinations_waiting(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     webhook.replies_with(busy)
     await subscribe(sender, webhook, 1)
@@ -106,7 +105,7 @@ async def test_retry_now_leaves_other_destinations_waiting(
 
 @pytest.mark.slow
 async def test_retry_now_finds_one_of_many_waiting_destinations(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(concurrency=4, concurrency_per_host=4)
     owners = [f"owner-{number}" for number in range(60)]
@@ -123,9 +122,7 @@ async def test_retry_now_finds_one_of_many_waiting_destinations(
     assert [found.owner for found in delivered] == ["owner-7"] * 2
 
 
-async def test_retry_now_keeps_pauses_and_order(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_retry_now_keeps_pauses_and_order(sender: PushSender, webhook: Webhook) -> None:
     webhook.replies_with(500)
     await subscribe(sender, webhook, 2)
     ids = []
@@ -144,7 +141,7 @@ async def test_retry_now_keeps_pauses_and_order(
 
 
 async def test_retry_now_reports_deliveries_that_are_not_pending(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await subscribe(sender, webhook, 1)
     [delivered] = (await sender.notify(status())).ids
@@ -156,9 +153,7 @@ async def test_retry_now_reports_deliveries_that_are_not_pending(
 
 
 @pytest.mark.slow
-async def test_retry_now_covers_more_than_one_batch(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_retry_now_covers_more_than_one_batch(sender: PushSender, webhook: Webhook) -> None:
     webhook.replies_with(busy)
     for task_id in await subscribe(sender, webhook, 250):
         await sender.notify(status(task_id=task_id))
@@ -177,7 +172,7 @@ async def test_retry_now_covers_more_than_one_batch(
 
 
 async def test_resent_deliveries_keep_their_order_id_and_seq(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await subscribe(sender, webhook, 1)
     ids = []
@@ -192,7 +187,7 @@ async def test_resent_deliveries_keep_their_order_id_and_seq(
 
 
 async def test_resend_skips_superseded_deliveries_unless_they_are_named(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(coalesce=True, max_backlog_per_subscription=1)
     await subscribe(sender, webhook, 1)
@@ -208,7 +203,7 @@ async def test_resend_skips_superseded_deliveries_unless_they_are_named(
 
 
 async def test_resend_skips_deliveries_superseded_by_an_older_version(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(coalesce=True, max_backlog_per_subscription=1)
     await subscribe(sender, webhook, 1)
@@ -224,7 +219,7 @@ def _clear_cancelled_by() -> Script[None]:
 
 
 async def test_resend_skips_deliveries_of_a_removed_subscription(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await subscribe(sender, webhook, 1)
     [cancelled] = (await sender.notify(status())).ids
@@ -235,7 +230,7 @@ async def test_resend_skips_deliveries_of_a_removed_subscription(
 
 
 async def test_a_dry_run_reports_what_the_redrive_changes(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     webhook.replies_with(400, 400)
     for task_id in await subscribe(sender, webhook, 2):

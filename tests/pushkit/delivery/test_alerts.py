@@ -5,29 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from pushkit import AlertOptions, StatusUpdate
+from pushkit import AlertOptions
 from pushkit.alerts import alerts
 from pushkit.errors import ConfigError, InvalidPushConfigError
 from pushkit.events.model import Event, HealthFault
 from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK, Delivered, DeliveryDead
 from tests.emitted import emitted
 from tests.eventually import eventually
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Senders, Webhook
-
-MakeStatus = Callable[..., StatusUpdate]
+from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
 
 async def test_a_dead_letter_reaches_the_operators_webhook_signed_by_the_same_outbox(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     alerts = AlertOptions(webhook=webhook.url("/alerts"), webhook_token="of-the-operator")
     sender = await senders.open(alerts=alerts)
@@ -49,7 +43,7 @@ async def test_a_dead_letter_reaches_the_operators_webhook_signed_by_the_same_ou
 
 
 async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     events: list[Event] = []
     alerts = AlertOptions(webhook=webhook.url("/alerts"))
@@ -75,7 +69,7 @@ async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
 
 
 async def test_alerts_for_a_disabled_alert_subscription_are_logged(
-    senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
+    senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(alerts=AlertOptions(webhook=webhook.url("/alerts")))
     await sender.start()
@@ -104,9 +98,7 @@ async def test_clients_cannot_subscribe_to_alerts(
         await sender.subscribe(task, {"url": webhook.url()}, version="1.0", owner=owner)
 
 
-async def test_two_processes_send_the_same_alert_once(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_two_processes_send_the_same_alert_once(senders: Senders, webhook: Webhook) -> None:
     alerts = AlertOptions(webhook=webhook.url("/alerts"), every=timedelta(days=3))
     for replies in ((422,), (422, 410)):
         sender = await senders.open(alerts=alerts)
@@ -122,11 +114,7 @@ async def test_two_processes_send_the_same_alert_once(
 
 
 async def test_a_command_receives_the_alert_on_stdin_without_our_variables(
-    senders: Senders,
-    webhook: Webhook,
-    status: MakeStatus,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    senders: Senders, webhook: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PUSHKIT_CANARY", "a secret")
     alert, variables = tmp_path / "alert.json", tmp_path / "variables"
@@ -163,7 +151,7 @@ async def test_a_fault_of_the_outbox_is_logged_and_not_sent_through_the_outbox(
 
 
 async def test_the_failure_of_a_command_is_logged_with_the_alert(
-    senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
+    senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(alerts=AlertOptions(command=("false",)))
     await sender.start()

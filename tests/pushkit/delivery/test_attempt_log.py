@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
@@ -18,9 +16,7 @@ from pushkit.bounded_json import JsonValue
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.scheduling.housekeeping import Housekeeper
 from tests.eventually import eventually
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
 
 LOG = logging.getLogger("pushkit.delivery")
 
@@ -39,7 +35,7 @@ async def notify(sender: PushSender, url: str, update: StatusUpdate) -> str:
 
 
 async def test_the_attempt_log_keeps_phases_address_and_status(
-    sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
     delivery_id = await notify(sender, webhook.url(), status())
     [attempt] = await attempts_of(sender, delivery_id)
@@ -55,7 +51,7 @@ async def test_the_attempt_log_keeps_phases_address_and_status(
 
 
 async def test_a_reused_connection_is_not_dialled_but_has_an_address(
-    sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate]
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await notify(sender, webhook.url(), status())
     [delivery_id] = (await sender.notify(status())).ids
@@ -65,9 +61,7 @@ async def test_a_reused_connection_is_not_dialled_but_has_an_address(
     assert attempt.timing.address == webhook.base.removeprefix("http://")
 
 
-async def test_a_name_lookup_has_a_phase_of_its_own(
-    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_a_name_lookup_has_a_phase_of_its_own(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open(allow=("localhost:*",))
     url = webhook.url().replace("127.0.0.1", "localhost")
     delivery_id = await notify(sender, url, status())
@@ -76,9 +70,7 @@ async def test_a_name_lookup_has_a_phase_of_its_own(
     assert attempt.timing.connect is not None
 
 
-async def test_a_refused_connection_has_an_address_and_no_status(
-    sender: PushSender, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_a_refused_connection_has_an_address_and_no_status(sender: PushSender) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -95,7 +87,7 @@ async def test_a_refused_connection_has_an_address_and_no_status(
 
 
 async def test_a_refused_destination_is_an_attempt_without_phases(
-    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -108,7 +100,7 @@ async def test_a_refused_destination_is_an_attempt_without_phases(
 
 
 async def test_the_first_kib_of_an_answer_is_kept_on_request(
-    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(keep_answers=True)
     webhook.replies_with(lambda: web.Response(status=500, body=b"x" * 5000))
@@ -117,9 +109,7 @@ async def test_the_first_kib_of_an_answer_is_kept_on_request(
     assert attempt.answer == b"x" * 1024
 
 
-async def test_secrets_are_removed_from_the_kept_answer(
-    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_secrets_are_removed_from_the_kept_answer(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open(keep_answers=True)
     said = b"x" * 1000 + b"; Basic of-the-client; a-token-of-the-client"
     webhook.replies_with(lambda: web.Response(status=500, body=said))
@@ -136,7 +126,7 @@ async def test_secrets_are_removed_from_the_kept_answer(
 
 
 async def test_a_redriven_delivery_keeps_its_id_and_restarts_its_schedule(
-    sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(400, 500)
     delivery_id = await notify(sender, webhook.url(), status())
@@ -152,7 +142,7 @@ async def test_a_redriven_delivery_keeps_its_id_and_restarts_its_schedule(
 
 
 async def test_a_resent_delivery_keeps_its_earlier_attempts(
-    sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(202, 500, 200)
     delivery_id = await notify(sender, webhook.url(), status())
@@ -171,7 +161,7 @@ async def test_a_resent_delivery_keeps_its_earlier_attempts(
 
 
 async def test_housekeeping_deletes_deliveries_after_their_retention(
-    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     sender = await senders.open()
     await notify(sender, webhook.url(), status())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,11 +20,8 @@ from pushkit import (
 )
 from pushkit.outbox.model import Delivery
 from tests.eventually import eventually
+from tests.pushkit.delivery.conftest import Clock, Senders, status
 
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders
-
-MakeStatus = Callable[..., StatusUpdate]
 HOOK = {"url": "https://client.example.com/hook"}
 
 
@@ -59,7 +55,7 @@ def said(state: TaskState = TaskState.WORKING) -> StatusUpdate:
     )
 
 
-async def test_only_a_full_subscription_is_refused(senders: Senders, status: MakeStatus) -> None:
+async def test_only_a_full_subscription_is_refused(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=2)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.notify(status())
@@ -74,7 +70,7 @@ async def test_only_a_full_subscription_is_refused(senders: Senders, status: Mak
     assert len(await deliveries(sender)) == 4
 
 
-async def test_settled_deliveries_free_capacity(senders: Senders, status: MakeStatus) -> None:
+async def test_settled_deliveries_free_capacity(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=2)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     for _ in range(2):
@@ -86,16 +82,14 @@ async def test_settled_deliveries_free_capacity(senders: Senders, status: MakeSt
     assert refusals(await sender.notify(status())) == ["backlog_full"]
 
 
-async def test_a_full_subscription_accepts_a_repeated_update(
-    senders: Senders, status: MakeStatus
-) -> None:
+async def test_a_full_subscription_accepts_a_repeated_update(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0")
     ids = (await sender.notify(status(), idempotency_key="key")).ids
     assert (await sender.notify(status(), idempotency_key="key")).ids == ids
 
 
-async def test_a_full_outbox_refuses_every_task(senders: Senders, status: MakeStatus) -> None:
+async def test_a_full_outbox_refuses_every_task(senders: Senders) -> None:
     sender = await senders.open(max_backlog=2)
     for number in range(3):
         await sender.subscribe(f"task-{number}", HOOK, version="1.0")
@@ -105,9 +99,7 @@ async def test_a_full_outbox_refuses_every_task(senders: Senders, status: MakeSt
     assert await deliveries(sender, "task-2") == []
 
 
-async def test_the_outbox_is_counted_again_after_a_second(
-    senders: Senders, clock: Clock, status: MakeStatus
-) -> None:
+async def test_the_outbox_is_counted_again_after_a_second(senders: Senders, clock: Clock) -> None:
     sender, other = await senders.open(max_backlog=1), await senders.open()
     for task_id in ("task-1", "task-2"):
         await sender.subscribe(task_id, HOOK, version="1.0")
@@ -122,7 +114,7 @@ async def test_the_outbox_is_counted_again_after_a_second(
 
 
 async def test_a_superseded_working_is_dropped_before_an_update_is_refused(
-    senders: Senders, status: MakeStatus
+    senders: Senders,
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=3, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -135,7 +127,7 @@ async def test_a_superseded_working_is_dropped_before_an_update_is_refused(
     assert [each.seq for each in dropped] == [1, 2, 3]
 
 
-async def test_nothing_is_dropped_without_coalesce(senders: Senders, status: MakeStatus) -> None:
+async def test_nothing_is_dropped_without_coalesce(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status("working"))
@@ -154,7 +146,7 @@ async def test_nothing_is_dropped_without_coalesce(senders: Senders, status: Mak
     ],
 )
 async def test_updates_that_must_not_be_missed_are_never_dropped(
-    senders: Senders, status: MakeStatus, kept: Callable[[], StatusUpdate | ArtifactUpdate]
+    senders: Senders, kept: Callable[[], StatusUpdate | ArtifactUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -167,9 +159,7 @@ async def test_updates_that_must_not_be_missed_are_never_dropped(
     assert refusals(await sender.notify(status("input-required"))) == ["backlog_full"]
 
 
-async def test_an_artifact_does_not_displace_the_newest_working(
-    senders: Senders, status: MakeStatus
-) -> None:
+async def test_an_artifact_does_not_displace_the_newest_working(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status("working"))
@@ -179,7 +169,7 @@ async def test_an_artifact_does_not_displace_the_newest_working(
     assert refusals(await sender.notify(artifact())) == ["backlog_full"]
 
 
-async def test_a_delivery_in_flight_is_never_dropped(senders: Senders, status: MakeStatus) -> None:
+async def test_a_delivery_in_flight_is_never_dropped(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status("working"))
@@ -190,9 +180,7 @@ async def test_a_delivery_in_flight_is_never_dropped(senders: Senders, status: M
     assert states == {1: "in_flight", 2: "cancelled", 3: "pending"}
 
 
-async def test_coalescing_frees_capacity_of_the_whole_outbox(
-    senders: Senders, status: MakeStatus
-) -> None:
+async def test_coalescing_frees_capacity_of_the_whole_outbox(senders: Senders) -> None:
     sender = await senders.open(max_backlog=2, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0")
     for _ in range(5):

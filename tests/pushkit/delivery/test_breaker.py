@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
 
-from pushkit import StatusUpdate
 from pushkit.delivery.answers import BreakerPolicy, wait_after, works
 from pushkit.errors import ConfigError
 from pushkit.events.model import Event
@@ -18,11 +15,8 @@ from pushkit.outbox.model import Result
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from tests.emitted import emitted
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
 
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
-
-MakeStatus = Callable[..., StatusUpdate]
 POLICY = BreakerPolicy(
     failures=3, first_wait=timedelta(seconds=30), longest_wait=timedelta(seconds=100)
 )
@@ -97,7 +91,7 @@ def test_the_default_policy_matches_the_documentation() -> None:
 
 
 async def test_an_open_breaker_allows_no_attempts_and_then_one_probe_at_a_time(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     events: list[Event] = []
     sender = await senders.open(breaker=POLICY, retry=RETRY_AT_ONCE, on_event=events.append)
@@ -125,7 +119,7 @@ async def test_an_open_breaker_allows_no_attempts_and_then_one_probe_at_a_time(
 
 
 async def test_an_open_breaker_does_not_delay_another_owner(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     policy = BreakerPolicy(failures=1)
     sender = await senders.open(breaker=policy, retry=RETRY_AT_ONCE)
@@ -141,7 +135,7 @@ async def test_an_open_breaker_does_not_delay_another_owner(
 
 
 async def test_a_webhook_that_asks_to_wait_is_probed_afterwards(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1), retry=RETRY_AT_ONCE)
     for number in range(3):
@@ -160,9 +154,7 @@ async def test_a_webhook_that_asks_to_wait_is_probed_afterwards(
     assert await sender.worker.run_once() == 2
 
 
-async def test_the_breaker_survives_a_restart(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_the_breaker_survives_a_restart(senders: Senders, webhook: Webhook) -> None:
     policy = BreakerPolicy(failures=1)
     first = await senders.open(breaker=policy, retry=RETRY_AT_ONCE)
     await first.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -175,7 +167,7 @@ async def test_the_breaker_survives_a_restart(
 
 
 async def test_a_listener_that_raises_stops_no_delivery(
-    senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
+    senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(event: Event) -> None:
         raise RuntimeError(event.kind)

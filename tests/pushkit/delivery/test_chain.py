@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 from aiohttp import web
 
-from pushkit import PushSender, RetryPolicy, StatusUpdate, wait_schedule
+from pushkit import PushSender, RetryPolicy, wait_schedule
 from pushkit.delivery.chain import Chain
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.deadlines import Deadlines
 from tests.eventually import eventually
 from tests.pushkit.delivery.claimed import claimed_delivery
+from tests.pushkit.delivery.conftest import Senders, status
 
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Senders
-
-MakeStatus = Callable[..., StatusUpdate]
 DELIVERED = {DeliveryState.DELIVERED}
 SOON = RetryPolicy(wait=wait_schedule((0.05,)))
 
@@ -114,7 +110,7 @@ async def subscription_locked(dsn: str) -> AsyncIterator[asyncpg.Connection]:
         await connection.close()
 
 
-async def notify(sender: PushSender, status: MakeStatus, gate: Gate, number: int) -> list[str]:
+async def notify(sender: PushSender, gate: Gate, number: int) -> list[str]:
     """Notify of several updates, of all but one while the first is at the gate; return ids."""
     ids = [*(await sender.notify(status())).ids]
 
@@ -139,9 +135,9 @@ async def until_all_are_delivered(sender: PushSender) -> None:
 
 
 async def test_an_update_behind_a_running_attempt_is_stored_in_flight_and_waits_for_that_attempt(
-    sender: PushSender, gate: Gate, status: MakeStatus
+    sender: PushSender, gate: Gate
 ) -> None:
-    ids = await notify(sender, status, gate, 4)
+    ids = await notify(sender, gate, 4)
     assert await states(sender) == [DeliveryState.IN_FLIGHT] * 4
     assert gate.ids == ids[:1]
     gate.open()
@@ -152,9 +148,9 @@ async def test_an_update_behind_a_running_attempt_is_stored_in_flight_and_waits_
 
 
 async def test_deliveries_beyond_the_length_of_a_chain_follow_in_order(
-    sender: PushSender, gate: Gate, status: MakeStatus
+    sender: PushSender, gate: Gate
 ) -> None:
-    ids = await notify(sender, status, gate, 40)
+    ids = await notify(sender, gate, 40)
     found = await states(sender)
     assert DeliveryState.PENDING in found
     gate.open()
@@ -163,21 +159,19 @@ async def test_deliveries_beyond_the_length_of_a_chain_follow_in_order(
 
 
 async def test_a_failed_delivery_is_retried_before_those_behind_it(
-    sender: PushSender, gate: Gate, status: MakeStatus
+    sender: PushSender, gate: Gate
 ) -> None:
     gate.statuses += [200, 503]
-    ids = await notify(sender, status, gate, 5)
+    ids = await notify(sender, gate, 5)
     gate.open()
     await until_all_are_delivered(sender)
     assert gate.ids == [*ids[:2], *ids[1:]]
     assert [each.attempts for each in await sender.deliveries("task-1")] == [1, 2, 1, 1, 1]
 
 
-async def test_deliveries_behind_a_dead_letter_are_sent(
-    sender: PushSender, gate: Gate, status: MakeStatus
-) -> None:
+async def test_deliveries_behind_a_dead_letter_are_sent(sender: PushSender, gate: Gate) -> None:
     gate.statuses += [400]
-    ids = await notify(sender, status, gate, 4)
+    ids = await notify(sender, gate, 4)
     gate.open()
 
     async def all_over() -> bool:
@@ -187,11 +181,9 @@ async def test_deliveries_behind_a_dead_letter_are_sent(
     assert gate.ids == ids
 
 
-async def test_a_410_cancels_the_deliveries_behind_it(
-    sender: PushSender, gate: Gate, status: MakeStatus
-) -> None:
+async def test_a_410_cancels_the_deliveries_behind_it(sender: PushSender, gate: Gate) -> None:
     gate.statuses += [410]
-    ids = await notify(sender, status, gate, 4)
+    ids = await notify(sender, gate, 4)
     gate.open()
 
     async def all_over() -> bool:
@@ -202,9 +194,9 @@ async def test_a_410_cancels_the_deliveries_behind_it(
 
 
 async def test_a_pause_sends_only_deliveries_already_in_flight(
-    sender: PushSender, gate: Gate, status: MakeStatus
+    sender: PushSender, gate: Gate
 ) -> None:
-    ids = await notify(sender, status, gate, 30)
+    ids = await notify(sender, gate, 30)
     in_flight = (await states(sender)).count(DeliveryState.IN_FLIGHT)
     assert await sender.pause("task-1") == 1
     gate.open()
@@ -229,9 +221,9 @@ def always_reread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("always_reread")
 @pytest.mark.parametrize("end", ["unsubscribe", "disable"])
 async def test_following_deliveries_are_cancelled_if_the_subscription_ends_during_an_attempt(
-    sender: PushSender, gate: Gate, status: MakeStatus, end: str
+    sender: PushSender, gate: Gate, end: str
 ) -> None:
-    ids = await notify(sender, status, gate, 6)
+    ids = await notify(sender, gate, 6)
     await getattr(sender, end)("task-1")
     gate.open()
 
@@ -245,9 +237,9 @@ async def test_following_deliveries_are_cancelled_if_the_subscription_ends_durin
 
 @pytest.mark.usefixtures("always_reread")
 async def test_following_deliveries_use_a_url_that_changed_during_an_attempt(
-    sender: PushSender, gate: Gate, status: MakeStatus
+    sender: PushSender, gate: Gate
 ) -> None:
-    ids = await notify(sender, status, gate, 6)
+    ids = await notify(sender, gate, 6)
     await sender.subscribe("task-1", {"id": "1", "url": f"{gate.url}?new"}, version="1.0")
     gate.open()
     await until_all_are_delivered(sender)
@@ -257,7 +249,7 @@ async def test_following_deliveries_use_a_url_that_changed_during_an_attempt(
 
 @pytest.mark.usefixtures("always_reread")
 async def test_a_redriven_delivery_is_sent_before_newer_ones_of_the_chain(
-    sender: PushSender, gate: Gate, status: MakeStatus
+    sender: PushSender, gate: Gate
 ) -> None:
     gate.statuses += [400]
     gate.open()
@@ -269,7 +261,7 @@ async def test_a_redriven_delivery_is_sent_before_newer_ones_of_the_chain(
     await eventually(is_dead)
     gate.close()
     gate.ids.clear()
-    ids = await notify(sender, status, gate, 6)
+    ids = await notify(sender, gate, 6)
     await sender.outbox.redrive([dead])
     gate.open()
     await until_all_are_delivered(sender)
@@ -277,9 +269,9 @@ async def test_a_redriven_delivery_is_sent_before_newer_ones_of_the_chain(
 
 
 async def test_closing_a_sender_gives_back_deliveries_it_has_not_begun(
-    senders: Senders, sender: PushSender, gate: Gate, status: MakeStatus
+    senders: Senders, sender: PushSender, gate: Gate
 ) -> None:
-    ids = await notify(sender, status, gate, 4)
+    ids = await notify(sender, gate, 4)
     slots = sender.worker.slots
     closing = asyncio.create_task(sender.close())
 
@@ -298,9 +290,9 @@ async def test_closing_a_sender_gives_back_deliveries_it_has_not_begun(
 
 
 async def test_a_chain_takes_one_slot_at_its_destination(
-    senders: Senders, sender: PushSender, gate: Gate, status: MakeStatus
+    senders: Senders, sender: PushSender, gate: Gate
 ) -> None:
-    await notify(sender, status, gate, 8)
+    await notify(sender, gate, 8)
     other = await senders.open(concurrency_per_host=2)
     await other.subscribe("task-2", {"id": "1", "url": gate.url}, version="1.0")
     await other.notify(status(task_id="task-2"))
@@ -324,7 +316,6 @@ async def test_a_chain_takes_one_slot_at_its_destination(
 async def test_one_settlement_of_a_queue_ends_before_another_begins(
     on_postgres: Senders,
     gate: Gate,
-    status: MakeStatus,
     *,
     postgres_dsn: str,
     caplog: pytest.LogCaptureFixture,
@@ -334,7 +325,7 @@ async def test_one_settlement_of_a_queue_ends_before_another_begins(
 ) -> None:
     monkeypatch.setattr("pushkit.delivery.chain._KNOWN_FOR", 3600)
     sender = await start(on_postgres, gate)
-    ids = await notify(sender, status, gate, number)
+    ids = await notify(sender, gate, number)
     [chain] = sender.worker.slots.chains.values()
 
     async def settlement_waits() -> bool:

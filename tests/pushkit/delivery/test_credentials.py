@@ -16,7 +16,6 @@ from pushkit import (
     ClientCertificate,
     DestinationCredentials,
     OAuthClient,
-    StatusUpdate,
     agentvault_credentials,
 )
 from pushkit.errors import ConfigError, DestinationRefusedError
@@ -25,9 +24,8 @@ from pushkit.outbox.states import DeliveryState
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
 from tests.eventually import DEADLINE
 from tests.internet import HOOKS, Internet
-from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due
+from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due, status
 
-MakeStatus = Callable[..., StatusUpdate]
 ORIGIN = f"https://{HOOKS}"
 CLIENT = OAuthClient(token_url=TOKEN_URL, client_id="agent:1 %", client_secret="s3cret&+:")
 
@@ -59,7 +57,7 @@ async def server(public: Internet) -> AuthorizationServer:
 
 
 @pytest.fixture
-def delivered(public: Internet, senders: Senders, status: MakeStatus) -> Callable[..., Any]:
+def delivered(public: Internet, senders: Senders) -> Callable[..., Any]:
     async def deliver(
         *credentials: DestinationCredentials,
         config: dict[str, Any] | None = None,
@@ -188,11 +186,7 @@ async def test_a_token_is_fetched_once_for_many_deliveries(
 
 
 async def test_a_refused_token_is_replaced_within_the_same_attempt(
-    public: Internet,
-    hook: Hook,
-    server: AuthorizationServer,
-    senders: Senders,
-    status: MakeStatus,
+    public: Internet, hook: Hook, server: AuthorizationServer, senders: Senders
 ) -> None:
     hook.opens = server.opens
     credentials = [DestinationCredentials(origin=ORIGIN, oauth=CLIENT)]
@@ -221,11 +215,7 @@ async def test_a_destination_that_refuses_every_token_gets_two_requests_per_atte
 
 
 async def test_a_destination_that_refuses_every_token_takes_none_away_from_the_others(
-    public: Internet,
-    hook: Hook,
-    server: AuthorizationServer,
-    senders: Senders,
-    status: MakeStatus,
+    public: Internet, hook: Hook, server: AuthorizationServer, senders: Senders
 ) -> None:
     hook.opens = lambda request: "other" in request.headers["Host"]
     await public.serve(hook.answer, name="other.example.com", address="93.184.216.41")
@@ -254,7 +244,7 @@ async def test_a_401_without_oauth_gets_one_request(
 
 
 async def test_without_a_token_nothing_is_sent_and_the_breaker_stays_closed(
-    public: Internet, hook: Hook, senders: Senders, status: MakeStatus, clock: Clock
+    public: Internet, hook: Hook, senders: Senders, clock: Clock
 ) -> None:
     server, is_up = AuthorizationServer(), asyncio.Event()
 
@@ -280,7 +270,7 @@ async def test_without_a_token_nothing_is_sent_and_the_breaker_stays_closed(
 
 
 async def test_the_attempt_timeout_covers_a_slow_authorization_server(
-    public: Internet, hook: Hook, senders: Senders, status: MakeStatus
+    public: Internet, hook: Hook, senders: Senders
 ) -> None:
     async def never(_: web.Request) -> web.Response:
         await asyncio.Event().wait()
@@ -349,7 +339,7 @@ async def test_the_log_says_once_that_a_client_certificate_has_expired(
 
 
 async def test_the_ca_file_of_a_destination_is_trusted_only_there(
-    public: Internet, hook: Hook, senders: Senders, status: MakeStatus
+    public: Internet, hook: Hook, senders: Senders
 ) -> None:
     await public.serve(hook.answer, name="other.example.com", address="93.184.216.41")
     credentials = [DestinationCredentials(origin=ORIGIN, ca_file=public.ca_file)]

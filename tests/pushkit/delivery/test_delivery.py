@@ -8,23 +8,18 @@ import functools
 import hashlib
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
-from pushkit import KeyRing, PushSender, StatusUpdate, Task, TaskSnapshot
+from pushkit import KeyRing, PushSender, TaskSnapshot
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
 from pushkit.version import USER_AGENT
 from tests.eventually import DEADLINE
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
-
-MakeStatus = Callable[..., StatusUpdate]
-MakeTask = Callable[..., Task]
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status, task
 
 ISSUER = "https://agent.example.com"
 DELIVERED, PENDING, DEAD = DeliveryState.DELIVERED, DeliveryState.PENDING, DeliveryState.DEAD
@@ -59,7 +54,7 @@ def answering(status: int, **headers: str) -> Callable[[], web.Response]:
 
 
 async def test_a_request_has_the_headers_of_the_wire_profile(
-    sender: PushSender, senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    sender: PushSender, senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     await subscribe(sender, webhook, config={"token": "token"})
     clock.advance(0.9)
@@ -81,7 +76,7 @@ async def test_a_request_has_the_headers_of_the_wire_profile(
 
 
 async def test_a_signature_has_the_claims_of_the_wire_profile(
-    sender: PushSender, senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    sender: PushSender, senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     await subscribe(sender, webhook, "/Hook?a=%2F")
     await sender.notify(status())
@@ -97,9 +92,7 @@ async def test_a_signature_has_the_claims_of_the_wire_profile(
     assert claims.body_sha256 == hashlib.sha256(request.body).hexdigest()
 
 
-async def test_the_stored_bytes_are_sent_unchanged(
-    sender: PushSender, webhook: Webhook, task: MakeTask, status: MakeStatus
-) -> None:
+async def test_the_stored_bytes_are_sent_unchanged(sender: PushSender, webhook: Webhook) -> None:
     await subscribe(sender, webhook, version="0.3")
     named = task()
     await sender.notify(status(), snapshot=named)
@@ -112,11 +105,7 @@ async def test_the_stored_bytes_are_sent_unchanged(
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "Basic", "Digest"])
 async def test_credentials_use_authorization_and_move_the_signature_to_its_own_header(
-    sender: PushSender,
-    senders: Senders,
-    webhook: Webhook,
-    status: MakeStatus,
-    scheme: str,
+    sender: PushSender, senders: Senders, webhook: Webhook, scheme: str
 ) -> None:
     authentication = {"scheme": scheme, "credentials": "secret=="}
     await subscribe(sender, webhook, config={"authentication": authentication})
@@ -129,7 +118,7 @@ async def test_credentials_use_authorization_and_move_the_signature_to_its_own_h
 
 
 async def test_an_api_key_leaves_authorization_to_the_signature(
-    sender: PushSender, senders: Senders, webhook: Webhook, task: MakeTask
+    sender: PushSender, senders: Senders, webhook: Webhook
 ) -> None:
     authentication = {"schemes": ["ApiKey"], "credentials": "the-key"}
     await subscribe(sender, webhook, version="0.3", config={"authentication": authentication})
@@ -142,7 +131,7 @@ async def test_an_api_key_leaves_authorization_to_the_signature(
 
 
 async def test_an_option_adds_the_token_header_of_go_and_rust(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(go_token_spelling=True)
     await subscribe(sender, webhook, config={"token": "t"})
@@ -152,7 +141,7 @@ async def test_an_option_adds_the_token_header_of_go_and_rust(
 
 
 async def test_the_samples_profile_signs_with_rs256_and_without_audience(
-    sender: PushSender, senders: Senders, webhook: Webhook, status: MakeStatus
+    sender: PushSender, senders: Senders, webhook: Webhook
 ) -> None:
     await subscribe(sender, webhook, profile="a2a-samples")
     await sender.notify(status())
@@ -163,7 +152,7 @@ async def test_the_samples_profile_signs_with_rs256_and_without_audience(
 
 
 async def test_a_delivery_waits_without_a_key_of_its_algorithm(
-    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     sender = await senders.open(keys=KeyRing.create(clock.now))
     await subscribe(sender, webhook, profile="a2a-samples")
@@ -175,7 +164,7 @@ async def test_a_delivery_waits_without_a_key_of_its_algorithm(
 
 
 async def test_a_retry_uses_the_current_token(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(500)
     await subscribe(sender, webhook, config={"token": "old"})
@@ -191,9 +180,7 @@ async def test_a_retry_uses_the_current_token(
 
 
 @pytest.mark.parametrize("answer", [200, 202, 204])
-async def test_any_2xx_is_delivered(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, answer: int
-) -> None:
+async def test_any_2xx_is_delivered(sender: PushSender, webhook: Webhook, answer: int) -> None:
     webhook.replies_with(answer)
     await subscribe(sender, webhook)
     await sender.notify(status())
@@ -204,7 +191,7 @@ async def test_any_2xx_is_delivered(
 
 @pytest.mark.parametrize("answer", [302, 401, 403, 404, 405, 408, 425, 429, 500, 502, 503])
 async def test_a_retry_keeps_id_and_body_and_signs_anew(
-    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock, answer: int
+    senders: Senders, webhook: Webhook, clock: Clock, answer: int
 ) -> None:
     sender = await senders.open()
     webhook.replies_with(answer)
@@ -232,7 +219,7 @@ async def test_a_retry_keeps_id_and_body_and_signs_anew(
     [(400, "rejected"), (409, "conflict"), (413, "too_large"), (422, "unprocessable")],
 )
 async def test_a_rejected_delivery_is_dead_and_the_next_follows(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, answer: int, error: str
+    sender: PushSender, webhook: Webhook, answer: int, error: str
 ) -> None:
     webhook.replies_with(answer)
     await subscribe(sender, webhook)
@@ -246,7 +233,7 @@ async def test_a_rejected_delivery_is_dead_and_the_next_follows(
 
 
 async def test_a_410_disables_the_subscription_and_cancels_its_other_deliveries(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     webhook.replies_with(410)
     await subscribe(sender, webhook)
@@ -270,7 +257,7 @@ async def test_a_410_disables_the_subscription_and_cancels_its_other_deliveries(
 
 
 async def test_a_410_from_a_url_replaced_during_the_attempt_disables_nothing(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     async def move() -> web.Response:
         await subscribe(sender, webhook, "/new")
@@ -288,7 +275,7 @@ async def test_a_410_from_a_url_replaced_during_the_attempt_disables_nothing(
 
 
 async def test_a_410_to_an_attempt_that_lost_its_lease_disables_nothing(
-    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     slow, other = await senders.open(), await senders.open()
 
@@ -307,7 +294,7 @@ async def test_a_410_to_an_attempt_that_lost_its_lease_disables_nothing(
 
 
 async def test_a_subscription_with_a_new_url_does_not_wait_for_the_old_destination(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(allow=("127.0.0.1:*", "localhost:*"))
     webhook.replies_with(answering(429, Retry_After="3600"), path="/asks")
@@ -326,7 +313,7 @@ async def test_a_subscription_with_a_new_url_does_not_wait_for_the_old_destinati
 
 
 async def test_a_subscription_removed_during_an_attempt_stays_removed(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     async def remove() -> web.Response:
         await sender.unsubscribe("task-1", owner="alice")
@@ -340,11 +327,7 @@ async def test_a_subscription_removed_during_an_attempt_stays_removed(
 
 
 async def test_retry_after_applies_to_one_owners_destination(
-    sender: PushSender,
-    webhook: Webhook,
-    aiohttp_server: AiohttpServer,
-    status: MakeStatus,
-    clock: Clock,
+    sender: PushSender, webhook: Webhook, aiohttp_server: AiohttpServer, clock: Clock
 ) -> None:
     elsewhere = web.Application()
     served: list[str] = []
@@ -376,7 +359,7 @@ async def test_retry_after_applies_to_one_owners_destination(
 
 
 async def test_retry_after_counts_from_the_answer(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
     def slow() -> web.Response:
         clock.advance(10)
@@ -390,7 +373,7 @@ async def test_retry_after_counts_from_the_answer(
 
 
 async def test_the_retry_schedule_counts_from_the_failure(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
     def slow() -> web.Response:
         clock.advance(14)
@@ -405,7 +388,7 @@ async def test_the_retry_schedule_counts_from_the_failure(
 
 @pytest.mark.parametrize("answer", [301, 302, 303, 307, 308])
 async def test_redirects_are_never_followed(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, answer: int
+    sender: PushSender, webhook: Webhook, answer: int
 ) -> None:
     webhook.replies_with(answering(answer, Location=webhook.url("/canary")))
     await subscribe(sender, webhook)
@@ -416,7 +399,7 @@ async def test_redirects_are_never_followed(
 
 
 async def test_a_webhook_that_refuses_connections_is_retried(
-    sender: PushSender, status: MakeStatus, unused_tcp_port: int
+    sender: PushSender, unused_tcp_port: int
 ) -> None:
     await sender.subscribe("task-1", {"url": f"http://127.0.0.1:{unused_tcp_port}/"}, version="1.0")
     await sender.notify(status())
@@ -430,7 +413,7 @@ async def test_a_webhook_that_refuses_connections_is_retried(
 
 
 async def test_nothing_is_posted_to_a_destination_that_is_no_longer_allowed(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     first = await senders.open()
     await subscribe(first, webhook)
@@ -447,7 +430,7 @@ async def test_nothing_is_posted_to_a_destination_that_is_no_longer_allowed(
 
 
 async def test_a_delivery_is_dead_after_the_last_attempt(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(*[500] * 20)
     await subscribe(sender, webhook)
@@ -463,7 +446,7 @@ async def test_a_delivery_is_dead_after_the_last_attempt(
 
 
 async def test_the_age_of_a_delivery_counts_across_restarts(
-    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(500)
     first = await senders.open()
@@ -480,7 +463,7 @@ async def test_the_age_of_a_delivery_counts_across_restarts(
 
 
 async def test_a_delivery_too_old_before_its_first_attempt_is_tried_once(
-    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(500)
     sender = await senders.open()
@@ -493,7 +476,7 @@ async def test_a_delivery_too_old_before_its_first_attempt_is_tried_once(
 
 
 async def test_a_clock_that_steps_back_loses_no_delivery(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(500)
     await subscribe(sender, webhook)
@@ -510,7 +493,7 @@ async def test_a_clock_that_steps_back_loses_no_delivery(
 
 
 async def test_updates_of_a_task_arrive_in_order(
-    sender: PushSender, senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    sender: PushSender, senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(500, 500)
     await subscribe(sender, webhook)
@@ -524,7 +507,7 @@ async def test_updates_of_a_task_arrive_in_order(
 
 
 async def test_a_webhook_that_hangs_does_not_delay_others(
-    senders: Senders, webhook: Webhook, aiohttp_server: AiohttpServer, status: MakeStatus
+    senders: Senders, webhook: Webhook, aiohttp_server: AiohttpServer
 ) -> None:
     # More tasks wait for the webhook that hangs than there are slots.
     gate = asyncio.Event()
@@ -552,9 +535,7 @@ async def test_a_webhook_that_hangs_does_not_delay_others(
     gate.set()
 
 
-async def test_notify_does_not_wait_for_the_webhook(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_notify_does_not_wait_for_the_webhook(senders: Senders, webhook: Webhook) -> None:
     gate = asyncio.Event()
 
     async def wait() -> web.Response:
@@ -575,7 +556,7 @@ async def test_notify_does_not_wait_for_the_webhook(
 
 
 async def test_a_restart_delivers_what_the_last_process_left(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     first = await senders.open()
     await subscribe(first, webhook)
@@ -589,7 +570,7 @@ async def test_a_restart_delivers_what_the_last_process_left(
 
 
 async def test_two_workers_on_one_outbox_post_each_delivery_once(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     one, other = await senders.open(), await senders.open()
     for number in range(20):
@@ -602,7 +583,7 @@ async def test_two_workers_on_one_outbox_post_each_delivery_once(
 
 
 async def test_a_delivery_of_a_dead_worker_is_sent_again_under_its_id(
-    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     dying, living = await senders.open(drain=timedelta(0)), await senders.open()
 
@@ -636,7 +617,7 @@ async def drip(request: web.Request, *, status: int = 200) -> web.StreamResponse
 
 @pytest.mark.parametrize(("answer", "state"), [(200, DELIVERED), (500, PENDING)])
 async def test_a_response_body_that_never_ends_does_not_keep_the_slot(
-    senders: Senders, status: MakeStatus, aiohttp_server: Any, *, answer: int, state: DeliveryState
+    senders: Senders, aiohttp_server: Any, *, answer: int, state: DeliveryState
 ) -> None:
     app = web.Application()
     app.router.add_post("/hook", functools.partial(drip, status=answer))
@@ -651,7 +632,7 @@ async def test_a_response_body_that_never_ends_does_not_keep_the_slot(
 
 
 async def test_a_response_body_is_read_for_at_most_a_second(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(timeout=timedelta(minutes=10))
     post, given = sender._client.post, []

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
-from pushkit import DestinationRules, PushConfig, PushSender, StatusUpdate, WireVersion
+from pushkit import DestinationRules, PushConfig, PushSender, WireVersion
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidPushConfigError
 from pushkit.net.destination import Decision, DestinationPolicy
 from pushkit.outbox.states import DeliveryState
@@ -20,9 +20,7 @@ from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.url import Url
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-from tests.pushkit.delivery.conftest import Senders, deliver_due
-
-MakeStatus = Callable[..., StatusUpdate]
+from tests.pushkit.delivery.conftest import Senders, deliver_due, status
 
 
 class Relaxed(DestinationPolicy):
@@ -75,7 +73,7 @@ def _secure(url: str) -> str:
 
 
 async def test_no_hostile_url_can_be_registered_and_delivered_to(
-    public: Internet, senders: Senders, canary: list[int], status: MakeStatus, urls: list[str]
+    public: Internet, senders: Senders, canary: list[int], urls: list[str]
 ) -> None:
     attackers_dns(public.network.names)
     sender = await senders.open(allow=())
@@ -93,7 +91,7 @@ async def test_no_hostile_url_can_be_registered_and_delivered_to(
 
 
 async def test_no_stored_hostile_url_is_delivered_to(
-    public: Internet, senders: Senders, canary: list[int], status: MakeStatus, urls: list[str]
+    public: Internet, senders: Senders, canary: list[int], urls: list[str]
 ) -> None:
     attackers_dns(public.network.names)
     sender = await senders.open(allow=(), concurrency=512)
@@ -110,11 +108,7 @@ async def test_no_stored_hostile_url_is_delivered_to(
 
 
 async def test_without_the_guard_a_hostile_url_reaches_the_canary(
-    public: Internet,
-    senders: Senders,
-    canary: list[int],
-    status: MakeStatus,
-    monkeypatch: pytest.MonkeyPatch,
+    public: Internet, senders: Senders, canary: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Proves that the two tests above would see a connection.
     monkeypatch.setattr("pushkit.delivery.sender.DestinationPolicy", Relaxed)
@@ -147,11 +141,7 @@ async def store(sender: PushSender, config_id: str, url: str) -> None:
 
 @pytest.mark.parametrize("status_code", [301, 302, 303, 307, 308])
 async def test_a_redirect_to_loopback_is_not_followed(
-    public: Internet,
-    senders: Senders,
-    canary: list[int],
-    status: MakeStatus,
-    status_code: int,
+    public: Internet, senders: Senders, canary: list[int], status_code: int
 ) -> None:
     async def redirect(_: web.Request) -> web.Response:
         return web.Response(
@@ -207,11 +197,7 @@ async def test_only_the_operators_domains_and_ports_are_registered(
     ],
 )
 async def test_only_the_operators_networks_are_dialled(
-    public: Internet,
-    senders: Senders,
-    status: MakeStatus,
-    rules: DestinationRules,
-    dialled: bool,
+    public: Internet, senders: Senders, rules: DestinationRules, dialled: bool
 ) -> None:
     async def accept(_: web.Request) -> web.Response:
         return web.Response()
@@ -225,7 +211,7 @@ async def test_only_the_operators_networks_are_dialled(
 
 
 async def test_no_rule_of_the_operator_allows_private_addresses(
-    public: Internet, senders: Senders, status: MakeStatus
+    public: Internet, senders: Senders
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
     rules = DestinationRules(networks=["10.0.0.0/8"], domains=[HOOKS])

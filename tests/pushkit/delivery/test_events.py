@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pushkit import DeliveryFilter, StatusUpdate
+from pushkit import DeliveryFilter
 from pushkit.events.model import Event, EventKind
 from pushkit.events.sender import (
     AttemptMade,
@@ -26,15 +24,11 @@ from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.ring import KeyRing
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from tests.emitted import emitted
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
-
-MakeStatus = Callable[..., StatusUpdate]
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
 
 
 async def test_a_delivery_emits_events_from_notify_to_the_webhooks_answer(
-    senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     events: list[Event] = []
     sender = await senders.open(on_event=events.append)
@@ -76,9 +70,7 @@ async def test_a_delivery_emits_events_from_notify_to_the_webhooks_answer(
     assert (key.algorithm, key.before) == ("ES256", None)
 
 
-async def test_a_dead_letter_is_emitted_with_its_cause(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_a_dead_letter_is_emitted_with_its_cause(senders: Senders, webhook: Webhook) -> None:
     events: list[Event] = []
     sender = await senders.open(on_event=events.append)
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -107,7 +99,7 @@ async def test_changes_of_a_subscription_are_emitted(senders: Senders, webhook: 
 
 
 async def test_a_change_of_many_deliveries_emits_one_event(
-    senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     events: list[Event] = []
     sender = await senders.open(on_event=events.append)
@@ -166,7 +158,7 @@ async def test_a_change_of_subscriptions_emits_an_event_for_each_changed_one(
 
 
 async def test_key_changes_of_a_command_are_emitted_when_the_key_file_is_read(
-    senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus, tmp_path: Path
+    senders: Senders, webhook: Webhook, clock: Clock, tmp_path: Path
 ) -> None:
     events: list[Event] = []
     path = tmp_path / "keys.json"

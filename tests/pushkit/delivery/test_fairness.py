@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
-from pushkit import StatusUpdate
 from pushkit.webhook import Headers
 from tests.eventually import eventually
 from tests.long_runs import LONG
-from tests.pushkit.delivery.conftest import Received
+from tests.pushkit.delivery.conftest import Received, status
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Senders
 
-MakeStatus = Callable[..., StatusUpdate]
 SLOW_WEBHOOKS = 12
 TASKS_OF_EACH = 150 if LONG else 60
 OTHERS = 99
@@ -77,7 +75,7 @@ def outbox(location: str) -> str:
 
 @pytest.mark.slow
 async def test_ninety_nine_owners_are_served_while_the_hundredth_fills_its_slots(
-    senders: Senders, webhooks: Webhooks, status: MakeStatus
+    senders: Senders, webhooks: Webhooks
 ) -> None:
     # Long enough that no attempt times out and no lease expires on a busy machine.
     sender = await senders.open(
@@ -121,7 +119,7 @@ async def test_ninety_nine_owners_are_served_while_the_hundredth_fills_its_slots
 
 
 async def test_every_owner_gets_a_first_slot_before_any_gets_a_second(
-    senders: Senders, webhooks: Webhooks, status: MakeStatus
+    senders: Senders, webhooks: Webhooks
 ) -> None:
     sender = await senders.open(concurrency=4, concurrency_per_host=4, timeout=timedelta(minutes=2))
     owners = [*(f"mallory{number}" for number in range(6)), "innocent"]
@@ -149,7 +147,7 @@ async def test_every_owner_gets_a_first_slot_before_any_gets_a_second(
 @pytest.mark.parametrize("way", ["pause", "unsubscribe", "disable"])
 @pytest.mark.slow
 async def test_ending_subscriptions_during_attempts_gives_an_owner_no_more_slots(
-    senders: Senders, webhooks: Webhooks, status: MakeStatus, way: str
+    senders: Senders, webhooks: Webhooks, way: str
 ) -> None:
     sender = await senders.open(concurrency=16, concurrency_per_host=4)
     for begun in (12, 0, 0):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -14,8 +13,6 @@ from pushkit import (
     Artifact,
     ArtifactUpdate,
     PushSender,
-    StatusUpdate,
-    Task,
     TaskState,
     TextPart,
     decode_update,
@@ -27,10 +24,8 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.subscriptions.model import Filter
 from tests.eventually import eventually
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due, status, task
 
-MakeStatus = Callable[..., StatusUpdate]
-MakeTask = Callable[..., Task]
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
 
 
@@ -79,7 +74,7 @@ async def test_a_filter_applies_to_its_owner_alone(sender: PushSender, webhook: 
 
 
 async def test_registering_again_without_a_filter_removes_the_filter(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     hook = {"url": webhook.url()}
     only_completed = Filter(states=frozenset({TaskState.COMPLETED}))
@@ -99,7 +94,7 @@ async def test_an_unwanted_update_is_not_encoded(sender: PushSender, webhook: We
 
 
 async def test_a_resumed_subscription_gets_every_update_in_order(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
     await sender.notify(status("submitted"))
@@ -114,7 +109,7 @@ async def test_a_resumed_subscription_gets_every_update_in_order(
 
 
 async def test_deliveries_of_a_task_that_ended_during_a_pause_can_be_resent(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     result = await sender.notify(status("completed"))
@@ -131,7 +126,7 @@ async def test_deliveries_of_a_task_that_ended_during_a_pause_can_be_resent(
 
 
 async def test_registering_again_does_not_resume_a_paused_subscription(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.pause("task-1")
@@ -142,7 +137,7 @@ async def test_registering_again_does_not_resume_a_paused_subscription(
 
 @pytest.mark.parametrize("answer", [200, 500, 400])
 async def test_a_pause_lets_the_delivery_in_flight_finish_and_sends_no_other(
-    senders: Senders, webhook: Webhook, status: MakeStatus, answer: int
+    senders: Senders, webhook: Webhook, answer: int
 ) -> None:
     sender = await senders.open(retry=RETRY_AT_ONCE)
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -162,7 +157,7 @@ async def test_a_pause_lets_the_delivery_in_flight_finish_and_sends_no_other(
 
 @ON_SQLITE
 async def test_a_pause_covers_deliveries_of_a_dead_worker(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -176,7 +171,7 @@ async def test_a_pause_covers_deliveries_of_a_dead_worker(
 
 
 async def test_another_owner_cannot_pause_a_subscription(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
     assert await sender.pause("task-1", owner="bob") == 0
@@ -203,7 +198,7 @@ async def test_a_test_notification_ignores_the_filter(
 
 
 async def test_a_test_notification_to_a_0_3_client_is_a_task(
-    sender: PushSender, webhook: Webhook, task: MakeTask
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="0.3")
     await sender.send_test("task-1")
@@ -218,7 +213,7 @@ async def test_a_test_notification_to_a_0_3_client_is_a_task(
 
 @pytest.mark.parametrize("state", ["completed", "failed", "canceled", "rejected"])
 async def test_a_subscription_is_removed_once_the_end_of_its_task_is_delivered(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, state: str
+    sender: PushSender, webhook: Webhook, state: str
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status("working"))
@@ -232,7 +227,7 @@ async def test_a_subscription_is_removed_once_the_end_of_its_task_is_delivered(
 
 @pytest.mark.parametrize("state", ["submitted", "working", "input-required", "auth-required"])
 async def test_a_subscription_stays_until_its_task_ends(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, state: str
+    sender: PushSender, webhook: Webhook, state: str
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status(state))
@@ -241,7 +236,7 @@ async def test_a_subscription_stays_until_its_task_ends(
 
 
 async def test_a_subscription_is_removed_when_its_last_delivery_is_dead(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     retry = RetryPolicy(wait=wait_schedule([0], jitter=0), stop=stop_after_attempt(2))
     sender = await senders.open(retry=retry)
@@ -256,7 +251,7 @@ async def test_a_subscription_is_removed_when_its_last_delivery_is_dead(
 
 
 async def test_the_end_of_a_task_removes_a_subscription_that_filters_it_out(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     working = Filter(states=frozenset({TaskState.WORKING}))
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", filter=working)
@@ -265,7 +260,7 @@ async def test_the_end_of_a_task_removes_a_subscription_that_filters_it_out(
 
 
 async def test_registering_after_the_end_creates_a_new_subscription(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     first = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status("completed"))
@@ -279,7 +274,7 @@ async def test_registering_after_the_end_creates_a_new_subscription(
 
 @ON_SQLITE
 async def test_a_dead_letter_of_an_ended_subscription_can_be_redriven(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -299,7 +294,7 @@ async def test_a_dead_letter_of_an_ended_subscription_can_be_redriven(
 
 @ON_SQLITE
 async def test_an_ended_subscription_is_removed_when_an_operator_cancels_its_last_delivery(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -312,7 +307,7 @@ async def test_an_ended_subscription_is_removed_when_an_operator_cancels_its_las
 
 
 async def test_an_ended_paused_subscription_stays_until_its_deliveries_are_sent(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.pause("task-1")
@@ -345,7 +340,7 @@ async def failing_sender(senders: Senders, webhook: Webhook) -> tuple[PushSender
 
 @ON_SQLITE
 async def test_a_subscription_is_disabled_after_disable_after_without_a_success(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     sender, kinds = await failing_sender(senders, webhook)
     await sender.notify(status())
@@ -365,7 +360,7 @@ async def test_a_subscription_is_disabled_after_disable_after_without_a_success(
 
 @ON_SQLITE
 async def test_a_success_restarts_disable_after(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     sender, kinds = await failing_sender(senders, webhook)
     webhook.replies_with(500, 200, 500, 500)
@@ -383,7 +378,7 @@ async def test_a_success_restarts_disable_after(
 
 @ON_SQLITE
 async def test_registering_again_enables_a_disabled_subscription_and_restarts_disable_after(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     sender, kinds = await failing_sender(senders, webhook)
     webhook.replies_with(*[500] * 3)
@@ -399,9 +394,7 @@ async def test_registering_again_enables_a_disabled_subscription_and_restarts_di
     assert (found.active, found.failing_since) == (True, clock.now)
 
 
-async def test_a_410_emits_subscription_disabled(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_a_410_emits_subscription_disabled(senders: Senders, webhook: Webhook) -> None:
     sender, kinds = await failing_sender(senders, webhook)
     webhook.replies_with(410)
     await sender.notify(status())
@@ -413,7 +406,7 @@ async def test_a_410_emits_subscription_disabled(
 
 
 async def test_a_worker_delivers_what_another_process_stored(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     worker = await senders.open(poll_interval=timedelta(milliseconds=20))
     await worker.start()
@@ -430,7 +423,7 @@ async def test_a_worker_delivers_what_another_process_stored(
 @ON_SQLITE
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["under way", "at the next start"])
 async def test_a_new_delivery_does_not_wait_after_the_clock_was_set_back(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus, *, is_restarted: bool
+    senders: Senders, clock: Clock, webhook: Webhook, *, is_restarted: bool
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")

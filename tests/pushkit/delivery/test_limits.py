@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
 
-from pushkit import PushSender, SenderOptions, StatusUpdate
+from pushkit import PushSender, SenderOptions
 from pushkit.delivery.limits import Pace
 from pushkit.errors import ConfigError, TooManySubscriptionsError
 from pushkit.net.destination import DestinationPolicy
@@ -19,9 +19,8 @@ from pushkit.storage.quota import Quota
 from pushkit.storage.script import Script
 from tests.eventually import eventually
 from tests.internet import HOOKS, Internet
-from tests.pushkit.delivery.conftest import Clock, Senders
+from tests.pushkit.delivery.conftest import Clock, Senders, status
 
-MakeStatus = Callable[..., StatusUpdate]
 HOOK = {"url": "https://client.example.com/hook"}
 ORIGIN = "https://client.example.com:443"
 
@@ -117,9 +116,7 @@ async def test_the_limit_of_subscriptions_applies_across_processes(either: Sende
 # --- backlog -------------------------------------------------------------------------------------
 
 
-async def test_an_owner_has_at_most_max_backlog_per_owner(
-    either: Senders, status: MakeStatus
-) -> None:
+async def test_an_owner_has_at_most_max_backlog_per_owner(either: Senders) -> None:
     sender = await either.open(max_backlog_per_owner=3)
     for number in range(2):
         await sender.subscribe(f"task-{number}", HOOK, version="1.0", owner="alice")
@@ -133,9 +130,7 @@ async def test_an_owner_has_at_most_max_backlog_per_owner(
     assert (await sender.notify(status(task_id="bobs"))).ids
 
 
-async def test_tenants_do_not_raise_the_backlog_limit_of_an_owner(
-    either: Senders, status: MakeStatus
-) -> None:
+async def test_tenants_do_not_raise_the_backlog_limit_of_an_owner(either: Senders) -> None:
     sender = await either.open(max_backlog_per_owner=2)
     for tenant in ("", "acme", "globex"):
         await sender.subscribe("task-1", HOOK, version="1.0", owner="alice", tenant=tenant)
@@ -145,7 +140,7 @@ async def test_tenants_do_not_raise_the_backlog_limit_of_an_owner(
 
 
 async def test_an_update_is_stored_for_as_many_subscriptions_as_the_quota_allows(
-    either: Senders, status: MakeStatus
+    either: Senders,
 ) -> None:
     sender = await either.open(max_backlog_per_owner=2)
     for number in range(3):
@@ -158,7 +153,7 @@ async def test_an_update_is_stored_for_as_many_subscriptions_as_the_quota_allows
 
 
 async def test_delivered_updates_free_capacity(
-    public: Internet, senders: Senders, status: MakeStatus, clock: Clock
+    public: Internet, senders: Senders, clock: Clock
 ) -> None:
     async def accept(_: web.Request) -> web.Response:
         return web.Response()
@@ -175,9 +170,7 @@ async def test_delivered_updates_free_capacity(
     assert [each.state for each in found] == [DeliveryState.DELIVERED] * 3
 
 
-async def test_superseded_updates_are_dropped_before_an_owner_is_refused(
-    either: Senders, status: MakeStatus
-) -> None:
+async def test_superseded_updates_are_dropped_before_an_owner_is_refused(either: Senders) -> None:
     sender = await either.open(max_backlog_per_owner=2, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     for _ in range(6):
@@ -249,7 +242,7 @@ async def test_a_lease_covers_the_wait_for_the_rate_limit(senders: Senders) -> N
 
 
 async def test_the_rate_per_origin_is_shared_by_all_owners(
-    public: Internet, senders: Senders, status: MakeStatus, monkeypatch: pytest.MonkeyPatch
+    public: Internet, senders: Senders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds, waited = Seconds(), []
 

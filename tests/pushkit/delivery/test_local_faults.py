@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from aiohttp import web
 
-from pushkit import PushSender, SecretKeys, StatusUpdate
+from pushkit import PushSender, SecretKeys
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import IdempotencyConflictError
@@ -21,14 +21,13 @@ from pushkit.events.sender import DeliveryEvent, LocalFault
 from pushkit.outbox.states import DeliveryState
 from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-from tests.pushkit.delivery.conftest import key_ring
+from tests.pushkit.delivery.conftest import key_ring, status
 
 if TYPE_CHECKING:
     from pushkit import KeyRing
     from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
 
 WORDS = "canary: a mount is gone"
-MakeStatus = Callable[..., StatusUpdate]
 
 
 class Keys:
@@ -72,13 +71,8 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("options", "error"), FAULTS)
-async def test_a_local_fault_backs_off_and_counts_no_attempt(  # noqa: PLR0917  # fixtures
-    senders: Senders,
-    clock: Clock,
-    webhook: Webhook,
-    status: MakeStatus,
-    options: dict[str, Any],
-    error: str,
+async def test_a_local_fault_backs_off_and_counts_no_attempt(
+    senders: Senders, clock: Clock, webhook: Webhook, options: dict[str, Any], error: str
 ) -> None:
     sender = await senders.open(**options)
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
@@ -97,7 +91,7 @@ async def test_a_local_fault_backs_off_and_counts_no_attempt(  # noqa: PLR0917  
 
 
 async def test_a_delivery_with_a_local_fault_never_dies_and_is_sent_once_it_is_fixed(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     keys = Keys()
     sender = await senders.open(keys=keys)
@@ -114,7 +108,7 @@ async def test_a_delivery_with_a_local_fault_never_dies_and_is_sent_once_it_is_f
 
 
 async def test_a_local_fault_after_an_attempt_dies_by_age(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     keys = Keys()
     sender = await senders.open(keys=keys)
@@ -133,7 +127,7 @@ async def test_a_local_fault_after_an_attempt_dies_by_age(
 
 
 async def test_a_local_fault_opens_no_breaker_and_disables_no_subscription(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     keys, events = Keys(), list[Event]()
     sender = await senders.open(
@@ -157,13 +151,8 @@ async def test_a_local_fault_opens_no_breaker_and_disables_no_subscription(
 
 
 @pytest.mark.parametrize("lacks", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-async def test_running_out_of_sockets_is_a_local_fault(  # noqa: PLR0917  # fixtures
-    senders: Senders,
-    clock: Clock,
-    webhook: Webhook,
-    status: MakeStatus,
-    monkeypatch: pytest.MonkeyPatch,
-    lacks: int,
+async def test_running_out_of_sockets_is_a_local_fault(
+    senders: Senders, clock: Clock, webhook: Webhook, monkeypatch: pytest.MonkeyPatch, lacks: int
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1))
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
@@ -199,7 +188,6 @@ async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixt
     senders: Senders,
     clock: Clock,
     public: Internet,
-    status: MakeStatus,
     no_proxy: int,
     fault: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -242,7 +230,7 @@ async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixt
 
 
 async def test_a_destination_that_the_proxy_cannot_reach_is_a_failed_attempt(
-    senders: Senders, public: Internet, status: MakeStatus
+    senders: Senders, public: Internet
 ) -> None:
     proxy = await public.proxy()
     public.network.names.says(HOOKS, [HOOKS_ADDRESS])
@@ -273,7 +261,7 @@ async def no_port() -> int:
 
 
 async def test_local_faults_of_one_cause_are_logged_once_with_a_traceback(
-    senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
+    senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(keys=Keys())
     for number in range(5):
@@ -288,7 +276,7 @@ async def test_local_faults_of_one_cause_are_logged_once_with_a_traceback(
 
 
 async def test_an_error_of_pushkit_is_one_line_in_the_log(
-    senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
+    senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
     registering = await senders.open(secrets=SecretKeys.generate())
     config = {"url": webhook.url(), "token": "canary-token"}
@@ -305,7 +293,7 @@ async def test_an_error_of_pushkit_is_one_line_in_the_log(
 
 
 async def test_the_log_has_the_traceback_of_what_failed_to_sign(
-    senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
+    senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(signing=foreign_error)
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -316,7 +304,7 @@ async def test_the_log_has_the_traceback_of_what_failed_to_sign(
 
 
 async def test_the_stats_count_deliveries_by_local_fault(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(keys=Keys())
     for number in range(3):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import aiohttp
 import httpx
@@ -13,16 +11,12 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
-from pushkit import BreakerPolicy, PushSender, StatusUpdate
+from pushkit import BreakerPolicy, PushSender
 from pushkit.integrations.aiohttp import metrics_route
 from pushkit.integrations.asgi import MetricsApp
 from pushkit.telemetry.endpoints import Endpoints, serving
 from tests.metrics_page import MetricsRead
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
-
-MakeStatus = Callable[..., StatusUpdate]
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
 
 
 async def read(sender: PushSender) -> MetricsRead:
@@ -30,7 +24,7 @@ async def read(sender: PushSender) -> MetricsRead:
 
 
 async def test_attempts_are_counted_by_outcome_and_latency_starts_at_notify(
-    senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     sender = await senders.open()
     assert (await read(sender)).value("pushkit_attempt_seconds_count") == 0
@@ -58,7 +52,7 @@ async def test_attempts_are_counted_by_outcome_and_latency_starts_at_notify(
 
 
 async def test_one_webhook_cannot_use_up_the_codes_of_others(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1000))
     await read(sender)
@@ -74,7 +68,7 @@ async def test_one_webhook_cannot_use_up_the_codes_of_others(
 
 
 async def test_the_backlog_is_read_from_the_database(
-    senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1))
     for task in ("task-1", "task-2", "task-3"):
@@ -91,7 +85,7 @@ async def test_the_backlog_is_read_from_the_database(
 
 
 async def test_a_delivery_behind_an_open_breaker_is_not_due(
-    senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1))
     assert sender.metrics
@@ -124,9 +118,7 @@ async def test_metrics_show_the_age_of_keys_and_the_next_rotation(
     assert age == timedelta(days=1).total_seconds()
 
 
-async def test_no_label_names_a_task_or_an_owner(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_no_label_names_a_task_or_an_owner(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open()
     page = sender.metrics
     await sender.subscribe("task-canary", {"url": webhook.url("/canary")}, version="1.0", owner="c")
@@ -136,9 +128,7 @@ async def test_no_label_names_a_task_or_an_owner(
     assert b"canary" not in (await page.page()).body
 
 
-async def test_metrics_without_a_database_show_the_rest_of_the_page(
-    senders: Senders, status: MakeStatus
-) -> None:
+async def test_metrics_without_a_database_show_the_rest_of_the_page(senders: Senders) -> None:
     sender = await senders.open()
     assert sender.metrics
     await sender.subscribe("task-1", {"url": "https://client.example.com/"}, version="1.0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -12,20 +11,15 @@ from pushkit import (
     DeliveryState,
     Filter,
     PushSender,
-    StatusUpdate,
-    Task,
     TaskUpdate,
     WireVersion,
 )
 from pushkit.a2a import NativeUpdate, encode_update
 from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
 from pushkit.record import record
-from tests.pushkit.delivery.conftest import Senders
+from tests.pushkit.delivery.conftest import Senders, status, task
 from tests.pushkit.delivery.sides import read
 from tests.pushkit.delivery.test_recipients import ARTIFACT
-
-MakeStatus = Callable[..., StatusUpdate]
-MakeTask = Callable[..., Task]
 
 HOOK = {"url": "https://client.example.com/a2a"}
 V1_0 = WireVersion.V1_0
@@ -77,7 +71,7 @@ def counts() -> Counts:
 
 
 async def test_nothing_is_encoded_for_a_task_without_subscriptions(
-    sender: PushSender, status: MakeStatus, counts: Counts
+    sender: PushSender, counts: Counts
 ) -> None:
     await sender.subscribe("task-2", HOOK, version="1.0")
     await sender.notify(status(task_id="task-2"))
@@ -87,7 +81,7 @@ async def test_nothing_is_encoded_for_a_task_without_subscriptions(
 
 
 async def test_nothing_is_encoded_after_the_last_subscription_of_a_task_is_removed(
-    sender: PushSender, status: MakeStatus, counts: Counts
+    sender: PushSender, counts: Counts
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status())
@@ -98,7 +92,7 @@ async def test_nothing_is_encoded_after_the_last_subscription_of_a_task_is_remov
 
 
 async def test_an_update_in_its_own_version_is_encoded_once_and_never_converted(
-    sender: PushSender, status: MakeStatus, counts: Counts
+    sender: PushSender, counts: Counts
 ) -> None:
     for owner in ("alice", "bob"):
         await sender.subscribe("task-1", HOOK, version="1.0", owner=owner)
@@ -111,7 +105,7 @@ async def test_an_update_in_its_own_version_is_encoded_once_and_never_converted(
 
 
 async def test_other_versions_are_encoded_from_one_decoding(
-    sender: PushSender, status: MakeStatus, task: MakeTask, counts: Counts
+    sender: PushSender, counts: Counts
 ) -> None:
     for version in ("0.1", "0.3", "1.0"):
         await sender.subscribe("task-1", HOOK, version=version, owner=version)
@@ -126,9 +120,7 @@ async def test_other_versions_are_encoded_from_one_decoding(
     assert {each.owner: each.body for each in await sender.deliveries("task-1")} == straight
 
 
-async def test_filters_do_not_decode_a_native_update(
-    sender: PushSender, status: MakeStatus, counts: Counts
-) -> None:
+async def test_filters_do_not_decode_a_native_update(sender: PushSender, counts: Counts) -> None:
     wanted = Filter(last_chunk_only=True)
     await sender.subscribe("task-1", HOOK, version="1.0", filter=wanted)
     chunk: ArtifactUpdate = replace(ARTIFACT, task_id="task-1")
@@ -140,7 +132,7 @@ async def test_filters_do_not_decode_a_native_update(
 
 
 async def test_superseded_native_updates_are_dropped_like_neutral_ones(
-    senders: Senders, status: MakeStatus, counts: Counts
+    senders: Senders, counts: Counts
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -152,7 +144,7 @@ async def test_superseded_native_updates_are_dropped_like_neutral_ones(
 
 
 async def test_an_idempotency_key_matches_native_and_neutral_updates(
-    sender: PushSender, status: MakeStatus, counts: Counts
+    sender: PushSender, counts: Counts
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     first = await sender.notify(status(), idempotency_key="neutral first")
@@ -168,7 +160,7 @@ async def test_an_idempotency_key_matches_native_and_neutral_updates(
 
 
 async def test_an_update_that_cannot_be_encoded_is_refused_for_each_recipient(
-    sender: PushSender, status: MakeStatus, counts: Counts
+    sender: PushSender, counts: Counts
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.subscribe("task-1", HOOK, version="0.1", owner="bob")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +18,8 @@ from pushkit import PushSender, StatusUpdate
 from pushkit.errors import ConfigError, StorageError
 from tests.databases import PostgresServer, execute, fresh
 from tests.eventually import DEADLINE, eventually
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
 
-MakeStatus = Callable[..., StatusUpdate]
 HOOK = {"url": "https://client.example.com/hook"}
 
 
@@ -68,7 +67,7 @@ async def stored(sender: PushSender, task_id: str = "task-1") -> int:
 
 
 async def test_on_sqlite_task_and_notification_commit_together(
-    senders: Senders, sender: PushSender, status: MakeStatus
+    senders: Senders, sender: PushSender
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     own = connect(senders.database)
@@ -84,9 +83,7 @@ async def test_on_sqlite_task_and_notification_commit_together(
     own.close()
 
 
-async def test_on_sqlite_they_roll_back_together(
-    senders: Senders, sender: PushSender, status: MakeStatus
-) -> None:
+async def test_on_sqlite_they_roll_back_together(senders: Senders, sender: PushSender) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     own = connect(senders.database)
     own.execute("BEGIN IMMEDIATE")
@@ -98,7 +95,7 @@ async def test_on_sqlite_they_roll_back_together(
 
 
 async def test_on_sqlite_a_recipient_that_is_refused_leaves_the_transaction_usable(
-    senders: Senders, status: MakeStatus
+    senders: Senders,
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
@@ -118,7 +115,7 @@ async def test_on_sqlite_a_recipient_that_is_refused_leaves_the_transaction_usab
 
 
 async def test_on_sqlite_the_callers_row_factory_stays(
-    senders: Senders, sender: PushSender, status: MakeStatus
+    senders: Senders, sender: PushSender
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     own = connect(senders.database)
@@ -130,7 +127,7 @@ async def test_on_sqlite_the_callers_row_factory_stays(
 
 
 async def test_on_sqlite_the_callers_text_factory_stays(
-    senders: Senders, sender: PushSender, status: MakeStatus
+    senders: Senders, sender: PushSender
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     own = connect(senders.database)
@@ -144,7 +141,7 @@ async def test_on_sqlite_the_callers_text_factory_stays(
 
 
 async def test_on_sqlite_a_connection_that_is_closed_is_refused(
-    senders: Senders, sender: PushSender, status: MakeStatus
+    senders: Senders, sender: PushSender
 ) -> None:
     own = connect(senders.database)
     own.close()
@@ -153,7 +150,7 @@ async def test_on_sqlite_a_connection_that_is_closed_is_refused(
 
 
 async def test_on_sqlite_a_connection_outside_a_transaction_is_refused(
-    senders: Senders, sender: PushSender, status: MakeStatus
+    senders: Senders, sender: PushSender
 ) -> None:
     own = connect(senders.database)
     with pytest.raises(ConfigError, match="BEGIN IMMEDIATE"):
@@ -162,7 +159,7 @@ async def test_on_sqlite_a_connection_outside_a_transaction_is_refused(
 
 
 async def test_on_sqlite_another_file_is_refused_though_it_has_an_outbox(
-    senders: Senders, sender: PushSender, clock: Clock, status: MakeStatus, tmp_path: Path
+    senders: Senders, sender: PushSender, clock: Clock, tmp_path: Path
 ) -> None:
     others = Senders(tmp_path / "another.db", clock)
     other = await others.open()
@@ -182,9 +179,7 @@ async def test_on_sqlite_another_file_is_refused_though_it_has_an_outbox(
     await other.close()
 
 
-async def test_on_sqlite_a_database_without_a_file_is_refused(
-    sender: PushSender, status: MakeStatus
-) -> None:
+async def test_on_sqlite_a_database_without_a_file_is_refused(sender: PushSender) -> None:
     own = connect(":memory:")
     own.execute("BEGIN IMMEDIATE")
     with pytest.raises(ConfigError, match="it opened no file, expected /"):
@@ -193,7 +188,7 @@ async def test_on_sqlite_a_database_without_a_file_is_refused(
 
 
 async def test_on_sqlite_a_link_to_the_file_is_accepted(
-    senders: Senders, sender: PushSender, status: MakeStatus, tmp_path: Path
+    senders: Senders, sender: PushSender, tmp_path: Path
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     (tmp_path / "linked").symlink_to(Path(senders.database).parent)
@@ -206,7 +201,7 @@ async def test_on_sqlite_a_link_to_the_file_is_accepted(
 
 
 async def test_on_sqlite_a_delivery_is_sent_after_the_commit(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(poll_interval=timedelta(milliseconds=20))
     await sender.start()
@@ -221,14 +216,14 @@ async def test_on_sqlite_a_delivery_is_sent_after_the_commit(
 
 @pytest.mark.parametrize("found", [object(), "outbox.db", SimpleNamespace(driver_connection=1)])
 async def test_a_connection_of_an_unknown_kind_is_refused(
-    sender: PushSender, status: MakeStatus, found: object
+    sender: PushSender, found: object
 ) -> None:
     with pytest.raises(ConfigError, match=r"expected a sqlite3\.Connection"):
         await sender.notify(status(), connection=found)
 
 
 async def test_the_connection_inside_a_sqlalchemy_connection_is_found(
-    senders: Senders, sender: PushSender, status: MakeStatus
+    senders: Senders, sender: PushSender
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     own = connect(senders.database)
@@ -244,7 +239,7 @@ async def test_the_connection_inside_a_sqlalchemy_connection_is_found(
 
 
 async def test_on_postgresql_task_and_notification_commit_together(
-    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
+    on_postgres: Senders, connection: asyncpg.Connection
 ) -> None:
     sender = await on_postgres.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -257,7 +252,7 @@ async def test_on_postgresql_task_and_notification_commit_together(
 
 
 async def test_on_postgresql_a_killed_transaction_stores_nothing(
-    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
+    on_postgres: Senders, connection: asyncpg.Connection
 ) -> None:
     sender = await on_postgres.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -269,7 +264,7 @@ async def test_on_postgresql_a_killed_transaction_stores_nothing(
 
 
 async def test_on_postgresql_a_pools_connection_is_accepted(
-    on_postgres: Senders, postgres_dsn: str, status: MakeStatus
+    on_postgres: Senders, postgres_dsn: str
 ) -> None:
     sender = await on_postgres.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -283,7 +278,7 @@ async def test_on_postgresql_a_pools_connection_is_accepted(
 
 
 async def test_on_postgresql_a_refused_recipient_leaves_the_transaction_usable(
-    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
+    on_postgres: Senders, connection: asyncpg.Connection
 ) -> None:
     sender = await on_postgres.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -295,7 +290,7 @@ async def test_on_postgresql_a_refused_recipient_leaves_the_transaction_usable(
 
 
 async def test_on_postgresql_a_connection_outside_a_transaction_is_refused(
-    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
+    on_postgres: Senders, connection: asyncpg.Connection
 ) -> None:
     sender = await on_postgres.open()
     with pytest.raises(ConfigError, match="not in a transaction"):
@@ -313,10 +308,7 @@ async def _refusal_of(sender: PushSender, own: asyncpg.Connection, update: Statu
 
 
 async def test_on_postgresql_another_outbox_is_refused(
-    on_postgres: Senders,
-    connection: asyncpg.Connection,
-    elsewhere: Senders,
-    status: MakeStatus,
+    on_postgres: Senders, connection: asyncpg.Connection, elsewhere: Senders
 ) -> None:
     sender, other = await on_postgres.open(), await elsewhere.open()
     for each in (sender, other):
@@ -356,7 +348,7 @@ async def test_on_postgresql_another_outbox_is_refused(
     indirect=["other_dsn"],
 )
 async def test_on_postgresql_the_outbox_of_another_database_is_refused(
-    on_postgres: Senders, elsewhere: Senders, status: MakeStatus, found: str
+    on_postgres: Senders, elsewhere: Senders, found: str
 ) -> None:
     sender, other = await on_postgres.open(), await elsewhere.open()
     for each in (sender, other):
@@ -369,7 +361,7 @@ async def test_on_postgresql_the_outbox_of_another_database_is_refused(
 
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
 async def test_on_postgresql_a_stricter_isolation_level_is_refused(
-    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus, isolation: str
+    on_postgres: Senders, connection: asyncpg.Connection, isolation: str
 ) -> None:
     sender = await on_postgres.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -381,7 +373,7 @@ async def test_on_postgresql_a_stricter_isolation_level_is_refused(
 
 
 async def test_on_postgresql_a_stricter_default_isolation_leaves_no_delivery_unsent(
-    on_postgres: Senders, connection: asyncpg.Connection, webhook: Webhook, status: MakeStatus
+    on_postgres: Senders, connection: asyncpg.Connection, webhook: Webhook
 ) -> None:
     on_postgres.database = f"{on_postgres.database}&default_transaction_isolation=serializable"
     sender = await on_postgres.open()
@@ -405,7 +397,7 @@ async def test_on_postgresql_a_stricter_default_isolation_leaves_no_delivery_uns
 
 
 async def test_on_postgresql_cancelled_callers_do_not_delay_close(
-    on_postgres: Senders, status: MakeStatus, caplog: pytest.LogCaptureFixture
+    on_postgres: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await on_postgres.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -419,7 +411,7 @@ async def test_on_postgresql_cancelled_callers_do_not_delay_close(
 
 
 async def test_on_postgresql_a_locked_row_does_not_delay_other_tasks(
-    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
+    on_postgres: Senders, connection: asyncpg.Connection
 ) -> None:
     sender = await on_postgres.open()
     for n in range(10):
@@ -445,7 +437,7 @@ async def test_on_postgresql_a_locked_row_does_not_delay_other_tasks(
 
 
 async def test_on_postgresql_a_locked_row_does_not_delay_other_deliveries(
-    on_postgres: Senders, connection: asyncpg.Connection, webhook: Webhook, status: MakeStatus
+    on_postgres: Senders, connection: asyncpg.Connection, webhook: Webhook
 ) -> None:
     sender = await on_postgres.open(concurrency_per_host=64)
     for n in range(30):
@@ -472,7 +464,7 @@ async def test_on_postgresql_a_locked_row_does_not_delay_other_deliveries(
 
 
 async def test_on_postgresql_the_commit_wakes_the_worker(
-    on_postgres: Senders, connection: asyncpg.Connection, webhook: Webhook, status: MakeStatus
+    on_postgres: Senders, connection: asyncpg.Connection, webhook: Webhook
 ) -> None:
     sender = await on_postgres.open(poll_interval=timedelta(hours=1))
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -493,7 +485,7 @@ async def test_on_postgresql_the_commit_wakes_the_worker(
 
 
 async def test_opposite_orders_in_two_transactions_end_in_a_storage_error(
-    on_postgres: Senders, postgres_dsn: str, status: MakeStatus
+    on_postgres: Senders, postgres_dsn: str
 ) -> None:
     sender = await on_postgres.open()
     for task_id in ("task-1", "task-2"):
@@ -521,7 +513,7 @@ async def test_opposite_orders_in_two_transactions_end_in_a_storage_error(
 
 
 async def test_many_subscriptions_notified_at_once_never_deadlock(
-    on_postgres: Senders, postgres_dsn: str, status: MakeStatus
+    on_postgres: Senders, postgres_dsn: str
 ) -> None:
     sender = await on_postgres.open()
     for number in range(10):

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from pushkit import PushSender, StatusUpdate
+from pushkit import PushSender
 from pushkit.delivery import ownership
 from pushkit.errors import OwnershipError
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
 from tests.eventually import DEADLINE, PATIENT
-from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due
+from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due, status
 
-MakeStatus = Callable[..., StatusUpdate]
 DAY = 86_400
 
 
@@ -63,13 +62,7 @@ async def sender(senders: Senders) -> PushSender:
 
 
 async def deliver(
-    sender: PushSender,
-    status: MakeStatus,
-    url: str,
-    *,
-    task_id: str = "task-1",
-    owner: str = "alice",
-    **config: Any,
+    sender: PushSender, url: str, *, task_id: str = "task-1", owner: str = "alice", **config: Any
 ) -> Delivery:
     hook = {"url": url} | config
     await sender.subscribe(task_id, hook, version="1.0", owner=owner)
@@ -80,10 +73,10 @@ async def deliver(
 
 @pytest.mark.parametrize("target", ["/hook", "/hook?a=b&c=%2F", "/?validationTokens=1"])
 async def test_a_url_is_asked_once_and_then_delivered_to(
-    sender: PushSender, echo: Echo, status: MakeStatus, target: str
+    sender: PushSender, echo: Echo, target: str
 ) -> None:
     for _ in range(3):
-        delivery = await deliver(sender, status, echo.base + target)
+        delivery = await deliver(sender, echo.base + target)
     assert delivery.state is DeliveryState.DELIVERED
     [asked] = echo.asked
     token = asked.query["validationToken"]
@@ -93,13 +86,9 @@ async def test_a_url_is_asked_once_and_then_delivered_to(
     assert echo.got == [target] * 3
 
 
-async def test_the_ownership_request_carries_no_secret(
-    sender: PushSender, echo: Echo, status: MakeStatus
-) -> None:
+async def test_the_ownership_request_carries_no_secret(sender: PushSender, echo: Echo) -> None:
     authentication = {"scheme": "Bearer", "credentials": "canary-1"}
-    await deliver(
-        sender, status, echo.base + "/hook", token="canary-2", authentication=authentication
-    )
+    await deliver(sender, echo.base + "/hook", token="canary-2", authentication=authentication)
     [asked] = echo.asked
     names = {name.lower() for name in asked.headers}
     assert names == {"host", "accept", "accept-encoding", "user-agent"}
@@ -108,11 +97,11 @@ async def test_the_ownership_request_carries_no_secret(
 
 
 async def test_a_remembered_failure_does_not_reference_its_delivery(
-    sender: PushSender, echo: Echo, status: MakeStatus
+    sender: PushSender, echo: Echo
 ) -> None:
     echo.answer = lambda _: web.Response(text="no")
     for number in range(2):
-        await deliver(sender, status, echo.base + "/hook", task_id=f"task-{number}")
+        await deliver(sender, echo.base + "/hook", task_id=f"task-{number}")
     assert sender._ownership
     [proof] = sender._ownership._proofs.values()
     assert isinstance(proof.failure, OwnershipError)
@@ -136,14 +125,10 @@ async def test_a_remembered_failure_does_not_reference_its_delivery(
     ],
 )
 async def test_a_destination_without_a_proof_gets_no_notification(
-    sender: PushSender,
-    echo: Echo,
-    status: MakeStatus,
-    clock: Clock,
-    answer: Callable[[str], web.Response],
+    sender: PushSender, echo: Echo, clock: Clock, answer: Callable[[str], web.Response]
 ) -> None:
     echo.answer = answer
-    delivery = await deliver(sender, status, echo.base + "/hook")
+    delivery = await deliver(sender, echo.base + "/hook")
     assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "ownership_unproven")
     assert delivery.last_status == answer("t" * 40).status
     assert echo.got == []
@@ -157,15 +142,15 @@ async def test_a_destination_without_a_proof_gets_no_notification(
 
 
 async def test_a_refused_connection_proves_no_ownership(
-    senders: Senders, status: MakeStatus, unused_tcp_port: int
+    senders: Senders, unused_tcp_port: int
 ) -> None:
     sender = await senders.open(verify_ownership=True)
-    delivery = await deliver(sender, status, f"http://127.0.0.1:{unused_tcp_port}/")
+    delivery = await deliver(sender, f"http://127.0.0.1:{unused_tcp_port}/")
     assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "connection_refused")
 
 
 async def test_the_attempt_timeout_covers_the_ownership_request(
-    senders: Senders, status: MakeStatus, aiohttp_server: Any, monkeypatch: pytest.MonkeyPatch
+    senders: Senders, aiohttp_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, released = asyncio.Event(), asyncio.Event()
 
@@ -183,13 +168,13 @@ async def test_the_attempt_timeout_covers_the_ownership_request(
     url, tasks = f"http://127.0.0.1:{server.port}/", itertools.count()
     while not asked.is_set():  # a busy machine may use up the 0.2 s before the request
         async with asyncio.timeout(DEADLINE):
-            delivery = await deliver(sender, status, url, task_id=f"task-{next(tasks)}")
+            delivery = await deliver(sender, url, task_id=f"task-{next(tasks)}")
     released.set()
     assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "timeout")
 
 
 async def test_many_subscriptions_to_one_url_share_one_ownership_request(
-    sender: PushSender, echo: Echo, status: MakeStatus
+    sender: PushSender, echo: Echo
 ) -> None:
     for number in range(12):
         hook = {"url": echo.base + "/hook"}
@@ -200,7 +185,7 @@ async def test_many_subscriptions_to_one_url_share_one_ownership_request(
 
 
 async def test_a_failed_proof_is_shared_by_all_deliveries_that_wait_for_it(
-    sender: PushSender, echo: Echo, status: MakeStatus
+    sender: PushSender, echo: Echo
 ) -> None:
     echo.answer = lambda _: web.Response(text="no")
     for number in range(12):
@@ -213,54 +198,50 @@ async def test_a_failed_proof_is_shared_by_all_deliveries_that_wait_for_it(
     assert (len(echo.asked), echo.got) == (1, [])
 
 
-async def test_a_proof_survives_a_restart(senders: Senders, echo: Echo, status: MakeStatus) -> None:
+async def test_a_proof_survives_a_restart(senders: Senders, echo: Echo) -> None:
     for _ in range(2):
         sender = await senders.open(verify_ownership=True)
-        await deliver(sender, status, echo.base + "/hook")
+        await deliver(sender, echo.base + "/hook")
         await sender.close()
     assert (len(echo.asked), len(echo.got)) == (1, 2)
 
 
-async def test_a_changed_url_needs_a_new_proof(
-    sender: PushSender, echo: Echo, status: MakeStatus
-) -> None:
+async def test_a_changed_url_needs_a_new_proof(sender: PushSender, echo: Echo) -> None:
     for target in ("/a", "/b", "/a?c", "/a"):
-        await deliver(sender, status, echo.base + target)
+        await deliver(sender, echo.base + target)
     assert [asked.path for asked in echo.asked] == ["/a", "/b", "/a"]
 
 
 async def test_the_proof_of_one_owner_is_no_proof_for_another(
-    sender: PushSender, echo: Echo, status: MakeStatus
+    sender: PushSender, echo: Echo
 ) -> None:
     for owner in ("alice", "bob", "alice"):
-        await deliver(sender, status, echo.base + "/hook", owner=owner, task_id=f"of-{owner}")
+        await deliver(sender, echo.base + "/hook", owner=owner, task_id=f"of-{owner}")
     assert len(echo.asked) == 2
 
 
 async def test_a_proof_expires_after_thirty_days(
-    sender: PushSender, echo: Echo, status: MakeStatus, clock: Clock
+    sender: PushSender, echo: Echo, clock: Clock
 ) -> None:
-    await deliver(sender, status, echo.base + "/hook")
+    await deliver(sender, echo.base + "/hook")
     clock.advance(30 * DAY - 1)
-    await deliver(sender, status, echo.base + "/hook")
+    await deliver(sender, echo.base + "/hook")
     assert len(echo.asked) == 1
     clock.advance(1)
-    await deliver(sender, status, echo.base + "/hook")
+    await deliver(sender, echo.base + "/hook")
     assert len(echo.asked) == 2
 
 
-async def test_a_restart_does_not_renew_a_proof(
-    senders: Senders, echo: Echo, status: MakeStatus, clock: Clock
-) -> None:
+async def test_a_restart_does_not_renew_a_proof(senders: Senders, echo: Echo, clock: Clock) -> None:
     for days in (0, 29, 2):
         clock.advance(days * DAY)
         sender = senders.made[-1] if days == 2 else await senders.open(verify_ownership=True)
-        await deliver(sender, status, f"{echo.base}/hook")
+        await deliver(sender, f"{echo.base}/hook")
     assert len(echo.asked) == 2
 
 
 async def test_a_destination_that_hangs_does_not_delay_the_others(
-    senders: Senders, echo: Echo, status: MakeStatus
+    senders: Senders, echo: Echo
 ) -> None:
     hanging, gone = asyncio.Event(), asyncio.Event()
 
@@ -287,8 +268,6 @@ async def test_a_destination_that_hangs_does_not_delay_the_others(
     server.close()
 
 
-async def test_without_the_option_no_proof_is_requested(
-    senders: Senders, echo: Echo, status: MakeStatus
-) -> None:
-    await deliver(await senders.open(), status, echo.base + "/hook")
+async def test_without_the_option_no_proof_is_requested(senders: Senders, echo: Echo) -> None:
+    await deliver(await senders.open(), echo.base + "/hook")
     assert (echo.asked, echo.got) == ([], ["/hook"])

@@ -6,13 +6,10 @@ import re
 import sqlite3
 from typing import TYPE_CHECKING
 
-from tests.pushkit.delivery.conftest import deliver_due
+from tests.pushkit.delivery.conftest import deliver_due, status
 from tests.pushkit.delivery.sides import notice_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pushkit import StatusUpdate
     from tests.pushkit.delivery.conftest import Senders, Webhook
 
 # Few deliveries are due, leased or heads: these partial indexes may be scanned.
@@ -27,7 +24,7 @@ OF_A_TABLE = re.compile(r"SCAN (pushkit_\w+|[dhs])\b")
 
 
 async def test_no_statement_scans_a_whole_table(
-    traced: list[str], senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+    traced: list[str], senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open()
     for n in range(20):
@@ -58,7 +55,7 @@ async def test_no_statement_scans_a_whole_table(
 
 
 async def test_an_erasure_scans_no_table_while_others_wait_to_write(
-    traced: list[str], senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+    traced: list[str], senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
 from aiohttp import web
 
-from pushkit import StatusUpdate
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import DEFAULT_SCHEDULE
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due
-
-MakeStatus = Callable[..., StatusUpdate]
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due, status
 
 
 class _Suspending(Clock):
@@ -32,7 +28,7 @@ class _Suspending(Clock):
 
 @pytest.mark.parametrize("answer", [500, 404])
 async def test_unfinished_work_is_never_purged(
-    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock, answer: int
+    senders: Senders, webhook: Webhook, clock: Clock, answer: int
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -54,7 +50,7 @@ async def test_unfinished_work_is_never_purged(
 
 
 async def test_the_attempt_log_uses_the_clock_of_the_database(
-    on_postgres: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    on_postgres: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     sender = await on_postgres.open()  # the clock of its worker is far from the server's
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -69,7 +65,7 @@ async def test_the_attempt_log_uses_the_clock_of_the_database(
 
 
 async def test_a_worker_suspended_in_its_claim_sends_nothing_before_the_lease_expires(
-    senders: Senders, webhook: Webhook, status: MakeStatus, monkeypatch: pytest.MonkeyPatch
+    senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = senders.clock = _Suspending()
     awake = time.perf_counter

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from pushkit import (
     ArtifactUpdate,
     Filter,
     PushSender,
-    StatusUpdate,
     Task,
     TextPart,
     UpdateKind,
@@ -22,12 +20,7 @@ from pushkit import (
 from pushkit.events.model import Event
 from pushkit.events.sender import RecipientRefused
 from tests.emitted import emitted
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders
-
-MakeStatus = Callable[..., StatusUpdate]
-MakeTask = Callable[..., Task]
+from tests.pushkit.delivery.conftest import Clock, Senders, status, task
 
 HOOK = {"url": "https://client.example.com/hook"}
 ARTIFACT = ArtifactUpdate(
@@ -73,7 +66,7 @@ async def test_the_result_lists_deliveries_and_refusals_by_owner(
 
 
 async def test_problems_of_some_owners_do_not_keep_the_end_of_a_task_from_others(
-    senders: Senders, status: MakeStatus
+    senders: Senders,
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="full")
@@ -88,9 +81,7 @@ async def test_problems_of_some_owners_do_not_keep_the_end_of_a_task_from_others
         assert subscription.ended
 
 
-async def test_a_subscription_refused_the_last_update_ends_with_its_task(
-    senders: Senders, status: MakeStatus
-) -> None:
+async def test_a_subscription_refused_the_last_update_ends_with_its_task(senders: Senders) -> None:
     sender = await senders.open(max_body_bytes=50)
     await sender.subscribe("task-1", HOOK, version="1.0")
     result = await sender.notify(status("completed"))
@@ -99,7 +90,7 @@ async def test_a_subscription_refused_the_last_update_ends_with_its_task(
 
 
 async def test_a_repeated_update_is_offered_again_to_refused_recipients(
-    sender: PushSender, clock: Clock, task: MakeTask
+    sender: PushSender, clock: Clock
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3", owner="bob")
     clock.advance(1)
@@ -142,7 +133,7 @@ async def test_a_process_that_only_enqueues_reports_refused_recipients(
 
 
 async def test_refusals_of_one_cause_are_logged_once_and_all_counted(
-    senders: Senders, status: MakeStatus, caplog: pytest.LogCaptureFixture
+    senders: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
@@ -153,7 +144,7 @@ async def test_refusals_of_one_cause_are_logged_once_and_all_counted(
 
 
 async def test_an_update_without_a_recipient_is_reported_counted_and_logged_for_debugging(
-    sender: PushSender, status: MakeStatus, caplog: pytest.LogCaptureFixture
+    sender: PushSender, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "pushkit.delivery")
     nothing_yet = await sender.notify(status())
@@ -184,7 +175,7 @@ async def test_an_update_without_a_recipient_is_reported_counted_and_logged_for_
     ],
 )
 async def test_a_full_backlog_accepts_the_end_of_a_task(
-    senders: Senders, status: MakeStatus, limit: dict[str, Any]
+    senders: Senders, limit: dict[str, Any]
 ) -> None:
     sender = await senders.open(**limit)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
@@ -218,9 +209,7 @@ class Tasks:
         return self.tasks.get(owner)
 
 
-async def test_a_snapshot_is_fetched_once_per_owner_that_needs_one(
-    sender: PushSender, status: MakeStatus, task: MakeTask
-) -> None:
+async def test_a_snapshot_is_fetched_once_per_owner_that_needs_one(sender: PushSender) -> None:
     tasks = Tasks(bob=task(state="working"), carol=task(state="submitted"))
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.notify(status(), snapshot=tasks)
@@ -241,7 +230,7 @@ async def test_a_snapshot_is_fetched_once_per_owner_that_needs_one(
 
 
 async def test_an_owner_without_a_snapshot_does_not_affect_the_others(
-    sender: PushSender, status: MakeStatus, task: MakeTask, caplog: pytest.LogCaptureFixture
+    sender: PushSender, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def snapshot(owner: str) -> Task | None:
         if owner == "broken":
@@ -259,7 +248,7 @@ async def test_an_owner_without_a_snapshot_does_not_affect_the_others(
 
 
 async def test_a_client_that_subscribes_during_a_snapshot_fetch_gets_the_update(
-    sender: PushSender, task: MakeTask
+    sender: PushSender,
 ) -> None:
     asked: list[str] = []
 
@@ -275,9 +264,7 @@ async def test_a_client_that_subscribes_during_a_snapshot_fetch_gets_the_update(
     assert (asked, result.refused) == (["early", "late"], ())
 
 
-async def test_a_repeated_update_fetches_no_snapshot(
-    sender: PushSender, status: MakeStatus, task: MakeTask
-) -> None:
+async def test_a_repeated_update_fetches_no_snapshot(sender: PushSender) -> None:
     tasks = Tasks(bob=task())
     await sender.subscribe("task-1", HOOK, version="0.3", owner="bob")
     first = (await sender.notify(status(), snapshot=tasks, idempotency_key="key")).ids

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -17,9 +16,8 @@ from pushkit.events.sender import DeliveryDead, SubscriptionDisabled
 from pushkit.outbox.states import DeliveryState
 from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due
+from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due, status
 
-MakeStatus = Callable[..., StatusUpdate]
 HOUR = timedelta(hours=1)
 
 
@@ -41,7 +39,7 @@ async def errors_of(sender: PushSender, delivery_id: str) -> list[str | None]:
 
 
 async def test_a_refused_address_is_tried_three_times_in_three_hours(
-    public: Internet, senders: Senders, status: MakeStatus, clock: Clock
+    public: Internet, senders: Senders, clock: Clock
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
     events: list[Event] = []
@@ -70,7 +68,7 @@ async def test_a_refused_address_is_tried_three_times_in_three_hours(
 
 
 async def test_earlier_attempts_do_not_shorten_the_schedule_of_a_refused_address(
-    public: Internet, senders: Senders, status: MakeStatus, clock: Clock
+    public: Internet, senders: Senders, clock: Clock
 ) -> None:
     async def fail(_: web.Request) -> web.Response:
         response = web.Response(status=500)
@@ -98,7 +96,7 @@ async def test_earlier_attempts_do_not_shorten_the_schedule_of_a_refused_address
 
 
 async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address(
-    public: Internet, senders: Senders, status: MakeStatus, clock: Clock
+    public: Internet, senders: Senders, clock: Clock
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
     dying, living = await senders.open(allow=()), await senders.open(allow=())
@@ -114,7 +112,7 @@ async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address
 
 
 async def test_refused_addresses_open_no_breaker_but_finally_disable_the_subscription(
-    public: Internet, senders: Senders, status: MakeStatus, clock: Clock
+    public: Internet, senders: Senders, clock: Clock
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
     events: list[Event] = []
@@ -133,7 +131,7 @@ async def test_refused_addresses_open_no_breaker_but_finally_disable_the_subscri
 
 
 async def test_an_untrusted_certificate_is_a_tls_failure(
-    public: Internet, senders: Senders, status: MakeStatus
+    public: Internet, senders: Senders
 ) -> None:
     await public.serve(answer, certificate=trustme.CA().issue_cert(HOOKS))
     sender = await senders.open(allow=(), ca_file=public.ca_file)
@@ -142,7 +140,7 @@ async def test_an_untrusted_certificate_is_a_tls_failure(
 
 
 async def test_a_closed_port_is_a_refused_connection(
-    public: Internet, senders: Senders, status: MakeStatus, unused_tcp_port: int
+    public: Internet, senders: Senders, unused_tcp_port: int
 ) -> None:
     public.network.leads(HOOKS, HOOKS_ADDRESS, 443, to=unused_tcp_port)
     sender = await senders.open(allow=())
@@ -150,9 +148,7 @@ async def test_a_closed_port_is_a_refused_connection(
     assert await errors_of(sender, delivery_id) == ["connection_refused"]
 
 
-async def test_no_answer_in_time_is_a_timeout(
-    public: Internet, senders: Senders, status: MakeStatus
-) -> None:
+async def test_no_answer_in_time_is_a_timeout(public: Internet, senders: Senders) -> None:
     async def never(_: web.Request) -> web.Response:
         await asyncio.Event().wait()
         raise AssertionError
@@ -167,7 +163,7 @@ async def test_no_answer_in_time_is_a_timeout(
 
 @pytest.mark.parametrize("proxied", [False, True])
 async def test_a_refused_address_and_an_unknown_name_have_different_codes(
-    public: Internet, senders: Senders, status: MakeStatus, *, proxied: bool
+    public: Internet, senders: Senders, *, proxied: bool
 ) -> None:
     await public.proxy()
     public.network.names.says(HOOKS, ["10.0.0.1"])

@@ -29,9 +29,7 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Script, Statement
 from pushkit.subscriptions.secrets import StoredSubscription
 from pushkit.subscriptions.store import SubscriptionStore
-from tests.pushkit.delivery.conftest import Clock, Received, Senders, Webhook
-
-MakeStatus = Callable[..., StatusUpdate]
+from tests.pushkit.delivery.conftest import Clock, Received, Senders, Webhook, status
 
 BASIC = {"scheme": "Basic", "credentials": "of-the-client"}
 OLD, NEW = SecretKey.generate(), SecretKey.generate()
@@ -77,7 +75,7 @@ async def execute(senders: Senders, sql: str, *values: str) -> None:
 
 
 async def test_a_delivery_uses_the_config_registered_last(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open()
     await subscribe(sender, webhook)
@@ -101,7 +99,7 @@ async def test_a_delivery_uses_the_config_registered_last(
 
 
 async def test_a_delivery_uses_a_config_registered_by_another_process(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     worker, agent = await senders.open(), await senders.open()
     await subscribe(agent, webhook)
@@ -112,7 +110,7 @@ async def test_a_delivery_uses_a_config_registered_by_another_process(
 
 
 async def test_a_subscription_removed_and_registered_again_has_a_new_route(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open()
     await subscribe(sender, webhook)
@@ -124,7 +122,7 @@ async def test_a_subscription_removed_and_registered_again_has_a_new_route(
 
 
 async def test_a_url_is_checked_once_until_its_subscription_changes(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     heard: list[Judged] = []
     rules = DestinationRules(on_decision=heard.append)
@@ -153,7 +151,7 @@ async def test_a_url_is_checked_once_until_its_subscription_changes(
 
 
 async def test_a_signing_function_is_called_for_every_attempt_with_opened_secrets(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     asked: list[str | None] = []
 
@@ -171,9 +169,7 @@ async def test_a_signing_function_is_called_for_every_attempt_with_opened_secret
 # --- secret keys --------------------------------------------------------------------------------
 
 
-async def test_resealed_secrets_are_opened_again(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_resealed_secrets_are_opened_again(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]))
     await subscribe(sender, webhook)
     await deliver(sender, webhook, status())
@@ -186,7 +182,7 @@ async def test_resealed_secrets_are_opened_again(
 
 
 async def test_a_secret_opened_by_one_sender_stays_sealed_for_another(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     with_keys = await senders.open(secrets=SecretKeys([OLD]))
     await subscribe(with_keys, webhook)
@@ -195,7 +191,7 @@ async def test_a_secret_opened_by_one_sender_stays_sealed_for_another(
 
 
 async def test_every_attempt_tries_again_to_open_a_sealed_secret(
-    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]))
     await subscribe(sender, webhook)
@@ -224,11 +220,7 @@ async def test_every_attempt_tries_again_to_open_a_sealed_secret(
     ],
 )
 async def test_each_sender_applies_its_own_rules(
-    senders: Senders,
-    webhook: Webhook,
-    status: MakeStatus,
-    allow: tuple[str, ...],
-    rules: dict[str, Any],
+    senders: Senders, webhook: Webhook, allow: tuple[str, ...], rules: dict[str, Any]
 ) -> None:
     named = await senders.open()
     await subscribe(named, webhook)

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -30,8 +30,6 @@ from pushkit import (
     PushSender,
     Role,
     SenderOptions,
-    StatusUpdate,
-    Task,
     TaskSnapshot,
     TaskUpdate,
     TextPart,
@@ -51,15 +49,13 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.subscriptions import store
 from pushkit.subscriptions.store import read_subscription
 from tests.eventually import DEADLINE, eventually
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status, task
 from tests.pushkit.delivery.sides import write
 
 if TYPE_CHECKING:
     from pushkit import Subscription
     from pushkit.storage.script import Row
-    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
 
-MakeStatus = Callable[..., StatusUpdate]
-MakeTask = Callable[..., Task]
 
 HOOK = {"url": "https://client.example.com/hook"}
 ARTIFACT = ArtifactUpdate(
@@ -85,9 +81,7 @@ async def seqs(sender: PushSender, task_id: str = "task-1") -> list[int]:
 # --- subscribe ---------------------------------------------------------------------------------
 
 
-async def test_registering_a_subscription_again_keeps_id_and_seq(
-    sender: PushSender, status: MakeStatus
-) -> None:
+async def test_registering_a_subscription_again_keeps_id_and_seq(sender: PushSender) -> None:
     first = await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.notify(status())
     second = await sender.subscribe(
@@ -127,7 +121,7 @@ async def test_two_configs_without_an_id_are_one_and_a_warning_is_logged(
 
 
 async def test_configs_with_different_ids_are_separate(
-    sender: PushSender, status: MakeStatus, caplog: pytest.LogCaptureFixture
+    sender: PushSender, caplog: pytest.LogCaptureFixture
 ) -> None:
     for config_id in ("1", "2"):
         found = await sender.subscribe("task-1", HOOK | {"id": config_id}, version="1.0")
@@ -215,7 +209,7 @@ async def test_an_owner_that_cannot_be_stored_is_a_storage_error(sender: PushSen
 
 
 async def test_unsubscribing_cancels_unfinished_deliveries(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
     await sender.notify(status())
@@ -240,9 +234,7 @@ async def test_unsubscribing_without_a_config_id_removes_all_of_the_owner(
     assert len(await sender.subscriptions("task-1", owner="bob")) == 1
 
 
-async def test_subscribing_after_unsubscribing_continues_the_seq(
-    sender: PushSender, status: MakeStatus
-) -> None:
+async def test_subscribing_after_unsubscribing_continues_the_seq(sender: PushSender) -> None:
     first = await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status())
     await sender.unsubscribe("task-1")
@@ -256,21 +248,21 @@ async def test_subscribing_after_unsubscribing_continues_the_seq(
 
 
 async def test_no_seq_is_taken_twice_while_a_config_of_a_large_task_is_set_and_removed(
-    sender: PushSender, status: MakeStatus
+    sender: PushSender,
 ) -> None:
     await sender.subscribe("task-1", {**HOOK, "id": "other"}, version="1.0")
     for _ in range(11):
         await asyncio.gather(*[sender.notify(status()) for _ in range(100)])
-    await check_seqs_of_rivals([sender], status)
+    await check_seqs_of_rivals([sender])
 
 
 async def test_no_seq_is_taken_twice_while_processes_set_and_remove_a_config(
-    on_postgres: Senders, status: MakeStatus
+    on_postgres: Senders,
 ) -> None:
-    await check_seqs_of_rivals([await on_postgres.open() for _ in range(2)], status)
+    await check_seqs_of_rivals([await on_postgres.open() for _ in range(2)])
 
 
-async def check_seqs_of_rivals(senders: Sequence[PushSender], status: MakeStatus) -> None:
+async def check_seqs_of_rivals(senders: Sequence[PushSender]) -> None:
     """Let clients set and remove one config, and send updates; check that no `seq` occurs twice."""
 
     async def set_notify_and_remove(sender: PushSender) -> None:
@@ -309,16 +301,14 @@ async def test_setting_getting_and_removing_a_config_does_not_read_the_others(
 # --- notify ------------------------------------------------------------------------------------
 
 
-async def test_an_update_without_a_subscription_stores_nothing(
-    sender: PushSender, status: MakeStatus
-) -> None:
+async def test_an_update_without_a_subscription_stores_nothing(sender: PushSender) -> None:
     await sender.subscribe("another", HOOK, version="1.0")
     await sender.subscribe("task-1", HOOK, version="1.0", tenant="another")
     assert (await sender.notify(status())).ids == []
     assert await sender.deliveries("task-1") == []
 
 
-async def test_every_owner_gets_a_delivery(sender: PushSender, status: MakeStatus) -> None:
+async def test_every_owner_gets_a_delivery(sender: PushSender) -> None:
     for owner in ("alice", "bob"):
         await sender.subscribe("task-1", HOOK, version="1.0", owner=owner)
     ids = (await sender.notify(status())).ids
@@ -333,7 +323,7 @@ async def test_an_update_without_a_task_is_refused(sender: PushSender) -> None:
 
 
 async def test_without_a_snapshot_a_0_3_subscription_gets_a_status_as_a_task_without_history(
-    sender: PushSender, status: MakeStatus
+    sender: PushSender,
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3")
     await sender.notify(status())
@@ -365,16 +355,12 @@ async def test_without_a_snapshot_only_recipients_that_need_one_are_refused(
     assert [each.id for each in await sender.deliveries("task-1")] == result.ids
 
 
-async def test_a_snapshot_of_another_task_is_refused(
-    sender: PushSender, status: MakeStatus, task: MakeTask
-) -> None:
+async def test_a_snapshot_of_another_task_is_refused(sender: PushSender) -> None:
     with pytest.raises(InvalidUpdateError, match="expected the task"):
         await sender.notify(status(), snapshot=task("task-2"))
 
 
-async def test_with_a_snapshot_every_version_gets_its_own_body(
-    sender: PushSender, status: MakeStatus, task: MakeTask
-) -> None:
+async def test_with_a_snapshot_every_version_gets_its_own_body(sender: PushSender) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0", owner="new")
     await sender.subscribe("task-1", HOOK, version="0.3", owner="old")
     await sender.notify(status(), snapshot=task())
@@ -387,13 +373,13 @@ async def test_with_a_snapshot_every_version_gets_its_own_body(
     assert (found["old"][1]["kind"], found["old"][1]["id"]) == ("task", "task-1")
 
 
-async def test_a_task_is_its_own_snapshot(sender: PushSender, task: MakeTask) -> None:
+async def test_a_task_is_its_own_snapshot(sender: PushSender) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3")
     assert len((await sender.notify(TaskSnapshot(task=task()))).ids) == 1
 
 
 async def test_a_body_over_the_limit_is_refused_for_its_recipient_and_takes_no_seq(
-    senders: Senders, task: MakeTask
+    senders: Senders,
 ) -> None:
     sender = await senders.open(max_body_bytes=500)
     await sender.subscribe("task-1", HOOK, version="0.3", owner="alice")
@@ -406,9 +392,7 @@ async def test_a_body_over_the_limit_is_refused_for_its_recipient_and_takes_no_s
     assert subscription.last_seq == 0
 
 
-async def test_updates_are_numbered_in_the_order_of_the_calls(
-    sender: PushSender, status: MakeStatus
-) -> None:
+async def test_updates_are_numbered_in_the_order_of_the_calls(sender: PushSender) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     results = await asyncio.gather(*(sender.notify(status()) for _ in range(50)))
     found = [delivery.id for delivery in await sender.deliveries("task-1")]
@@ -419,9 +403,7 @@ async def test_updates_are_numbered_in_the_order_of_the_calls(
 # --- idempotency -------------------------------------------------------------------------------
 
 
-async def test_repeating_an_update_with_its_key_stores_nothing(
-    sender: PushSender, status: MakeStatus
-) -> None:
+async def test_repeating_an_update_with_its_key_stores_nothing(sender: PushSender) -> None:
     for owner in ("alice", "bob"):
         await sender.subscribe("task-1", HOOK, version="1.0", owner=owner)
     first = await sender.notify(status(), idempotency_key="key")
@@ -433,7 +415,7 @@ async def test_repeating_an_update_with_its_key_stores_nothing(
 
 
 async def test_the_same_key_with_another_update_is_a_conflict_and_nothing_is_stored(
-    sender: PushSender, status: MakeStatus
+    sender: PushSender,
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.notify(status(), idempotency_key="key")
@@ -446,9 +428,7 @@ async def test_the_same_key_with_another_update_is_a_conflict_and_nothing_is_sto
     assert subscription.last_seq == 0
 
 
-async def test_the_order_of_members_does_not_change_an_update(
-    sender: PushSender, status: MakeStatus
-) -> None:
+async def test_the_order_of_members_does_not_change_an_update(sender: PushSender) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     one = replace(status(), metadata={"a": 1, "b": {"c": [1, 2.5], "d": None}})
     same = replace(status(), metadata={"b": {"d": None, "c": [1, 2.5]}, "a": 1})
@@ -461,7 +441,7 @@ async def test_the_order_of_members_does_not_change_an_update(
 
 @pytest.mark.parametrize("stored", [hashlib.sha256(b"repr()").hexdigest(), None])
 async def test_a_key_stored_by_an_older_version_matches_any_digest(
-    sender: PushSender, status: MakeStatus, stored: str | None
+    sender: PushSender, stored: str | None
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     first = await sender.notify(status(), idempotency_key="key")
@@ -470,7 +450,7 @@ async def test_a_key_stored_by_an_older_version_matches_any_digest(
 
 
 async def test_an_update_with_a_key_that_json_cannot_represent_is_refused(
-    sender: PushSender, status: MakeStatus
+    sender: PushSender,
 ) -> None:
     impossible = replace(status(), metadata={"number": 10**5000})
     with pytest.raises(InvalidUpdateError, match="JSON cannot represent"):
@@ -478,7 +458,7 @@ async def test_an_update_with_a_key_that_json_cannot_represent_is_refused(
 
 
 async def test_a_repeated_update_with_a_newer_snapshot_is_the_same_update(
-    sender: PushSender, status: MakeStatus, task: MakeTask
+    sender: PushSender,
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3")
     first = (await sender.notify(status(), snapshot=task(), idempotency_key="key")).ids
@@ -487,7 +467,7 @@ async def test_a_repeated_update_with_a_newer_snapshot_is_the_same_update(
 
 
 async def test_the_last_update_can_be_repeated_after_its_subscription_is_removed(
-    sender: PushSender, status: MakeStatus
+    sender: PushSender,
 ) -> None:
     await sender.subscribe("task-1", {"url": "https://client.example.com/", "id": "1"}, version="1")
     last = (await sender.notify(status("completed"), idempotency_key="key")).ids
@@ -500,9 +480,7 @@ async def test_the_last_update_can_be_repeated_after_its_subscription_is_removed
 # --- bodies ------------------------------------------------------------------------------------
 
 
-async def test_encoding_ahead_for_an_unused_version_fails_no_update(
-    sender: PushSender, status: MakeStatus, task: MakeTask
-) -> None:
+async def test_encoding_ahead_for_an_unused_version_fails_no_update(sender: PushSender) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3")
     await sender.subscribe("task-2", HOOK, version="1.0")
     await sender.notify(status(), snapshot=task())  # 0.3 is now encoded ahead of time
@@ -528,9 +506,7 @@ def test_a_negative_option_is_refused_by_name(name: str, value: Any) -> None:
 # --- opening and closing -----------------------------------------------------------------------
 
 
-async def test_open_starts_no_worker(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_open_starts_no_worker(sender: PushSender, webhook: Webhook) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
     assert not [each for each in asyncio.all_tasks() if each.get_name() == "pushkit-worker"]
@@ -539,7 +515,7 @@ async def test_open_starts_no_worker(
 
 
 async def test_a_sender_starts_on_its_first_call(
-    tmp_path: Path, webhook: Webhook, status: MakeStatus, clock: Clock
+    tmp_path: Path, webhook: Webhook, clock: Clock
 ) -> None:
     sender = PushSender(
         issuer="https://agent.example.com",
@@ -564,7 +540,7 @@ async def test_a_sender_that_is_not_open_has_no_worker(tmp_path: Path, clock: Cl
     await sender.close()
 
 
-async def test_a_closed_sender_stays_closed(sender: PushSender, status: MakeStatus) -> None:
+async def test_a_closed_sender_stays_closed(sender: PushSender) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.close()
     await sender.close()
@@ -595,9 +571,7 @@ async def test_an_unprintable_issuer_is_refused(tmp_path: Path, clock: Clock, is
         PushSender(issuer=issuer, keys=KeyRing.create(clock.now), database=tmp_path / "o.db")
 
 
-async def test_close_waits_for_running_attempts(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_close_waits_for_running_attempts(senders: Senders, webhook: Webhook) -> None:
     first = await senders.open()
     await first.start()
     gate = asyncio.Event()
@@ -619,10 +593,7 @@ async def test_close_waits_for_running_attempts(
 
 
 async def test_close_cancels_slow_attempts_and_the_next_start_sends_them(
-    senders: Senders,
-    webhook: Webhook,
-    status: MakeStatus,
-    caplog: pytest.LogCaptureFixture,
+    senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = await senders.open(drain=timedelta(0))
     await first.start()
@@ -646,9 +617,7 @@ async def test_close_cancels_slow_attempts_and_the_next_start_sends_them(
     assert webhook.received[0].id == webhook.received[1].id
 
 
-async def test_close_stores_or_refuses_updates_that_arrive_meanwhile(
-    senders: Senders, status: MakeStatus
-) -> None:
+async def test_close_stores_or_refuses_updates_that_arrive_meanwhile(senders: Senders) -> None:
     # Tasks may still end while an agent shuts down.
     sender = await senders.open()
     await sender.start()
@@ -664,11 +633,7 @@ async def test_close_stores_or_refuses_updates_that_arrive_meanwhile(
 
 
 async def test_close_delivers_an_update_that_is_being_stored_in_a_slot(
-    on_postgres: Senders,
-    webhook: Webhook,
-    status: MakeStatus,
-    postgres_dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
+    on_postgres: Senders, webhook: Webhook, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pushkit.delivery.worker._LAST_WRITES", DEADLINE)
     sender = await on_postgres.open()
@@ -705,11 +670,7 @@ async def test_close_delivers_an_update_that_is_being_stored_in_a_slot(
 
 
 async def test_no_token_or_credential_is_in_a_repr_an_error_or_the_log(
-    sender: PushSender,
-    webhook: Webhook,
-    status: MakeStatus,
-    clock: Clock,
-    caplog: pytest.LogCaptureFixture,
+    sender: PushSender, webhook: Webhook, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     config = PushConfig(
@@ -754,7 +715,7 @@ async def test_no_refusal_repeats_a_secret(senders: Senders, config: dict[str, A
 
 
 async def test_a_worker_whose_lock_file_fails_at_first_still_delivers(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, monkeypatch: pytest.MonkeyPatch
+    sender: PushSender, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_file, refused = os.open, list[str]()
 
@@ -774,7 +735,7 @@ async def test_a_worker_whose_lock_file_fails_at_first_still_delivers(
 
 
 async def test_two_senders_with_different_paths_to_one_file_respect_each_others_leases(
-    senders: Senders, webhook: Webhook, status: MakeStatus, tmp_path: Path
+    senders: Senders, webhook: Webhook, tmp_path: Path
 ) -> None:
     link = tmp_path / "app" / "link.db"
     link.parent.mkdir()
@@ -799,9 +760,7 @@ async def test_two_senders_with_different_paths_to_one_file_respect_each_others_
     assert (delivery.state, delivery.claims) == (DeliveryState.DELIVERED, 1)
 
 
-async def test_closing_twice_cancels_no_attempt(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_closing_twice_cancels_no_attempt(senders: Senders, webhook: Webhook) -> None:
     answered = asyncio.Event()
 
     async def answer_later() -> web.Response:
@@ -825,9 +784,7 @@ async def test_closing_twice_cancels_no_attempt(
     assert (delivery.state, delivery.attempts) == (DeliveryState.DELIVERED, 1)
 
 
-async def test_a_cancelled_close_still_completes(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_a_cancelled_close_still_completes(senders: Senders, webhook: Webhook) -> None:
     answered = asyncio.Event()
 
     async def answer_later() -> web.Response:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from pushkit import Filter, PushSender, StatusUpdate, TaskState
+from pushkit import Filter, PushSender, TaskState
 from pushkit.delivery.settle import Settled
 from pushkit.delivery.slots import Claimed
 from pushkit.events.model import EventKind
@@ -21,12 +21,12 @@ from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
 from pushkit.storage.script import Script, Statement, alone
 from tests.long_runs import examples
+from tests.pushkit.delivery.conftest import Clock, Senders, status
 from tests.pushkit.delivery.sides import SIDES, everything_of, run_group, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from tests.pushkit.delivery.conftest import Clock, Senders
 
 T = TypeVar("T")
 HOOK = {"url": "https://client.example.com/hook"}
@@ -38,9 +38,7 @@ def outbox(location: str) -> str:
     return location
 
 
-async def fill(
-    sender: PushSender, chance: random.Random, status: Callable[..., StatusUpdate]
-) -> None:
+async def fill(sender: PushSender, chance: random.Random) -> None:
     """Give both sides the same subscriptions and deliveries, and end the same tasks."""
     for task in range(4):
         for owner in range(chance.randrange(1, 4)):
@@ -126,11 +124,11 @@ def kinds_and_owners(events: Sequence[Any], side: str) -> list[tuple[EventKind, 
 @pytest.mark.parametrize("seed", range(examples(6)))
 @pytest.mark.slow
 async def test_settling_in_one_group_has_the_result_of_settling_one_by_one(
-    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate], seed: int
+    senders: Senders, clock: Clock, seed: int
 ) -> None:
     chance = random.Random(seed)  # noqa: S311  # a history, no secret
     sender = await senders.open(concurrency=1000, concurrency_per_host=1000)
-    await fill(sender, chance, status)
+    await fill(sender, chance)
     settler, database = sender.worker._settler, sender._database
     for _ in range(3):
         attempted = await attempt(sender, chance, clock)
@@ -147,7 +145,7 @@ async def test_settling_in_one_group_has_the_result_of_settling_one_by_one(
 
 @pytest.mark.parametrize("newer_first", [True, False])
 async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
-    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate], *, newer_first: bool
+    senders: Senders, clock: Clock, *, newer_first: bool
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
@@ -173,7 +171,7 @@ async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
 
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.RETRY, Outcome.DEAD])
 async def test_an_attempt_settled_twice_is_logged_once(
-    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate], outcome: Outcome
+    senders: Senders, clock: Clock, outcome: Outcome
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
@@ -189,7 +187,7 @@ async def test_an_attempt_settled_twice_is_logged_once(
 
 
 async def test_deliveries_of_a_removed_subscription_are_not_deferred(
-    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate]
+    senders: Senders, clock: Clock
 ) -> None:
     sender = await senders.open()
     for n in range(2):
@@ -216,9 +214,7 @@ def holding_locks(script: Script[T]) -> Script[T]:
     return found
 
 
-async def test_one_of_two_concurrent_successes_emits_breaker_closed(
-    on_postgres: Senders, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_one_of_two_concurrent_successes_emits_breaker_closed(on_postgres: Senders) -> None:
     sender = await on_postgres.open()
     for n in range(2):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
@@ -240,9 +236,7 @@ async def test_one_of_two_concurrent_successes_emits_breaker_closed(
     assert [event.kind for each in found for event in each.events] == [EventKind.BREAKER_CLOSED]
 
 
-async def test_concurrent_late_attempts_are_both_logged(
-    on_postgres: Senders, clock: Clock, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_concurrent_late_attempts_are_both_logged(on_postgres: Senders, clock: Clock) -> None:
     sender = await on_postgres.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
@@ -257,9 +251,7 @@ async def test_concurrent_late_attempts_are_both_logged(
     assert [each.number for each in report.attempts] == [1, 2]
 
 
-async def test_a_late_attempt_recorded_twice_is_logged_once(
-    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_a_late_attempt_recorded_twice_is_logged_once(senders: Senders, clock: Clock) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids

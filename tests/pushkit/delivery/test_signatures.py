@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import logging
 import pickle
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import http_message_signatures as oracle
 import pytest
@@ -27,11 +26,7 @@ from pushkit.signing.standard_webhooks import (
     read_unverified_webhook,
     read_verifier,
 )
-
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Received, Senders, Webhook
-
-MakeStatus = Callable[..., StatusUpdate]
+from tests.pushkit.delivery.conftest import Clock, Received, Senders, Webhook, status
 
 SECRET, NEW_SECRET = generate_webhook_secret(), generate_webhook_secret()
 EVERY_SCHEME = Signing(schemes=list(Scheme), webhook_secrets=[SECRET])
@@ -91,9 +86,7 @@ def verify_http_message(
     return result.parameters
 
 
-async def test_the_jwt_alone_is_the_default(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_the_jwt_alone_is_the_default(senders: Senders, webhook: Webhook) -> None:
     request = await send(senders, webhook, status())
     names = {name.lower() for name, _ in request.headers}
     assert "authorization" in names
@@ -101,9 +94,7 @@ async def test_the_jwt_alone_is_the_default(
 
 
 @pytest.mark.usefixtures("present")
-async def test_all_schemes_can_be_used_together(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_all_schemes_can_be_used_together(senders: Senders, webhook: Webhook) -> None:
     request = await send(senders, webhook, status(), "/Hook?a=%2F", signing=EVERY_SCHEME)
     headers = dict(request.headers)
     claims = request.claims(senders.public_keys())
@@ -117,9 +108,7 @@ async def test_all_schemes_can_be_used_together(
 
 
 @pytest.mark.usefixtures("present")
-async def test_another_scheme_can_replace_the_jwt(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_another_scheme_can_replace_the_jwt(senders: Senders, webhook: Webhook) -> None:
     signing = Signing(schemes=["http-message-signatures"])
     request = await send(
         senders,
@@ -136,7 +125,7 @@ async def test_another_scheme_can_replace_the_jwt(
 
 @pytest.mark.usefixtures("present")
 async def test_the_key_of_the_ring_decides_the_algorithm(
-    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     ring = KeyRing.create(clock.now, Algorithm.EDDSA)
     request = await send(senders, webhook, status(), keys=ring, signing=EVERY_SCHEME)
@@ -146,7 +135,7 @@ async def test_the_key_of_the_ring_decides_the_algorithm(
 
 @pytest.mark.usefixtures("present")
 async def test_each_attempt_is_signed_anew_under_the_same_id(
-    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(500)
     await send(senders, webhook, status(), signing=EVERY_SCHEME)
@@ -163,9 +152,7 @@ async def test_each_attempt_is_signed_anew_under_the_same_id(
 
 
 @pytest.mark.usefixtures("present")
-async def test_both_secrets_sign_during_a_rotation(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_both_secrets_sign_during_a_rotation(senders: Senders, webhook: Webhook) -> None:
     signing = Signing(schemes=["standard-webhooks"], webhook_secrets=[NEW_SECRET, SECRET])
     request = await send(senders, webhook, status(), signing=signing)
     for secret in (SECRET, NEW_SECRET):
@@ -185,7 +172,7 @@ def test_a_choice_of_signatures_reaches_another_process() -> None:
 
 
 async def test_each_subscription_can_have_its_own_secret(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     secrets = {"alice": SECRET, "bob": NEW_SECRET}
 
@@ -206,9 +193,7 @@ async def test_each_subscription_can_have_its_own_secret(
         )
 
 
-async def test_a_delivery_that_cannot_be_signed_waits(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_a_delivery_that_cannot_be_signed_waits(senders: Senders, webhook: Webhook) -> None:
     def signing(_: Subscription) -> Signing:
         raise ConfigError("no secret for this client yet")
 
@@ -223,7 +208,7 @@ async def test_a_delivery_that_cannot_be_signed_waits(
 
 
 async def test_a_signing_function_that_fails_for_one_owner_delays_only_that_owner(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     known = {"alice": EVERY_SCHEME}
     sender = await senders.open(signing=lambda subscription: known[subscription.key.owner])

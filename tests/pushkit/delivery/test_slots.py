@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
@@ -18,11 +17,8 @@ from pushkit.delivery.slots import DeliverySlots
 from pushkit.outbox.leases import ClaimResult
 from tests.eventually import eventually
 from tests.pushkit.delivery.claimed import claimed_delivery
+from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
-if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Senders, Webhook
-
-MakeStatus = Callable[..., StatusUpdate]
 HOOK = {"id": "1", "url": "https://client.example.com/hook"}
 
 
@@ -170,7 +166,7 @@ async def slow() -> AsyncIterator[Slow]:
 @pytest.mark.parametrize("concurrency", [1, 3, 64])
 @pytest.mark.slow
 async def test_many_tasks_at_once_keep_the_limit_and_their_order(
-    senders: Senders, slow: Slow, status: MakeStatus, concurrency: int
+    senders: Senders, slow: Slow, concurrency: int
 ) -> None:
     senders.clock = lambda: datetime.now(UTC)  # type: ignore[assignment]
     sender = await senders.open(concurrency=concurrency, concurrency_per_host=concurrency)
@@ -196,7 +192,7 @@ async def test_many_tasks_at_once_keep_the_limit_and_their_order(
 
 @pytest.mark.slow
 async def test_long_queues_in_every_slot_do_not_starve_a_later_task(
-    senders: Senders, slow: Slow, status: MakeStatus
+    senders: Senders, slow: Slow
 ) -> None:
     senders.clock = lambda: datetime.now(UTC)  # type: ignore[assignment]
     sender = await senders.open(concurrency=2)
@@ -220,7 +216,7 @@ async def test_long_queues_in_every_slot_do_not_starve_a_later_task(
 
 
 async def test_an_update_stored_by_a_cancelled_caller_is_delivered(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(poll_interval=timedelta(minutes=1))
     await sender.start()
@@ -243,9 +239,7 @@ async def test_an_update_stored_by_a_cancelled_caller_is_delivered(
     await all_free(sender)
 
 
-async def test_refused_updates_free_their_slots(
-    senders: Senders, webhook: Webhook, status: MakeStatus
-) -> None:
+async def test_refused_updates_free_their_slots(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open(concurrency=4)
     await sender.start()
     await sender.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
@@ -257,7 +251,7 @@ async def test_refused_updates_free_their_slots(
 
 
 async def test_a_failed_commit_frees_the_slots_of_its_updates(
-    on_postgres: Senders, postgres_dsn: str, webhook: Webhook, status: MakeStatus
+    on_postgres: Senders, postgres_dsn: str, webhook: Webhook
 ) -> None:
     sender = await on_postgres.open(concurrency=8)
     await sender.start()

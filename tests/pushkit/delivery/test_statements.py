@@ -11,12 +11,11 @@ import pytest
 from aiohttp import web
 
 from pushkit.storage import postgres, sqlite
+from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pushkit import StatusUpdate
-    from tests.pushkit.delivery.conftest import Senders, Webhook
 
 PAGE = (Path(__file__).parents[3] / "docs" / "scaling.md").read_text("utf-8")
 NOTIFY = r"\| `notify\(\)` \|[^|]*\| (\d+) \((\d+) on PostgreSQL, \d+ if stored in flight\)"
@@ -48,7 +47,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_the_page_says_how_many_statements_an_update_takes(
-    ran: list[str], senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+    ran: list[str], senders: Senders, webhook: Webhook
 ) -> None:
     def figure(pattern: str) -> int:
         found = re.search(pattern, PAGE)

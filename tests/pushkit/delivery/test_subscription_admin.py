@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from aiohttp import web
 
-from pushkit import DeliveryFilter, DeliveryState, PushSender, StatusUpdate
+from pushkit import DeliveryFilter, DeliveryState, PushSender
 from pushkit.outbox.states import CancelledBy
 from pushkit.progress import followed
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due
-
-MakeStatus = Callable[..., StatusUpdate]
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due, status
 
 
 @pytest.fixture
@@ -30,7 +27,7 @@ async def seqs_of(sender: PushSender, state: DeliveryState) -> list[int]:
 
 
 async def test_enabling_after_a_410_resends_cancelled_deliveries_in_order(
-    senders: Senders, webhook: Webhook, status: MakeStatus
+    senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open()
     subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -53,7 +50,7 @@ async def test_enabling_after_a_410_resends_cancelled_deliveries_in_order(
 
 
 async def test_enabling_after_disable_after_resends_cancelled_deliveries(
-    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+    senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
     sender = await senders.open(disable_after=timedelta(microseconds=1))
     subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
@@ -72,7 +69,7 @@ async def test_enabling_after_disable_after_resends_cancelled_deliveries(
 
 
 async def test_enabling_resends_only_deliveries_cancelled_by_the_last_disable(
-    sender: PushSender, clock: Clock, webhook: Webhook, status: MakeStatus
+    sender: PushSender, clock: Clock, webhook: Webhook
 ) -> None:
     config = {"url": webhook.url()}
     await sender.subscribe("task-1", config, version="1.0")
@@ -89,7 +86,7 @@ async def test_enabling_resends_only_deliveries_cancelled_by_the_last_disable(
 
 
 async def test_enabling_without_resend_resends_nothing(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
@@ -102,7 +99,7 @@ async def test_enabling_without_resend_resends_nothing(
 
 
 async def test_a_withdrawn_subscription_can_be_enabled_to_resend_its_deliveries(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
@@ -146,7 +143,7 @@ async def test_a_filter_changes_only_the_subscriptions_it_matches(
 
 
 async def test_a_paused_subscription_stays_paused_when_disabled_and_enabled(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.pause("task-1")
@@ -161,7 +158,7 @@ async def test_a_paused_subscription_stays_paused_when_disabled_and_enabled(
 
 
 async def test_an_answer_that_arrives_after_disable_and_enable_settles_nothing(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     answer = asyncio.Event()
 
@@ -184,7 +181,7 @@ async def test_an_answer_that_arrives_after_disable_and_enable_settles_nothing(
 
 
 async def test_deliveries_cancelled_by_a_410_can_be_resent_once_the_client_registers_again(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     config = {"url": webhook.url()}
     await sender.subscribe("task-1", config, version="1.0")
@@ -204,7 +201,7 @@ async def test_deliveries_cancelled_by_a_410_can_be_resent_once_the_client_regis
 
 
 async def test_a_subscription_of_an_ended_task_gets_no_test_notification(
-    sender: PushSender, webhook: Webhook, status: MakeStatus
+    sender: PushSender, webhook: Webhook
 ) -> None:
     subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status("completed"))

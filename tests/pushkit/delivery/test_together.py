@@ -28,12 +28,12 @@ from pushkit.delivery.enqueue import Notice, SnapshotsMissing
 from pushkit.errors import IdempotencyConflictError, PushkitError
 from pushkit.storage.script import Group, Script
 from tests.long_runs import examples
+from tests.pushkit.delivery.conftest import Senders, status
 from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, run_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from tests.pushkit.delivery.conftest import Senders
 
 Summary = tuple[int, tuple[str, ...]]  # how many were stored; the codes of the refusals
 STORED: Summary = (1, ())
@@ -187,9 +187,7 @@ async def test_storing_in_one_group_has_the_result_of_storing_one_by_one(
 
 
 @pytest.mark.slow
-async def test_concurrent_callers_leave_no_gap_and_one_head(
-    senders: Senders, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_concurrent_callers_leave_no_gap_and_one_head(senders: Senders) -> None:
     sender = await senders.open()
     for n in range(40):
         for owner in ("alice", "bob"):
@@ -224,9 +222,7 @@ async def test_one_caller_without_a_snapshot_is_refused_alone(senders: Senders) 
     ]
 
 
-async def test_a_refused_update_does_not_make_the_others_run_again(
-    senders: Senders, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_a_refused_update_does_not_make_the_others_run_again(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=2)
     for n in range(4):
         await sender.subscribe(f"task-{n}", HOOK, version="0.3" if n == 3 else "1.0")
@@ -257,9 +253,7 @@ async def test_a_refused_update_does_not_make_the_others_run_again(
     await check_heads(sender)
 
 
-async def test_two_ends_of_a_task_in_a_group_share_one_reserved_place(
-    senders: Senders, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_two_ends_of_a_task_in_a_group_share_one_reserved_place(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0")
     states = ["working", "working", "completed", "failed"]
@@ -299,9 +293,7 @@ async def test_an_update_that_needs_a_snapshot_does_not_delay_the_others(senders
     await check_heads(sender)
 
 
-async def test_a_refused_update_does_not_roll_back_the_others(
-    senders: Senders, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_a_refused_update_does_not_roll_back_the_others(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.notify(status(task_id="task-1"))
@@ -316,9 +308,7 @@ async def test_a_refused_update_does_not_roll_back_the_others(
     await check_heads(sender)
 
 
-async def test_a_full_queue_does_not_refuse_updates_of_others(
-    senders: Senders, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_a_full_queue_does_not_refuse_updates_of_others(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=3)
     for n in range(5):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0")
@@ -330,9 +320,7 @@ async def test_a_full_queue_does_not_refuse_updates_of_others(
     assert [len(await sender.deliveries(f"task-{n}")) for n in range(5)] == [3, 1, 1, 1, 1]
 
 
-async def test_the_quota_of_an_owner_counts_updates_of_the_same_group(
-    senders: Senders, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_the_quota_of_an_owner_counts_updates_of_the_same_group(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_owner=7)
     for n in range(10):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
@@ -342,9 +330,7 @@ async def test_the_quota_of_an_owner_counts_updates_of_the_same_group(
     assert results == [(2, ()), *[STORED] * 6, *[(0, ("backlog_full",))] * 3]
 
 
-async def test_dropped_deliveries_free_their_owners_capacity(
-    senders: Senders, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_dropped_deliveries_free_their_owners_capacity(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_owner=3, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     updates = [status() for _ in range(4)] + [chunk(last=True)("task-1")] * 2
@@ -358,9 +344,7 @@ async def test_dropped_deliveries_free_their_owners_capacity(
     ]
 
 
-async def test_the_same_key_at_the_same_time_is_stored_once(
-    senders: Senders, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_the_same_key_at_the_same_time_is_stored_once(senders: Senders) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
     found = await asyncio.gather(
@@ -370,9 +354,7 @@ async def test_the_same_key_at_the_same_time_is_stored_once(
     assert [each.seq for each in await sender.deliveries("task-1")] == [1, 2, 3]
 
 
-async def test_the_end_of_a_task_in_a_group_ends_only_that_task(
-    senders: Senders, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_the_end_of_a_task_in_a_group_ends_only_that_task(senders: Senders) -> None:
     sender = await senders.open()
     for n in range(3):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")

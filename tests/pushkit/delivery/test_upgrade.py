@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from pushkit.storage.migrations import Access, Migration, statements
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.databases import fresh
 from tests.long_runs import LONG
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due, status
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 # Dumps of databases that earlier versions wrote. Their deliveries: one delivered; one dead; one
@@ -260,9 +260,7 @@ async def test_a_stored_idempotency_key_is_still_recognised(
     assert [each.id for each in await sender.deliveries("task-good")] == [delivered.id]
 
 
-async def test_a_task_continues_with_its_next_seq(
-    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_a_task_continues_with_its_next_seq(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open()
     await move_to(webhook, sender)
     await sender.notify(status(task_id="task-good"))

@@ -17,16 +17,12 @@ from pushkit import (
     PushSender,
     Role,
     StatusUpdate,
-    Task,
     TaskSnapshot,
     TextPart,
     WireVersion,
     decode_update,
 )
-from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due
-
-MakeStatus = Callable[..., StatusUpdate]
-MakeTask = Callable[..., Task]
+from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status, task
 
 CONFIGS: dict[WireVersion, Callable[[str], dict[str, Any]]] = {
     WireVersion.V0_1: lambda url: {"id": "task-1", "pushNotificationConfig": {"url": url}},
@@ -47,7 +43,7 @@ def bodies(webhook: Webhook) -> dict[str, Any]:
 
 
 async def test_each_version_gets_its_own_body_of_a_status(
-    sender: PushSender, webhook: Webhook, status: MakeStatus, task: MakeTask
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await subscribe_all(sender, webhook)
     await sender.notify(status(), snapshot=task())
@@ -66,7 +62,7 @@ async def test_each_version_gets_its_own_body_of_a_status(
 
 
 async def test_each_version_gets_its_own_body_of_an_artifact(
-    sender: PushSender, webhook: Webhook, task: MakeTask
+    sender: PushSender, webhook: Webhook
 ) -> None:
     await subscribe_all(sender, webhook)
     artifact = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
@@ -97,7 +93,7 @@ async def test_a_0_1_subscription_needs_a_snapshot_for_a_message(
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["a status", "the task itself"])
 async def test_a_0_3_client_gets_the_status_of_a_task_that_grew_too_large(
-    senders: Senders, status: MakeStatus, task: MakeTask, *, is_whole: bool
+    senders: Senders, *, is_whole: bool
 ) -> None:
     sender = await senders.open(max_body_bytes=500)
     await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="0.3")
@@ -118,12 +114,7 @@ async def test_a_0_3_client_gets_the_status_of_a_task_that_grew_too_large(
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["a status", "the task itself"])
 async def test_a_0_3_client_gets_the_status_of_a_task_that_cannot_be_encoded(
-    sender: PushSender,
-    status: MakeStatus,
-    task: MakeTask,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    is_whole: bool,
+    sender: PushSender, caplog: pytest.LogCaptureFixture, *, is_whole: bool
 ) -> None:
     await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="0.3")
     nameless = Message(message_id="", role=Role.AGENT, parts=(TextPart(text="hi"),))
@@ -163,12 +154,7 @@ DEEP = replace(NAMELESS, message_id="m", metadata=nested(61))
     ],
 )
 async def test_a_0_3_client_gets_the_end_of_a_task_without_a_message_that_cannot_be_sent(
-    senders: Senders,
-    status: MakeStatus,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    message: Message,
-    reason: str,
+    senders: Senders, caplog: pytest.LogCaptureFixture, *, message: Message, reason: str
 ) -> None:
     sender = await senders.open(max_body_bytes=500)
     await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="0.3")
@@ -188,9 +174,7 @@ async def test_a_0_3_client_gets_the_end_of_a_task_without_a_message_that_cannot
     assert reason in caplog.text
 
 
-async def test_bodies_are_nested_no_deeper_than_receivers_accept(
-    sender: PushSender, status: MakeStatus
-) -> None:
+async def test_bodies_are_nested_no_deeper_than_receivers_accept(sender: PushSender) -> None:
     await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="1.0")
     refused = []
     for levels in (61, 62):  # three levels enclose them: response, event, metadata

@@ -12,15 +12,16 @@ from a2a.types import TaskStatusUpdateEvent
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskStatus
 from pushkit.errors import ConfigError
+from tests.pushkit.delivery.conftest import status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 HOOK = {"url": "https://client.example.com/hook", "id": "1"}
 
 
 async def test_a_provider_that_returns_no_task_fails_for_its_owner_alone(
-    sender: PushSender, status: Callable[..., StatusUpdate], caplog: pytest.LogCaptureFixture
+    sender: PushSender, caplog: pytest.LogCaptureFixture
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3", owner="alice")
     await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
@@ -63,7 +64,7 @@ async def test_subscribing_with_an_argument_of_a_wrong_type_is_refused(
     ],
 )
 async def test_an_update_with_an_argument_of_a_wrong_type_is_not_stored(
-    sender: PushSender, status: Callable[..., StatusUpdate], argument: dict[str, Any], says: str
+    sender: PushSender, argument: dict[str, Any], says: str
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     with pytest.raises(ConfigError, match=f"^{says}$"):
@@ -89,9 +90,7 @@ async def test_a_state_that_is_a_string_is_refused(sender: PushSender) -> None:
 
 
 @pytest.mark.parametrize("action", ["redrive", "resend", "retry_now", "cancel"])
-async def test_a_delivery_id_instead_of_a_list_is_refused(
-    sender: PushSender, status: Callable[..., StatusUpdate], action: str
-) -> None:
+async def test_a_delivery_id_instead_of_a_list_is_refused(sender: PushSender, action: str) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
 
