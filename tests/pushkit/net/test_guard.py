@@ -116,20 +116,23 @@ async def tried(transport: Transport, url: str) -> str:
     return f"answered {answer.status}"
 
 
-LeadsNowhere = Callable[..., Awaitable[None]]
+LeadsNowhere = Callable[..., Awaitable[list[str]]]
 
 
 @pytest.fixture
 def leads_nowhere(network: Network, canary: Canary, make_transport: MakeTransport) -> LeadsNowhere:
-    """Check that no URL makes a socket dial, however often it is tried."""
+    """Check that no URL makes a socket dial, however often it is tried; return the results."""
 
-    async def check(urls: list[str], policy: DestinationPolicy | None = None, **more: Any) -> None:
-        transport = make_transport(policy, resolver=network.names, **more)
+    async def check(
+        urls: list[str], policy: DestinationPolicy | None = None, **more: Any
+    ) -> list[str]:
+        transport, outcomes = make_transport(policy, resolver=network.names, **more), []
         for url in urls:
             for _ in range(3):  # a name may have other addresses the second time
-                outcome = await tried(transport, url)
-                assert network.dialled == [], f"{url}: {outcome}"
+                outcomes.append(await tried(transport, url))
+                assert network.dialled == [], f"{url}: {outcomes[-1]}"
         assert canary.connections == 0
+        return outcomes
 
     return check
 
@@ -249,7 +252,12 @@ async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_che
     "address",
     [
         pytest.param("127.0.0.1", id="loopback"),
+        pytest.param("0.0.0.0", id="unspecified"),  # noqa: S104
         pytest.param("10.0.0.1", id="private"),
+        pytest.param("169.254.169.254", id="metadata"),
+        pytest.param("::1", id="IPv6 loopback"),
+        pytest.param("fd00::1", id="ULA"),
+        pytest.param("fe80::1", id="link-local"),
         pytest.param("::ffff:127.0.0.1", id="mapped"),
         pytest.param("::ffff:8.8.8.8", id="mapped, public"),
         pytest.param("::127.0.0.1", id="compatible"),
@@ -267,8 +275,10 @@ async def test_a_name_with_such_an_address_is_not_dialled(
     network: Network, leads_nowhere: LeadsNowhere, address: str, beside: tuple[str, ...]
 ) -> None:
     network.names.says("client.example.com", [*beside, address])
-    await leads_nowhere(["https://client.example.com/"])
-    assert network.names.asked == ["client.example.com"] * 3
+    policy = DestinationPolicy(["127.0.0.1:*", "client.example.com:9999"])  # named, but not so
+    outcomes = await leads_nowhere(["https://client.example.com/"], policy)
+    assert all("not public" in outcome for outcome in outcomes)
+    assert network.names.asked == ["client.example.com"] * 3  # each request asks again
 
 
 async def test_an_address_of_this_machine_is_not_dialled(

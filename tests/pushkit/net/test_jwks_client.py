@@ -20,7 +20,7 @@ from pushkit.errors import (
     PushkitError,
     TransportError,
 )
-from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, public_jwk
+from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.ring import KeyRing
 from pushkit.net import jwks_client
@@ -663,44 +663,3 @@ async def test_an_answer_that_is_not_a_set_is_refused(
 
     assert message in str(await _refusal(await serve(handler), transport))
     assert paths == ["/jwks.json"]
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        pytest.param(
-            [public_jwk(KEY), {**public_jwk(OTHER), "d": "AA"}],
-            [KEY.to_verification_key()],
-            id="private key inside",
-        ),
-        pytest.param(
-            [public_jwk(KEY), public_jwk(OTHER), {**public_jwk(KEY), "kid": OTHER.kid}],
-            [KEY.to_verification_key()],
-            id="duplicate kid",
-        ),
-    ],
-)
-async def test_bad_keys_are_left_out(
-    serve: Serve,
-    transport: Transport,
-    keys: list[Any],
-    expected: list[VerificationKey],
-) -> None:
-    async def handler(_: web.Request) -> web.Response:
-        return web.Response(body=jwks(*keys))
-
-    client = JwksClient(await serve(handler), fetch=partial(fetch_jwks, transport))
-    assert list((await client.keys()).values()) == expected
-
-
-async def test_cookies_are_not_kept(serve: Serve, transport: Transport) -> None:
-    cookies = []
-
-    async def handler(request: web.Request) -> web.Response:
-        cookies.append(request.headers.get("Cookie"))
-        return web.Response(body=jwks(), headers={"Set-Cookie": "a=b"})
-
-    client = JwksClient(await serve(handler), fetch=partial(fetch_jwks, transport))
-    for _ in range(2):
-        await client._set.renew()
-    assert cookies == [None, None]

@@ -15,7 +15,6 @@ from pushkit.errors import TransportError
 from pushkit.net.connection import Answer
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.url import Url
 from tests.eventually import DEADLINE, PATIENT
 from tests.pushkit.net.conftest import MakeTransport
 
@@ -358,103 +357,6 @@ async def test_no_repr_shows_a_body_or_a_header(transport: Transport) -> None:
 
 
 # --- where it goes -----------------------------------------------------------------------------
-
-
-class Resolver:
-    """Resolves names as a test says, and records them."""
-
-    def __init__(self, *addresses: str) -> None:
-        self.addresses = addresses
-        self.asked: list[str] = []
-
-    async def resolve(self, host: str) -> tuple[str, ...]:
-        self.asked.append(host)
-        if not self.addresses:
-            raise OSError(None, "no such name")
-        return self.addresses
-
-
-@pytest.fixture
-async def dialled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Records every address that a socket is about to dial, and dials none."""
-    addresses: list[object] = []
-
-    async def sock_connect(_: object, __: socket.socket, address: object) -> None:
-        addresses.append(address)
-        raise OSError(None, "this test dials nobody")
-
-    monkeypatch.setattr(type(asyncio.get_running_loop()), "sock_connect", sock_connect)
-    return addresses
-
-
-@pytest.mark.parametrize(
-    "addresses",
-    [
-        pytest.param(("127.0.0.1",), id="loopback"),
-        pytest.param(("0.0.0.0",), id="unspecified"),  # noqa: S104
-        pytest.param(("10.0.0.1",), id="private"),
-        pytest.param(("169.254.169.254",), id="metadata"),
-        pytest.param(("::1",), id="IPv6 loopback"),
-        pytest.param(("::ffff:127.0.0.1",), id="mapped"),
-        pytest.param(("::127.0.0.1",), id="compatible"),
-        pytest.param(("64:ff9b::a9fe:a9fe",), id="NAT64"),
-        pytest.param(("fd00::1",), id="ULA"),
-        pytest.param(("93.184.216.34", "127.0.0.1"), id="public and loopback"),
-        pytest.param(("2606:4700::1111", "fe80::1"), id="public and link-local"),
-    ],
-)
-async def test_a_name_with_a_private_address_is_refused_before_it_is_dialled(
-    make_transport: MakeTransport, dialled: list[object], addresses: tuple[str, ...]
-) -> None:
-    resolver = Resolver(*addresses)
-    transport = make_transport(LOOPBACK, resolver=resolver)
-    with pytest.raises(TransportError, match="not public"):
-        await post(transport, "https://attacker.example.com/", within=PATIENT)
-    assert (resolver.asked, dialled) == (["attacker.example.com"], [])
-
-
-async def test_every_request_asks_for_the_name_again(
-    make_transport: MakeTransport, dialled: list[object]
-) -> None:
-    resolver = Resolver("127.0.0.1")
-    transport = make_transport(resolver=resolver)
-    for _ in range(2):
-        with pytest.raises(TransportError):
-            await post(transport, "https://rebind.example.com/", within=PATIENT)
-    assert len(resolver.asked) == 2
-    assert dialled == []
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "169.254.169.254", "127.1", "0x7f.1"])
-async def test_a_literal_that_passed_no_policy_is_not_dialled_either(
-    make_transport: MakeTransport, dialled: list[object], host: str
-) -> None:
-    # A literal address never reaches the resolver: its socket judges it.
-    transport = make_transport(LOOPBACK, resolver=Resolver("127.0.0.1"))
-    destination = Destination(url=Url(scheme="http", host=host, port=80, target="/"))
-    with pytest.raises(TransportError):
-        async with asyncio.timeout(DEADLINE):
-            await transport.post(destination, [], b"", timeout=PATIENT)
-    assert dialled == []
-
-
-async def test_a_public_address_is_what_is_dialled(
-    make_transport: MakeTransport, dialled: list[object]
-) -> None:
-    transport = make_transport(resolver=Resolver("93.184.216.34"))
-    with pytest.raises(TransportError, match="this test dials nobody"):
-        await post(transport, "https://client.example.com/", within=PATIENT)
-    assert dialled == [("93.184.216.34", 443)]
-
-
-async def test_a_named_host_at_another_port_may_not_be_private(
-    make_transport: MakeTransport, dialled: list[object]
-) -> None:
-    policy = DestinationPolicy(["hooks.example.com:9999"])
-    transport = make_transport(policy, resolver=Resolver("10.0.0.1"))
-    with pytest.raises(TransportError, match="not public"):
-        await post(transport, "https://hooks.example.com/", within=PATIENT)
-    assert dialled == []
 
 
 async def test_an_open_connection_to_a_named_host_serves_that_host_alone(
