@@ -224,7 +224,9 @@ class KeyRing:
         if not was_active:
             return ring
         successor = next(iter(ring._pending(entry.algorithm, now)), None)
-        return ring._activate(successor or _new_entry(entry.algorithm, now), now)
+        # Whatever the number of published keys: none signs without it.
+        new = successor or RingKey(key=generate_key(entry.algorithm), published_at=now)
+        return ring._activate(new, now)
 
     def forget_retired(self, now: datetime, *, keep: timedelta = _FORGET_AFTER) -> KeyRing:
         """Remove the keys that have been retired or revoked for longer than `keep`."""
@@ -354,7 +356,7 @@ class KeyRing:
 
     def _new_entry(self, algorithm: Algorithm, now: datetime) -> RingKey:
         self._require_room(now)
-        return _new_entry(algorithm, now)
+        return RingKey(key=generate_key(algorithm), published_at=now)
 
     def _require_room(self, now: datetime) -> None:
         if len(self.published(now)) >= MAX_JWKS_KEYS:
@@ -373,10 +375,6 @@ def in_seconds(duration: timedelta) -> str:
     """Return a duration in whole seconds, for messages."""
     seconds = duration // timedelta(seconds=1)
     return "1 second" if seconds == 1 else f"{seconds} seconds"
-
-
-def _new_entry(algorithm: Algorithm, now: datetime) -> RingKey:
-    return RingKey(key=generate_key(algorithm), published_at=now)
 
 
 def _require_utc(moment: datetime) -> None:

@@ -16,7 +16,6 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from http import HTTPStatus
 from typing import Final, Self
 from urllib.parse import unquote
@@ -34,10 +33,10 @@ from pushkit.url import Url, host_and_port, parse_host_and_port
 
 _NEXT_ADDRESS_AFTER: Final = 0.25
 _TLS_SHUTDOWN_SECONDS: Final = 1
-_PROXY_REACHED_WITHIN: Final = timedelta(seconds=5)
+_PROXY_REACHED_SECONDS: Final = 5
 # Through the proxy, if the name has another address: otherwise one that drops all packets would
 # take the whole time of every attempt.
-_ADDRESS_REACHED_WITHIN: Final = timedelta(seconds=5)
+_ADDRESS_REACHED_SECONDS: Final = 5
 _MAX_PROXY_HEAD_BYTES: Final = 16 * 1024
 _PROXY_HEAD: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 _PROXY_EXPECTED: Final = "expected http://[user:password@]host:port"
@@ -109,7 +108,7 @@ class Dialler:
             return
         failed: Exception = OSError(None, "the name has no address")
         for number, address in enumerate(addresses, 1):
-            within = _ADDRESS_REACHED_WITHIN if number < len(addresses) else None
+            within = _ADDRESS_REACHED_SECONDS if number < len(addresses) else None
             try:
                 await self._tunnel(self._proxy, connection, endpoint, address, within)
             except ProxyRefusedError as exc:
@@ -124,12 +123,12 @@ class Dialler:
         connection: Connection,
         endpoint: Endpoint,
         address: str,
-        within: timedelta | None,
+        within: float | None,  # seconds
     ) -> None:
         """Let the proxy connect to an address that was judged (RFC 9110 §9.3.6), in time."""
         try:
             is_name = parse_address(proxy.host) is None
-            async with asyncio.timeout(_PROXY_REACHED_WITHIN.total_seconds()):
+            async with asyncio.timeout(_PROXY_REACHED_SECONDS):
                 addresses = await self._lookup.addresses(proxy.host) if is_name else [proxy.host]
                 sock = await _connect(addresses, proxy.port, dialling_socket)
         except OSError as exc:  # TimeoutError is one
@@ -143,7 +142,7 @@ class Dialler:
         try:
             transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
             try:
-                async with asyncio.timeout(None if within is None else within.total_seconds()):
+                async with asyncio.timeout(within):
                     await answer.accepted
             except TimeoutError as exc:
                 raise ProxyRefusedError("the proxy did not reach the address in time") from exc

@@ -55,22 +55,20 @@ class ConnectionPool:
             connection.close()
         return None
 
-    async def acquire(self, endpoint: Endpoint) -> Connection:
+    async def acquire(self, endpoint: Endpoint, *, new: bool) -> Connection:
         """Return an idle connection or a new one, as soon as the limits allow.
 
-        The caller must dial a new one, which has sent no request yet, or close it.
+        If `new`, the endpoint's idle connections are closed. The caller must dial a new one, which
+        has sent no request yet, or close it.
         """
-        while (found := self.acquire_idle(endpoint)) is None and not self._may_open(endpoint):
+        while True:
+            if new:
+                self._close_idle(endpoint)
+            elif (found := self.acquire_idle(endpoint)) is not None:
+                return found
+            if self._may_open(endpoint):
+                return self._new(endpoint)
             await self._change(endpoint)
-        return found or self._new(endpoint)
-
-    async def acquire_new(self, endpoint: Endpoint) -> Connection:
-        """Close an endpoint's idle connections, and return a new one once the limits allow."""
-        self._close_idle(endpoint)
-        while not self._may_open(endpoint):
-            await self._change(endpoint)
-            self._close_idle(endpoint)
-        return self._new(endpoint)
 
     def close(self) -> None:
         """Close all connections."""

@@ -186,8 +186,7 @@ class Transport:
         probe.enter(None)
         async with asyncio.timeout_at(request.deadline):
             # If new: the other idle ones have been idle for as long, or longer.
-            acquire = self._pool.acquire_new if new else self._pool.acquire
-            connection = await acquire(endpoint)
+            connection = await self._pool.acquire(endpoint, new=new)
             if connection.requests_sent:
                 return connection
             probe.enter("connect")

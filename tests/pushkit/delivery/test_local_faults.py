@@ -209,7 +209,7 @@ async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixt
     elif fault == "no proxy":
         places["10.0.0.5", 3128] = no_proxy
     elif fault == "no answer":
-        monkeypatch.setattr("pushkit.net.dialling._PROXY_REACHED_WITHIN", timedelta(0))
+        monkeypatch.setattr("pushkit.net.dialling._PROXY_REACHED_SECONDS", 0)
     else:
         proxy.credentials = "agent:another"
     sender = await senders.open(
@@ -224,7 +224,7 @@ async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixt
     await check_local_fault(sender, clock, "egress_proxy")
     names.says("proxy.corp.internal", ["10.0.0.5"])
     places["10.0.0.5", 3128], proxy.credentials = place, None
-    monkeypatch.setattr("pushkit.net.dialling._PROXY_REACHED_WITHIN", timedelta(seconds=5))
+    monkeypatch.setattr("pushkit.net.dialling._PROXY_REACHED_SECONDS", 5)
     assert await sender.worker.run_once() == 1
     assert len(arrived) == 1
 

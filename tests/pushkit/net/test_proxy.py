@@ -6,7 +6,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -139,7 +138,7 @@ async def test_an_address_that_the_proxy_cannot_reach_leaves_the_others(
 async def test_an_address_that_swallows_everything_leaves_the_others(
     internet: Internet, transport: Transport, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pushkit.net.dialling._ADDRESS_REACHED_WITHIN", timedelta(0))
+    monkeypatch.setattr("pushkit.net.dialling._ADDRESS_REACHED_SECONDS", 0)
     await internet.serve(echo)
     proxy.silent.add("8.8.4.4")
     internet.network.names.says(HOOKS, ["8.8.4.4", HOOKS_ADDRESS])
