@@ -241,8 +241,8 @@ def worker(
         _serve(settings, verbose, log_format, sockets)
     else:
         workers = Supervisor(
-            _serve,
-            [settings, verbose, log_format, sockets],
+            target=_serve,
+            arguments=[settings, verbose, log_format, sockets],
             count=processes,
             name="pushkit-worker",
             deadline=settings["drain"] + _MARGIN,

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -25,6 +25,7 @@ from pushkit.terminal.systemd import Relay
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _LONGEST_PAUSE = timedelta(seconds=30)
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(slots=True)
@@ -43,42 +44,29 @@ class _Child:
         return self.started + self.pause.total_seconds()
 
 
+@dataclass(slots=True, kw_only=True)
 class Supervisor:
     """Runs a function in several processes until a stop signal comes."""
 
-    def __init__(
-        self,
-        target: Callable[..., None],  # run by each process; importable, and ends upon SIGTERM
-        arguments: Sequence[object],  # its arguments; picklable, may include sockets
-        *,
-        count: int,  # of processes
-        name: str,  # for lists of processes
-        deadline: timedelta,  # how long they may take to end; then they are killed
-        # How long after its start a process that died is restarted at the earliest; longer if it
-        # keeps dying (`next_pause`). None: when one process dies, the others are stopped.
-        restart_after: timedelta | None = None,
-        # Signals to forward. They are blocked when a process starts, until it calls
-        # `accept_signal`.
-        forward: Sequence[signal.Signals] = (),
-    ) -> None:
-        self._context = multiprocessing.get_context("spawn")
-        self._target = target
-        self._arguments = tuple(arguments)
-        self._count = count
-        self._name = name
-        self._deadline = deadline
-        self._restarts = restart_after is not None
-        self._first_pause = restart_after or timedelta()
-        self._forward = tuple(forward)
-        self._children: list[_Child] = []
-        self._relay = Relay(count)
+    target: Callable[..., None]  # run by each process; importable, and ends upon SIGTERM
+    arguments: Sequence[object]  # its arguments; picklable, may include sockets
+    count: int  # of processes
+    name: str  # for lists of processes
+    deadline: timedelta  # how long they may take to end; then they are killed
+    # How long after its start a process that died is restarted at the earliest; longer if it
+    # keeps dying (`next_pause`). None: when one process dies, the others are stopped.
+    restart_after: timedelta | None = None
+    # Signals to forward. They are blocked when a process starts, until it calls `accept_signal`.
+    forward: Sequence[signal.Signals] = ()
+    _children: list[_Child] = field(init=False, default_factory=list)
+    _relay: Relay = field(init=False)
 
     def run(self) -> int:
         """Run the processes; return the exit status: 1 if one died for good or was killed."""
-        with self._relay, _signals((*STOP_SIGNALS, *self._forward)) as signals:
-            self._children = [
-                self._spawn(number, self._first_pause) for number in range(self._count)
-            ]
+        self._relay = Relay(self.count)
+        pause = self.restart_after or timedelta()
+        with self._relay, _signals((*STOP_SIGNALS, *self.forward)) as signals:
+            self._children = [self._spawn(number, pause) for number in range(self.count)]
             asked_to_stop = self._watch(signals)
             self._relay.stopping()
             killed = self._stop()
@@ -98,9 +86,10 @@ class Supervisor:
                 if child.process.pid is not None and not child.dead:
                     os.kill(child.process.pid, number)
             self._report_ended(ready)
-            if not self._restarts and any(child.dead for child in self._children):
+            if self.restart_after is not None:
+                self._restart_due(self.restart_after)
+            elif any(child.dead for child in self._children):
                 return False
-            self._restart_due()
 
     def _report_ended(self, ready: Sequence[object]) -> None:
         """Record and report the processes that ended."""
@@ -112,12 +101,12 @@ class Supervisor:
                 ended = f"process {child.process.pid} ended with {child.process.exitcode}"
                 click.echo(f"error: {ended}", err=True)
 
-    def _restart_due(self) -> None:
+    def _restart_due(self, first: timedelta) -> None:
         now = time.monotonic()
         for number, child in enumerate(self._children):
             if child.ended is not None and child.due <= now:
                 lived = timedelta(seconds=child.ended - child.started)
-                pause = next_pause(child.pause, lived, first=self._first_pause)
+                pause = next_pause(child.pause, lived, first=first)
                 self._children[number] = self._spawn(number, pause)
 
     def _until_restart(self) -> float | None:
@@ -126,26 +115,26 @@ class Supervisor:
         return max(min(due) - time.monotonic(), 0) if due else None
 
     def _spawn(self, number: int, pause: timedelta) -> _Child:
-        process = self._context.Process(
+        process = _SPAWN.Process(
             target=_run_child,
-            args=(self._target, *self._arguments),
-            name=f"{self._name}-{number + 1}",
+            args=(self.target, *self.arguments),
+            name=f"{self.name}-{number + 1}",
         )
         # The process inherits the mask: a signal before it has a handler is held, and does not
         # kill it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._forward)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self.forward)
         try:
             with self._relay.receiving():
                 process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._forward)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self.forward)
         return _Child(process=process, started=time.monotonic(), pause=pause)
 
     def _stop(self) -> int:
         """Terminate the processes; return how many had to be killed."""
         for child in self._children:
             child.process.terminate()
-        ends = time.monotonic() + self._deadline.total_seconds()
+        ends = time.monotonic() + self.deadline.total_seconds()
         killed = 0
         for process in [child.process for child in self._children]:
             process.join(max(ends - time.monotonic(), 0))

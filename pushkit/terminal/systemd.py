@@ -71,35 +71,29 @@ class Relay:
         self._ready: set[str] = set()
         self._alive: set[str] = set()
         self._is_ready = False
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._channel: socket.socket | None = None
+        self._open = contextlib.ExitStack()
+        self.channels: list[socket.socket] = []  # the socket to wait for before `forward`, if any
 
     def __enter__(self) -> Self:
         if _SOCKET in os.environ:
-            self._folder = tempfile.TemporaryDirectory(prefix="pushkit-notify-")
-            self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._channel.setblocking(False)
-            self._channel.bind(self._path)
+            folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="pushkit-notify-"))
+            channel = self._open.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            channel.setblocking(False)
+            channel.bind(str(Path(folder) / "notify"))
+            self.channels = [channel]
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._channel is not None and self._folder is not None:
-            self._channel.close()
-            self._folder.cleanup()
-
-    @property
-    def channels(self) -> list[socket.socket]:
-        """The socket to wait for before `forward`, in a list that may be empty."""
-        return [] if self._channel is None else [self._channel]
+        self._open.close()
 
     @contextlib.contextmanager
     def receiving(self) -> Iterator[None]:
         """Let processes started in this context report to this one."""
-        if self._channel is None:
+        if not self.channels:
             yield
             return
         before = {name: os.environ.pop(name, None) for name in (_SOCKET, _WATCHED)}
-        os.environ[_SOCKET] = self._path
+        os.environ[_SOCKET] = self.channels[0].getsockname()
         try:
             yield
         finally:
@@ -108,13 +102,13 @@ class Relay:
 
     def forward(self) -> None:
         """Read the reports of processes, and report to systemd what holds for all of them."""
-        if self._channel is None:
+        if not self.channels:
             return
         with contextlib.suppress(BlockingIOError):
             while True:
                 report = dict(
                     line.split("=", 1)
-                    for line in self._channel.recv(_LONGEST).decode().splitlines()
+                    for line in self.channels[0].recv(_LONGEST).decode().splitlines()
                     if "=" in line
                 )
                 process = report.get(_PROCESS, "")
@@ -137,8 +131,3 @@ class Relay:
     def stopping(self) -> None:
         """Report that the service stops."""
         notify(_STOPPING)
-
-    @property
-    def _path(self) -> str:
-        assert self._folder is not None  # noqa: S101  # entered
-        return str(Path(self._folder.name) / "notify")

@@ -139,8 +139,8 @@ def run_service(options: ServiceOptions) -> int:
     # Faults of the inbox are reported once, before there are processes.
     asyncio.run(_try(receiver))
     service = Supervisor(
-        _child,
-        [options, sockets],
+        target=_child,
+        arguments=[options, sockets],
         count=options.processes,
         name="receiver",
         deadline=settings.stop_timeout + settings.drain + _MARGIN,
