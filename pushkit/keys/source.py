@@ -50,20 +50,17 @@ class FileKeySource:
     def ring(self) -> KeyRing:
         """Return the ring in the file, or the last good one."""
         found = fingerprint(self._path)
-        if found != self._seen:
-            self._seen = found
-            self._reload()
-        return self._ring
-
-    def _reload(self) -> None:
-        before = self._ring
+        if found == self._seen:
+            return self._ring
+        self._seen, before = found, self._ring
         try:
             self._ring = load_key_ring(self._path, self._passphrase)
         except KeyFileError as exc:
             # Without the traceback: the message never holds key material.
             _logger.error("the key ring read before stays in use: %s", exc)  # noqa: TRY400
-            return
-        self._changed(before, self._ring)
+        else:
+            self._changed(before, self._ring)
+        return self._ring
 
 
 def key_source(
