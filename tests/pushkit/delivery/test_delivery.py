@@ -40,6 +40,15 @@ async def subscribe(
     await sender.subscribe(task_id, config, version=version, owner=owner, **options)
 
 
+async def attempt(
+    sender: PushSender, webhook: Webhook, path: str = "/hook", **options: Any
+) -> None:
+    """Subscribe to a task, notify of an update, and attempt its delivery."""
+    await subscribe(sender, webhook, path, **options)
+    await sender.notify(status())
+    await sender.worker.run_once()
+
+
 async def only(sender: PushSender, task_id: str = "task-1") -> Delivery:
     [delivery] = await sender.deliveries(task_id)
     return delivery
@@ -78,9 +87,7 @@ async def test_a_request_has_the_headers_of_the_wire_profile(
 async def test_a_signature_has_the_claims_of_the_wire_profile(
     sender: PushSender, senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
-    await subscribe(sender, webhook, "/Hook?a=%2F")
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook, "/Hook?a=%2F")
     [request] = webhook.received
     claims = request.claims(senders.public_keys())
 
@@ -108,9 +115,7 @@ async def test_credentials_use_authorization_and_move_the_signature_to_its_own_h
     sender: PushSender, senders: Senders, webhook: Webhook, scheme: str
 ) -> None:
     authentication = {"scheme": scheme, "credentials": "secret=="}
-    await subscribe(sender, webhook, config={"authentication": authentication})
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook, config={"authentication": authentication})
     [request] = webhook.received
     assert request.headers.all("Authorization") == [f"{scheme} secret=="]
     assert len(request.headers.all("X-A2A-Signature")) == 1
@@ -134,18 +139,14 @@ async def test_an_option_adds_the_token_header_of_go_and_rust(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open(go_token_spelling=True)
-    await subscribe(sender, webhook, config={"token": "t"})
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook, config={"token": "t"})
     assert webhook.received[0].headers.one("A2A-Notification-Token") == "t"
 
 
 async def test_the_samples_profile_signs_with_rs256_and_without_audience(
     sender: PushSender, senders: Senders, webhook: Webhook
 ) -> None:
-    await subscribe(sender, webhook, profile="a2a-samples")
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook, profile="a2a-samples")
     claims = webhook.received[0].claims(senders.public_keys())
     assert senders.public_keys()[claims.kid].algorithm == "RS256"
     assert claims.audience == ()
@@ -155,9 +156,7 @@ async def test_a_delivery_waits_without_a_key_of_its_algorithm(
     senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     sender = await senders.open(keys=KeyRing.create(clock.now))
-    await subscribe(sender, webhook, profile="a2a-samples")
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook, profile="a2a-samples")
     delivery = await only(sender)
     assert (delivery.state, delivery.last_error) == (PENDING, "no_signing_key")
     assert webhook.received == []
@@ -167,9 +166,7 @@ async def test_a_retry_uses_the_current_token(
     sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(500)
-    await subscribe(sender, webhook, config={"token": "old"})
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook, config={"token": "old"})
     await subscribe(sender, webhook, config={"token": "new"})
     clock.advance(10)
     await sender.worker.run_once()
@@ -182,9 +179,7 @@ async def test_a_retry_uses_the_current_token(
 @pytest.mark.parametrize("answer", [200, 202, 204])
 async def test_any_2xx_is_delivered(sender: PushSender, webhook: Webhook, answer: int) -> None:
     webhook.replies_with(answer)
-    await subscribe(sender, webhook)
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook)
     delivery = await only(sender)
     assert (delivery.state, delivery.last_status, delivery.last_error) == (DELIVERED, answer, None)
 
@@ -195,9 +190,7 @@ async def test_a_retry_keeps_id_and_body_and_signs_anew(
 ) -> None:
     sender = await senders.open()
     webhook.replies_with(answer)
-    await subscribe(sender, webhook)
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook)
     delivery = await only(sender)
     assert (delivery.state, delivery.last_status) == (PENDING, answer)
     assert timedelta(seconds=4) <= delivery.not_before - clock.now <= timedelta(seconds=6)
@@ -264,9 +257,7 @@ async def test_a_410_from_a_url_replaced_during_the_attempt_disables_nothing(
         return web.Response(status=410)
 
     webhook.replies_with(move)
-    await subscribe(sender, webhook)
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook)
     await sender.worker.run_once()
     [subscription] = await sender.subscriptions("task-1", owner="alice")
     assert subscription.active
@@ -285,9 +276,7 @@ async def test_a_410_to_an_attempt_that_lost_its_lease_disables_nothing(
         return web.Response(status=410)
 
     webhook.replies_with(answer_too_late)
-    await subscribe(slow, webhook)
-    await slow.notify(status())
-    await slow.worker.run_once()
+    await attempt(slow, webhook)
     [subscription] = await slow.subscriptions("task-1", owner="alice")
     assert subscription.active
     assert (await only(slow)).state is DELIVERED
@@ -298,9 +287,7 @@ async def test_a_subscription_with_a_new_url_does_not_wait_for_the_old_destinati
 ) -> None:
     sender = await senders.open(allow=("127.0.0.1:*", "localhost:*"))
     webhook.replies_with(answering(429, Retry_After="3600"), path="/asks")
-    await subscribe(sender, webhook, "/asks")
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook, "/asks")
 
     await subscribe(sender, webhook, "/held", task_id="task-2")
     await sender.notify(status(task_id="task-2"))
@@ -320,9 +307,7 @@ async def test_a_subscription_removed_during_an_attempt_stays_removed(
         return web.Response(status=500)
 
     webhook.replies_with(remove)
-    await subscribe(sender, webhook)
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook)
     assert (await only(sender)).state is DeliveryState.CANCELLED
 
 
@@ -339,9 +324,7 @@ async def test_retry_after_applies_to_one_owners_destination(
     elsewhere.router.add_post("/free", serve)
     other = await aiohttp_server(elsewhere)
     webhook.replies_with(answering(429, Retry_After="60"), path="/asks")
-    await subscribe(sender, webhook, "/asks")
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook, "/asks")
 
     await subscribe(sender, webhook, "/beside", task_id="task-2")
     await subscribe(sender, webhook, "/of-bob", task_id="task-2", owner="bob")
@@ -366,9 +349,7 @@ async def test_retry_after_counts_from_the_answer(
         return web.Response(status=503, headers={"Retry-After": "12"})
 
     webhook.replies_with(slow)
-    await subscribe(sender, webhook)
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook)
     assert (await only(sender)).not_before == clock.now + timedelta(seconds=12)
 
 
@@ -380,9 +361,7 @@ async def test_the_retry_schedule_counts_from_the_failure(
         return web.Response(status=500)
 
     webhook.replies_with(slow)
-    await subscribe(sender, webhook)
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook)
     assert (await only(sender)).not_before - clock.now >= timedelta(seconds=4)
 
 
@@ -391,9 +370,7 @@ async def test_redirects_are_never_followed(
     sender: PushSender, webhook: Webhook, answer: int
 ) -> None:
     webhook.replies_with(answering(answer, Location=webhook.url("/canary")))
-    await subscribe(sender, webhook)
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook)
     assert [request.path for request in webhook.received] == ["/hook"]
     assert (await only(sender)).last_error == "redirect"
 
@@ -450,9 +427,7 @@ async def test_the_age_of_a_delivery_counts_across_restarts(
 ) -> None:
     webhook.replies_with(500)
     first = await senders.open()
-    await subscribe(first, webhook)
-    await first.notify(status())
-    await first.worker.run_once()
+    await attempt(first, webhook)
     await first.close()
     clock.advance(91 * 3600)
     second = await senders.open()
@@ -479,9 +454,7 @@ async def test_a_clock_that_steps_back_loses_no_delivery(
     sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(500)
-    await subscribe(sender, webhook)
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook)
     clock.advance(-3600)
     assert await sender.worker.run_once() == 0
     clock.advance(3606)
@@ -593,9 +566,7 @@ async def test_a_delivery_of_a_dead_worker_is_sent_again_under_its_id(
         raise AssertionError
 
     webhook.replies_with(die)
-    await subscribe(dying, webhook)
-    await dying.notify(status())
-    await dying.worker.run_once()
+    await attempt(dying, webhook)
     assert await living.worker.run_once() == 0
     clock.advance(31)
     assert await living.worker.run_once() == 1
@@ -642,8 +613,6 @@ async def test_a_response_body_is_read_for_at_most_a_second(
         return post(*arguments, **options)
 
     sender._client.post = watched  # type: ignore[method-assign]
-    await subscribe(sender, webhook)
-    await sender.notify(status())
-    await sender.worker.run_once()
+    await attempt(sender, webhook)
     assert (await only(sender)).state is DELIVERED
     assert given == [timedelta(seconds=1)]
