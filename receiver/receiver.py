@@ -19,7 +19,6 @@ from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.scheduling.housekeeping import Housekeeper
 from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.database import promptly
 from pushkit.storage.migrations import Access
@@ -175,7 +174,7 @@ class Receiver(CallbackDecorators):
             trust=lambda: self.trust,
             dispatcher=self.dispatcher,
             arrivals=self._arrivals,
-            housekeeper=Housekeeper("inbox", lambda: self.inbox.retain(retention), log=_log),
+            retain=lambda: self.inbox.retain(retention),
             drain=drain,
         )
         acceptance = Acceptance(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pushkit.errors import ConfigError, StorageError
 from pushkit.net.transport import Transport
-from pushkit.scheduling.housekeeping import Housekeeper
+from pushkit.scheduling.housekeeping import housekeep
 from pushkit.scheduling.pump import cancelled, check_may_close
 from pushkit.storage.database import Database, fault_of
 from pushkit.storage.migrations import Access
@@ -41,7 +41,7 @@ class Runtime:
     trust: Callable[[], Trust]  # returns the current one: it may be replaced at any time
     dispatcher: Dispatcher  # calls back
     arrivals: Arrivals  # wakes the callers of `wait` and `updates`
-    housekeeper: Housekeeper  # deletes rows whose retention is over
+    retain: Callable[[], Awaitable[int]]  # deletes rows whose retention is over
     drain: timedelta  # how long callbacks may continue after `wind_down`
     # The process that opened it, and in which it is open.
     _opened_in: int | None = field(default=None, init=False)
@@ -127,7 +127,9 @@ class Runtime:
             _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
         self._background = [
             asyncio.create_task(self.dispatcher.run(), name="receiver-callbacks"),
-            asyncio.create_task(self.housekeeper.run(), name="receiver-housekeeping"),
+            asyncio.create_task(
+                housekeep("inbox", self.retain, log=_log), name="receiver-housekeeping"
+            ),
         ]
 
     def wind_down(self) -> None:

@@ -63,7 +63,7 @@ from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.store import OutboxStore
-from pushkit.scheduling.housekeeping import Housekeeper
+from pushkit.scheduling.housekeeping import housekeep
 from pushkit.scheduling.pump import cancelled, check_may_close
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
@@ -216,8 +216,8 @@ class PushSender:
         if self._running is None:
             self._running = asyncio.create_task(self.worker.run(), name="pushkit-worker")
             outbox, retention = self.outbox, self.options.retain
-            housekeeper = Housekeeper("outbox", lambda: outbox.retain(retention), log=_log)
-            self._housekeeping = asyncio.create_task(housekeeper.run(), name="pushkit-housekeeping")
+            housekeeping = housekeep("outbox", lambda: outbox.retain(retention), log=_log)
+            self._housekeeping = asyncio.create_task(housekeeping, name="pushkit-housekeeping")
             if self._alerts is not None:
                 self._alerts.start()
 

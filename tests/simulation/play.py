@@ -18,6 +18,7 @@ import pushkit.delivery.database
 import pushkit.keys.jwks
 import pushkit.net.guard
 import pushkit.net.jwks_client
+import pushkit.scheduling.housekeeping
 import pushkit.scheduling.pump
 import pushkit.signing.http_message_signatures
 import pushkit.signing.jose
@@ -31,7 +32,6 @@ from pushkit.errors import StorageError
 from pushkit.keys import primitives
 from pushkit.keys.jwk import SigningKey, public_jwk
 from pushkit.keys.jwks import parse_jwks
-from pushkit.scheduling.housekeeping import Housekeeper
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey, SecretKeys
 from pushkit.storage.database import Database
@@ -86,7 +86,7 @@ _SLOW = replace(
     retry=RetryPolicy(wait=wait_schedule((60, 1800, 7200, 28800)), stop=stop_after_attempt(8)),
     poll_interval=timedelta(hours=2),
 )
-# How often housekeepers run, by whether the scenario is slow.
+# How often there is housekeeping, by whether the scenario is slow.
 _HOUSEKEEPING = {False: timedelta(minutes=10), True: timedelta(hours=2)}
 # Refused addresses are retried after minutes: hours would be simulated for nothing.
 _AFTER_REFUSALS = RetryPolicy(wait=wait_schedule((90, 180)), stop=stop_after_attempt(3))
@@ -796,7 +796,7 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
             timedelta(hours=2) if slow else timedelta(minutes=2),
         ),
         (pushkit.scheduling.pump, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
-        (Housekeeper.__init__, "__kwdefaults__", {"interval": _HOUSEKEEPING[slow]}),
+        (pushkit.scheduling.housekeeping, "_INTERVAL", _HOUSEKEEPING[slow]),
         (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),
         (pushkit.net.guard, "SystemResolver", SimulatedResolver),
         *((module, "sign_bytes", signing.sign_bytes) for module in _SIGNING),

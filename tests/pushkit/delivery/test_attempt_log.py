@@ -14,7 +14,7 @@ from aiohttp import web
 from pushkit import PushSender, StatusUpdate
 from pushkit.bounded_json import JsonValue
 from pushkit.outbox.attempts import LoggedAttempt
-from pushkit.scheduling.housekeeping import Housekeeper
+from pushkit.scheduling import housekeeping
 from tests.eventually import eventually
 from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
 
@@ -160,22 +160,19 @@ async def test_a_resent_delivery_keeps_its_earlier_attempts(
     ]
 
 
-async def test_housekeeping_deletes_deliveries_after_their_retention(
+async def test_deliveries_are_deleted_after_their_retention(
     senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     sender = await senders.open()
     await notify(sender, webhook.url(), status())
-    housekeeper = Housekeeper(
-        "outbox", lambda: sender.outbox.retain(sender.options.retain), log=LOG
-    )
-    assert await housekeeper.run_once() == 0
+    assert await sender.outbox.retain(sender.options.retain) == 0
     clock.advance(timedelta(days=8).total_seconds())
-    assert await housekeeper.run_once() == 1
+    assert await sender.outbox.retain(sender.options.retain) == 1
     assert await sender.deliveries("task-1") == []
 
 
 async def test_housekeeping_survives_a_database_out_of_reach_and_logs_it_once(
-    senders: Senders, caplog: pytest.LogCaptureFixture
+    senders: Senders, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender = await senders.open()
     outbox, retain = sender.outbox, sender.options.retain
@@ -187,8 +184,8 @@ async def test_housekeeping_survives_a_database_out_of_reach_and_logs_it_once(
         tries += 1
         return await outbox.retain(retain)
 
-    housekeeper = Housekeeper("outbox", try_to_retain, log=LOG, interval=timedelta(0))
-    running = asyncio.create_task(housekeeper.run())
+    monkeypatch.setattr(housekeeping, "_INTERVAL", timedelta(0))
+    running = asyncio.create_task(housekeeping.housekeep("outbox", try_to_retain, log=LOG))
 
     async def tried_again() -> bool:
         return tries > 2
