@@ -85,22 +85,15 @@ class SnapshotsMissing:
 
 
 class Enqueuer:
-    """Turns updates into deliveries.
-
-    Args:
-        database: The outbox.
-        options: The sender's, with the limits of backlogs.
-        routes: The worker's, for deliveries that begin at once.
-        vault: Seals bodies, if that is configured.
-    """
+    """Turns updates into deliveries."""
 
     def __init__(
         self, database: Database, options: SenderOptions, routes: Routes, vault: Vault
     ) -> None:
-        self.database = database
+        self.database = database  # supplies the time, and wakes its workers
         self.options = options
-        self.routes = routes
-        self.vault = vault
+        self.routes = routes  # the worker's, for deliveries that begin at once
+        self.vault = vault  # seals bodies, if that is configured
         self.outbox = OutboxStore()
         self.subscriptions = SubscriptionStore()
         self.whole_backlog = Quota[None](

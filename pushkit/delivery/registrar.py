@@ -49,19 +49,13 @@ from pushkit.subscriptions.store import SubscriptionStore
 
 
 class Registrar:
-    """Registers clients' subscriptions.
-
-    Args:
-        database: The outbox.
-        options: The sender's, with the limits. Concurrent calls may exceed `max_configs_per_task`
-            by one each.
-        vault: Seals tokens and credentials.
-    """
+    """Registers clients' subscriptions."""
 
     def __init__(self, database: Database, options: SenderOptions, vault: Vault) -> None:
-        self._database = database
+        self._database = database  # supplies the time
+        # Of one owner for one task. Concurrent calls may exceed it by one each.
         self._max_configs_per_task = options.max_configs_per_task
-        self._vault = vault
+        self._vault = vault  # seals tokens and credentials
         self._quota = Quota(options.max_subscriptions_per_owner, OwnerStore().subscriptions)
         self._subscriptions = SubscriptionStore()
         self._outbox = OutboxStore()

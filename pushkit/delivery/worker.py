@@ -38,15 +38,7 @@ _LAST_WRITES = 1.0  # seconds for the transactions that run when the worker ends
 
 
 class Worker:
-    """Delivers due notifications.
-
-    Args:
-        database: The outbox.
-        attempt: Makes attempts.
-        options: The sender's.
-        clock: Returns the current time, aware, in UTC.
-        events: Where the outcomes of deliveries are emitted.
-    """
+    """Delivers due notifications."""
 
     def __init__(
         self,
@@ -54,8 +46,8 @@ class Worker:
         attempt: Attempt,
         options: SenderOptions,
         *,
-        clock: Callable[[], datetime],
-        events: Listeners,
+        clock: Callable[[], datetime],  # returns the current time, aware, in UTC
+        events: Listeners,  # where the outcomes of deliveries are emitted
     ) -> None:
         self._options = options
         self._lease = attempt.longest + options.lease_margin
