@@ -7,27 +7,18 @@ from datetime import datetime
 
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.states import UNFINISHED
-from pushkit.storage.database import Database
 from pushkit.storage.script import Script, Statement, count, from_micros, to_micros
 from pushkit.telemetry.metrics import Readings
 from pushkit.version import __version__
 
 
-async def read_outbox(database: Database, *, breaker_opens_at: int) -> Readings:
+def outbox_readings(now: datetime, *, breaker_opens_at: int) -> Script[Readings]:
     """Return the outbox's metrics.
 
     Args:
-        database: The outbox.
+        now: The time of the database's clock.
         breaker_opens_at: How many failures in a row of a destination open its breaker.
-
-    Raises:
-        StorageError: The outbox cannot be read.
     """
-    return await database.read(_of_outbox(database, breaker_opens_at))
-
-
-def _of_outbox(database: Database, breaker_opens_at: int) -> Script[Readings]:
-    now = yield from database.now()
     moment = to_micros(now)
     # The same conditions as the partial indexes have, so that no row is read.
     unfinished = yield from count(f"pushkit_deliveries WHERE {UNFINISHED}")
@@ -61,7 +52,7 @@ def _of_outbox(database: Database, breaker_opens_at: int) -> Script[Readings]:
     }
 
 
-def read_keys(ring: KeyRing, now: datetime) -> Readings:
+def key_readings(ring: KeyRing, now: datetime) -> Readings:
     """Return the ages of the published keys, and the time until the next one signs."""
     ages: dict[tuple[str, ...], float] = {}
     planned: dict[tuple[str, ...], float] = {}

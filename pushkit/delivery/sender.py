@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +68,7 @@ from pushkit.scheduling.housekeeping import housekeep
 from pushkit.scheduling.pump import cancelled, check_may_close
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
-from pushkit.storage.database import fault_of, promptly
+from pushkit.storage.database import fault_of, promptly, read_now
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.secrets import open_subscription
 from pushkit.subscriptions.store import SubscriptionStore
@@ -350,13 +351,13 @@ class PushSender:
         return self._metrics
 
     async def _read(self) -> Readings:
-        from pushkit.delivery.readings import read_keys, read_outbox
+        from pushkit.delivery.readings import key_readings, outbox_readings
 
-        readings = dict(read_keys(self._keys.ring(), self._clock()))
-        opens_at = self.options.breaker.failures
+        readings = dict(key_readings(self._keys.ring(), self._clock()))
+        look = functools.partial(outbox_readings, breaker_opens_at=self.options.breaker.failures)
         try:
             async with promptly():
-                readings |= await read_outbox(self._database, breaker_opens_at=opens_at)
+                readings |= await read_now(self._database, look)
         except StorageError:
             return readings | {"pushkit_database_up": {(): 0.0}}
         return readings | {"pushkit_database_up": {(): 1.0}}

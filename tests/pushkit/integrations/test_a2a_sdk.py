@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from a2a.types import (
 )
 from a2a.utils.errors import InternalError
 
-from pushkit import KeyRing, NotifyResult, PushSender, SenderOptions
+from pushkit import NotifyResult, PushSender
 from pushkit.errors import CommitUncertainError, StorageError
 from pushkit.events.model import Event
 from pushkit.events.sender import RecipientRefused
@@ -32,33 +30,14 @@ from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotification
 from pushkit.integrations.enqueue_buffer import EnqueueBuffer
 from tests.emitted import emitted
 from tests.eventually import eventually
+from tests.pushkit.integrations.conftest import FULL
 
 HOOK = {"url": "https://client.example.com/a2a"}
-FULL = 3
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enqueue_buffer, "_FIRST_PAUSE", 0.01)
-
-
-@pytest.fixture
-def events() -> list[Event]:
-    return []
-
-
-@pytest.fixture
-async def push(tmp_path: Path, events: list[Event]) -> AsyncIterator[PushSender]:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(datetime.now(UTC)),
-        database=tmp_path / "outbox.db",
-        options=SenderOptions(max_backlog_per_subscription=FULL),
-        on_event=events.append,
-    )
-    await sender.open()
-    yield sender
-    await sender.close()
 
 
 class Tasks:

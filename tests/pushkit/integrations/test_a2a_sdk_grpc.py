@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,7 +16,7 @@ from a2a.server.request_handlers.grpc_handler import GrpcHandler
 from a2a.server.tasks import InMemoryTaskStore
 from a2a.types import AgentCapabilities, AgentCard, Task, a2a_pb2_grpc
 
-from pushkit import KeyRing, PushSender
+from pushkit import PushSender
 from pushkit.integrations.a2a_sdk import PushkitConfigStore
 from tests.pushkit.integrations.push_config_api.sdk_steps import URL, config
 
@@ -29,18 +27,6 @@ class Idle(AgentExecutor):
 
     async def cancel(self, context: Any, event_queue: Any) -> None:
         raise NotImplementedError
-
-
-@pytest.fixture
-async def push(tmp_path: Path) -> AsyncIterator[PushSender]:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(datetime.now(UTC)),
-        database=tmp_path / "outbox.db",
-    )
-    await sender.open()
-    yield sender
-    await sender.close()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -36,18 +35,6 @@ def _sdk_of_0_3(monkeypatch: pytest.MonkeyPatch) -> None:
     errors.__dict__["ServerError"] = ServerError
     monkeypatch.setitem(sys.modules, "a2a.types", v0_3)
     monkeypatch.setitem(sys.modules, "a2a.utils.errors", errors)
-
-
-@pytest.fixture
-async def push(tmp_path: Path) -> AsyncIterator[PushSender]:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(datetime.now(UTC)),
-        database=tmp_path / "outbox.db",
-    )
-    await sender.open()
-    yield sender
-    await sender.close()
 
 
 def config(url: str = HOOK, config_id: str | None = None) -> v0_3.PushNotificationConfig:

@@ -1,0 +1,33 @@
+"""A sender that only stores, and its events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pushkit import KeyRing, PushSender, SenderOptions
+from pushkit.events.model import Event
+
+FULL = 3  # the most unfinished deliveries of one subscription
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+async def push(tmp_path: Path, events: list[Event]) -> AsyncIterator[PushSender]:
+    sender = PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(datetime.now(UTC)),
+        database=tmp_path / "outbox.db",
+        options=SenderOptions(max_backlog_per_subscription=FULL),
+        on_event=events.append,
+    )
+    await sender.open()
+    yield sender
+    await sender.close()
