@@ -17,14 +17,17 @@ from pushkit.record import record
 from pushkit.storage.database import Database, open_location, read_now
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script, chunks, to_micros
-from receiver.inbox.figures import CallbackTrouble, InboxFigures, callback_troubles, inbox_figures
 from receiver.inbox.inspection import (
     Backlog,
+    CallbackTrouble,
+    InboxFigures,
     InboxFilter,
     InboxStats,
     Inspection,
     NotificationReport,
     NotificationSummary,
+    callback_troubles,
+    inbox_figures,
 )
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import InboxStatus

@@ -270,14 +270,12 @@ class Dispatcher:
                 yield from self._inbox.after_setback(now)
             self._claimed_at = now
             found = yield from self._inbox.claim(
-                self.name,
+                self._leases.lease(now, taken),
                 limit=free,
                 now=now,
-                until=self._leases.lease(now, taken).until,
+                divide=self._slots.divide,
                 held=self._leases.held,
                 spare_others=taken < self._spares_until,
-                divide=self._slots.divide,
-                taken=taken,
             )
             self._slots.hold(each.stored.sender for each in found)
             claimed += found

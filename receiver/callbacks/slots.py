@@ -146,13 +146,7 @@ class SharedSlots(Slots):
     def divide(
         self, due: Sequence[str], free: int, taken: Mapping[str, int]
     ) -> list[tuple[str, int]]:
-        """Return how many notifications a claim may take of each sender.
-
-        Args:
-            due: The senders with notifications that are due.
-            free: How many notifications may be taken in all.
-            taken: How many this claim has already taken, by sender.
-        """
+        """Return how many notifications a claim may take of each sender (`inbox.store.Divide`)."""
         most = self._most()
         given: Counter[str] = Counter()
         with self._counting:

@@ -10,7 +10,7 @@ from typing import Final
 from pushkit.events.receiver import NotificationRefused
 from pushkit.webui.documents import Finding, Severity
 from receiver.dashboard.memory import KeptRefusal
-from receiver.inbox.figures import CallbackTrouble, InboxFigures
+from receiver.inbox.inspection import CallbackTrouble, InboxFigures
 from receiver.refusals import REFUSALS, refusal_of
 
 _OVERDUE: Final = timedelta(minutes=1)

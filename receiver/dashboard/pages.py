@@ -25,8 +25,7 @@ from receiver.admin import InboxAdmin
 from receiver.dashboard.health import findings, is_of_a_sender
 from receiver.dashboard.memory import Calls, KeptRefusal, Memory
 from receiver.dashboard.steps import steps_of_accepted, steps_of_refused
-from receiver.inbox.figures import CallbackTrouble
-from receiver.inbox.inspection import InboxFilter, NotificationSummary
+from receiver.inbox.inspection import CallbackTrouble, InboxFilter, NotificationSummary
 from receiver.inbox.model import InboxStatus
 from receiver.refusals import refusal_of
 

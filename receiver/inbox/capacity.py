@@ -27,12 +27,7 @@ class InboxFullError(InboundError, code="inbox_full", status=503):
 
 
 class Capacity:
-    """Quotas of unfinished notifications, for each sender and for all together.
-
-    Args:
-        per_sender: How many notifications of one sender may be unfinished.
-        in_all: How many of all senders.
-    """
+    """Quotas of unfinished notifications, for each sender and for all together."""
 
     def __init__(self, *, per_sender: int, in_all: int) -> None:
         self._of_sender = Quota[str | None](per_sender, _count)

@@ -6,14 +6,14 @@ bytes: neither the writer of a SQLite file nor the locks of PostgreSQL are held 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from pushkit.arguments import LONGEST_AGE, check_number
 from pushkit.errors import ConfigError
-from pushkit.storage.script import Row, Script, Statement, run_for_ids, to_micros
+from pushkit.storage.script import Script, Statement, run_for_ids, to_micros
 from receiver.inbox.model import InboxStatus
 
 Position: TypeAlias = tuple[int, int]
@@ -72,7 +72,14 @@ class Purge:
             " ORDER BY finished_at LIMIT CAST($3 AS BIGINT)",
             (*end, limit),
         )
-        return list(_up_to(_BYTES_AT_ONCE, rows))
+        ids: list[int] = []
+        size = 0
+        for row in rows:
+            size += row["size"]
+            if ids and size > _BYTES_AT_ONCE:
+                break
+            ids.append(int(row["id"]))
+        return ids
 
     def end_of_excess(self, max_done: int) -> Script[Position | None]:
         """Return the position before which all that are done are more than `max_done`, if any."""
@@ -107,13 +114,3 @@ class Purge:
             (to_micros(before), _SEQUENCES_AT_ONCE),
         )
         return len(rows)
-
-
-def _up_to(max_bytes: int, rows: Iterable[Row]) -> Iterable[int]:
-    """Yield ids until their sizes exceed a sum; the first one in any case."""
-    total = 0
-    for row in rows:
-        total += row["size"]
-        if total > max_bytes and total != row["size"]:
-            return
-        yield int(row["id"])

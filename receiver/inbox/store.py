@@ -24,12 +24,12 @@ commits.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
+from pushkit.storage.paging import read_record
 from pushkit.storage.script import (
     Row,
     Script,
@@ -121,27 +121,23 @@ class Inbox:
 
     def claim(
         self,
-        worker: str,
+        lease: Lease,
         *,
         limit: int,
         now: datetime,  # leases that ended by then are void
-        until: datetime,  # when the new leases end
+        divide: Divide,
         # The ids that this worker holds: it must not claim them a second time after its clock was
         # set, or the machine was suspended.
         held: Sequence[int] = (),
         spare_others: bool = False,  # whether other workers keep leases that ended
-        divide: Divide | None = None,  # by default, senders get equal shares
-        # When `now` was read, by this process's monotonic clock.
-        taken: float | None = None,
     ) -> Script[list[ClaimedNotification]]:
         """Claim up to `limit` notifications that are due; only the head of each task."""
-        moment = to_micros(now)
-        leased_at = time.perf_counter() if taken is None else taken
+        moment, until = to_micros(now), to_micros(lease.until)
         leased = yield Statement(
             "SELECT MIN(lease_until) AS until FROM pushkit_inbox WHERE status = 'in_progress'"
         )
         if leased[0]["until"] is not None and leased[0]["until"] <= moment:
-            yield from self.keep_leases(held, worker, until)
+            yield from self.keep_leases(held, lease.worker, lease.until)
             if not spare_others:
                 yield Statement(
                     "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
@@ -149,15 +145,15 @@ class Inbox:
                     " WHERE status = 'in_progress' AND lease_until <= $1 FOR UPDATE SKIP LOCKED)",
                     (moment,),
                 )
-        rows = yield from self._claim(worker, limit, moment, to_micros(until), divide or _evenly)
+        rows = yield from self._claim(lease.worker, limit, moment, until, divide)
         if not rows:
             return []
         called = yield Statement(
             "SELECT c.* FROM pushkit_inbox i JOIN pushkit_callbacks c ON c.notification_id = i.id"
             " WHERE i.status = 'in_progress' AND i.lease_worker = $1",
-            (worker,),
+            (lease.worker,),
         )
-        return sorted(_claimed(rows, called, leased_at), key=lambda each: each.stored.id)
+        return sorted(_claimed(rows, called, lease.taken), key=lambda each: each.stored.id)
 
     def _claim(
         self, worker: str, limit: int, now: int, until: int, divide: Divide
@@ -482,31 +478,13 @@ def _columns(new: NewNotification) -> tuple[SqlValue, ...]:
     )
 
 
-def _evenly(due: Sequence[str], free: int, taken: Mapping[str, int]) -> Sequence[tuple[str, int]]:
-    given: Counter[str] = Counter()
-    for _ in range(free):
-        given[min(due, key=lambda sender: taken.get(sender, 0) + given[sender])] += 1
-    return list(given.items())
-
-
-def callback_state(row: Row) -> CallbackState:
-    """Return a row of `pushkit_callbacks` as a `CallbackState`."""
-    return CallbackState(
-        callback=row["callback"],
-        done=bool(row["done"]),
-        attempts=row["attempts"],
-        last_error=row["last_error"],
-        last_at=moment_or_none(row["last_at"]),
-    )
-
-
 def _claimed(
     rows: Iterable[Row], called: Iterable[Row], leased_at: float
 ) -> list[ClaimedNotification]:
     """Return rows of the inbox with their rows of `pushkit_callbacks`."""
     callbacks: defaultdict[int, dict[str, CallbackState]] = defaultdict(dict)
     for row in called:
-        callbacks[row["notification_id"]][row["callback"]] = callback_state(row)
+        callbacks[row["notification_id"]][row["callback"]] = read_record(CallbackState, row)
     return [
         ClaimedNotification(
             stored=_stored(row),

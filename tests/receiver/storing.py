@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from pushkit.errors import InboundError
@@ -50,6 +53,21 @@ def store(
     if ids:
         yield from queues.write(now)
     return ids.get((sender, delivery_id))
+
+
+def claim(
+    worker: str, *, limit: int, now: datetime, until: datetime, held: Sequence[int] = ()
+) -> Script[list[ClaimedNotification]]:
+    """Claim as a worker whose senders get equal shares."""
+    lease = Lease(worker=worker, until=until, taken=time.perf_counter())
+    return Inbox().claim(lease, limit=limit, now=now, divide=_evenly, held=held)
+
+
+def _evenly(due: Sequence[str], free: int, taken: Mapping[str, int]) -> Sequence[tuple[str, int]]:
+    given: Counter[str] = Counter()
+    for _ in range(free):
+        given[min(due, key=lambda sender: taken.get(sender, 0) + given[sender])] += 1
+    return list(given.items())
 
 
 def remember(seen: Seen, now: datetime) -> Script[Replay]:

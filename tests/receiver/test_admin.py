@@ -20,7 +20,7 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.store import Inbox
 from receiver.replay.memory import Replay, Seen
 from tests.eventually import DEADLINE
-from tests.receiver.storing import remember, settle_one, store
+from tests.receiver.storing import claim, remember, settle_one, store
 
 BODY = b'{"statusUpdate":{"taskId":"task-1","status":{"state":"TASK_STATE_WORKING"}}}'
 
@@ -67,7 +67,7 @@ class Desk:
                 body=BODY,
                 now=moment,
             )
-        claimed = yield from self.inbox.claim(
+        claimed = yield from claim(
             "worker", limit=count, now=moment, until=moment + timedelta(seconds=30)
         )
         for each in claimed:

@@ -30,7 +30,7 @@ from pushkit.subscriptions.store import SubscriptionStore
 from receiver.inbox.model import ClaimedNotification, InboxStatus
 from receiver.inbox.store import Inbox, task_lock
 from receiver.replay.memory import Replay, Seen, forget_ids
-from tests.receiver.storing import remember, settle_one, store
+from tests.receiver.storing import claim, remember, settle_one, store
 
 __all__ = ["Memory", "StubDatabase", "Work", "prepare", "some_work", "tables"]
 
@@ -488,7 +488,7 @@ def _claim_notifications(chance: random.Random, _number: int) -> Make:
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         now = memory.database.moment
-        claimed = yield from Inbox().claim(worker, limit=limit, now=now, until=now + _LEASE)
+        claimed = yield from claim(worker, limit=limit, now=now, until=now + _LEASE)
         return lambda: memory.accepted[worker].extend(claimed)
 
     return script

@@ -32,7 +32,7 @@ from receiver.inbox.inspection import InboxFilter, Inspection
 from receiver.inbox.model import ClaimedNotification
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.receiver.callbacks.conftest import BODY, RETRY, START, House
-from tests.receiver.storing import store
+from tests.receiver.storing import claim, store
 
 LEASE = timedelta(seconds=60)
 
@@ -328,9 +328,7 @@ async def test_a_worker_suspended_beyond_its_lease_does_not_continue_by_its_own_
         house.now += LEASE
         await other.run_once()
         house.now += timedelta(hours=1)
-        again = house.inbox.claim(
-            house.dispatcher.name, limit=1, now=house.now, until=house.now + LEASE
-        )
+        again = claim(house.dispatcher.name, limit=1, now=house.now, until=house.now + LEASE)
         assert len(await house.database.write(again)) == 1
 
     house.registry.add(sleeping, name="sleeping")
@@ -413,7 +411,7 @@ async def test_a_notification_under_a_lease_is_claimed_by_no_other_worker(house:
     house.locks.hold("gone")
     await house.store()
     taken = await house.database.write(
-        house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
+        claim("gone", limit=1, now=house.now, until=house.now + LEASE)
     )
     house.now += LEASE - timedelta(microseconds=1)
 
@@ -425,9 +423,7 @@ async def test_a_lease_that_ended_gives_its_notification_back(house: House) -> N
     house.locks.hold("gone")
     house.record("record")
     await house.store()
-    await house.database.write(
-        house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
-    )
+    await house.database.write(claim("gone", limit=1, now=house.now, until=house.now + LEASE))
     house.now += LEASE
     await house.run_once()
 
@@ -474,9 +470,7 @@ async def test_a_worker_that_lost_its_lease_settles_nothing(house: House) -> Non
     first = asyncio.create_task(house.run_once())
     await started.wait()
     house.now += LEASE
-    await house.database.write(
-        house.inbox.claim("other", limit=1, now=house.now, until=house.now + LEASE)
-    )
+    await house.database.write(claim("other", limit=1, now=house.now, until=house.now + LEASE))
     go_on.set()
     await first
 
@@ -518,9 +512,7 @@ async def test_two_dispatchers_on_one_inbox_share_the_work(house: House) -> None
 async def test_a_dead_dispatchers_notifications_are_taken_over_at_once(house: House) -> None:
     house.record("record")
     await house.store()
-    await house.database.write(
-        house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
-    )
+    await house.database.write(claim("gone", limit=1, now=house.now, until=house.now + LEASE))
     await house.run_once()  # no process holds the lock of `gone`
 
     assert house.called == ["record:task-1#1"]
@@ -528,8 +520,9 @@ async def test_a_dead_dispatchers_notifications_are_taken_over_at_once(house: Ho
 
 async def break_off(house: House) -> None:
     """Claim, as a process does that dies before it settles."""
-    claim = house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
-    [claimed] = await house.database.write(claim)
+    [claimed] = await house.database.write(
+        claim("gone", limit=1, now=house.now, until=house.now + LEASE)
+    )
     await house.database.write(house.inbox.take_over("gone"))
     assert claimed.attempts
 
@@ -624,7 +617,7 @@ async def test_a_dispatcher_that_ends_gives_back_what_it_broke_off(house: House)
     await house.dispatcher.pump.abandon()
     await house.dispatcher.retire()
     [claimed] = await house.database.write(
-        house.inbox.claim("next", limit=1, now=house.now, until=house.now + LEASE)
+        claim("next", limit=1, now=house.now, until=house.now + LEASE)
     )
 
     assert (claimed.attempts, claimed.broken_off) == (1, False)
@@ -863,9 +856,7 @@ async def test_the_notifications_of_a_worker_that_died_in_an_outage_are_taken_ov
     house.locks.hold("gone")
     house.record("record")
     await house.store()
-    await house.database.write(
-        house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
-    )
+    await house.database.write(claim("gone", limit=1, now=house.now, until=house.now + LEASE))
     execute(house.location, "ALTER TABLE pushkit_inbox RENAME TO away")
     with pytest.raises(StorageError):
         await house.run_once()

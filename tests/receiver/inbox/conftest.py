@@ -16,7 +16,7 @@ from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import ClaimedNotification, InboxStatus
 from receiver.inbox.retention import Purge
 from receiver.inbox.store import Inbox
-from tests.receiver.storing import settle_one, store
+from tests.receiver.storing import claim, settle_one, store
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner
@@ -81,9 +81,7 @@ class Shelf:
     def claim(
         self, worker: str = "one", *, limit: int = 100, held: Sequence[int] = ()
     ) -> list[ClaimedNotification]:
-        return self.run(
-            self.inbox.claim(worker, limit=limit, now=self.now, until=self.now + LEASE, held=held)
-        )
+        return self.run(claim(worker, limit=limit, now=self.now, until=self.now + LEASE, held=held))
 
     def claimed_ids(self, worker: str = "one", *, limit: int = 100) -> list[str]:
         return [each.stored.delivery_id for each in self.claim(worker, limit=limit)]
