@@ -75,14 +75,15 @@ class Acceptance:
         database: Database,
         redis: RedisReplay | None,  # the memory of ids, if it is not in the database
         limits: Limits,
-        slots: Dispatcher,  # the slots for callbacks of this process
+        dispatcher: Dispatcher,  # calls back in this process
         # Called with the sender and the task of each stored notification that has a task.
         announce: Callable[[str, str], None],
     ) -> None:
         self._database = database
         self._redis = redis
         self._registrations = RegistrationStore()
-        self._slots = slots
+        self._dispatcher = dispatcher
+        self._slots = dispatcher.slots
         self._inbox = Inbox()
         self._capacity = Capacity(
             per_sender=limits.max_backlog_per_sender, in_all=limits.max_backlog
@@ -150,7 +151,7 @@ class Acceptance:
         update = candidate.verified.notification.update
         notification = notification_of(candidate.stored, result, update)
         if candidate.lease is not None:
-            self._slots.begin(
+            self._dispatcher.begin(
                 ClaimedNotification(
                     stored=notification,
                     attempts=1,
@@ -161,9 +162,9 @@ class Acceptance:
                 )
             )
         else:
-            self._slots.keep(notification)
-            if candidate.waits:
-                self._slots.wake()  # one that is not the head of its task waits for the head
+            self._dispatcher.keep(notification)
+            if candidate.waits:  # one that is not the head of its task waits for the head
+                self._dispatcher.pump.wake()
         if notification.task_id is not None:
             self._announce(notification.sender, notification.task_id)
 
@@ -173,7 +174,7 @@ class Acceptance:
         self, candidate: Candidate, ended: OnDone[int | None]
     ) -> asyncio.Future[int | None]:
         """Store one, in a group with other writes; `ended` is called with the result."""
-        self._slots.settle()
+        self._dispatcher.settler.settle()
         item = GroupItem(self._write_group, candidate)
         return self._database.write_together(together, item, ended)
 
@@ -315,7 +316,7 @@ class Acceptance:
         self, candidates: Sequence[Candidate], now: datetime, taken: float
     ) -> Script[StoredIds]:
         """Store candidates, the heads in slots as far as there are some; return the ids."""
-        queues, lease = TaskQueues(), self._slots.lease(now, taken)
+        queues, lease = TaskQueues(), self._dispatcher.leases.lease(now, taken)
         yield from queues.read(each.sequence for each in candidates if each.sequence is not None)
         behind = queues.unfinished
         heads: list[Candidate] = []

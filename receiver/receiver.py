@@ -356,7 +356,9 @@ class Receiver(CallbackDecorators):
             from pushkit.telemetry.sides import ReceiverMetrics
 
             self._metrics = ReceiverMetrics(
-                read=self._read, slots=self.dispatcher.slots, hanging=self.dispatcher.count_hanging
+                read=self._read,
+                slots=self.dispatcher.slots.usage,
+                hanging=self.dispatcher.caller.count_hanging,
             )
             self.events.add(self._metrics.on_event)
         return self._metrics

@@ -183,8 +183,8 @@ class Runtime:
                 unready["replay"] = f"replay: {exc}"
         if not self._background or any(task.done() for task in self._background):
             unready["callbacks"] = "callbacks: the dispatcher does not run"
-        elif self.dispatcher.is_stuck:
-            hanging = sorted(self.dispatcher.hanging.items())
+        elif self.dispatcher.caller.is_stuck:
+            hanging = sorted(self.dispatcher.caller.hanging.items())
             says = ", ".join(_hang(name, many) for name, many in hanging)
             unready["callbacks"] = f"callbacks: none can be called: {says}"
         return unready
@@ -199,7 +199,7 @@ class Runtime:
     def faults_of_some(self) -> dict[tuple[str, str], str]:
         """Return the same one by one, by the part and the name of its sender or callback."""
         missing = sorted(self.trust().missing().items())
-        hanging = sorted(self.dispatcher.hanging.items())
+        hanging = sorted(self.dispatcher.caller.hanging.items())
         return {
             **{("keys", name): f"keys of sender {name}: {reason}" for name, reason in missing},
             **{("callbacks", name): f"callbacks: {_hang(name, many)}" for name, many in hanging},

@@ -102,6 +102,10 @@ class Caller:
         """How many calls hang, by callback."""
         return Counter(run.callback.name for run in self._running.values() if run.hangs)
 
+    def count_hanging(self) -> int:
+        """Return how many calls hang."""
+        return self.hanging.total()
+
     @property
     def is_stuck(self) -> bool:
         """Whether hanging calls keep every slot, so that no other callback is called."""

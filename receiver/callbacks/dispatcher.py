@@ -14,8 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ from receiver.callbacks.leases import Leases
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.settling import Ended, Settler
 from receiver.callbacks.slots import CrowdedError, SharedSlots
-from receiver.inbox.model import ClaimedNotification, Lease, Notification
+from receiver.inbox.model import ClaimedNotification, Notification
 from receiver.inbox.store import Inbox, task_lock
 from receiver.service_state import LARGE_BODY, LoopLock
 
@@ -90,7 +89,7 @@ class Dispatcher:
         self._retry = retry
         self._prepare = prepare
         self._inbox = Inbox()
-        self._caller = Caller(
+        self.caller: Caller = Caller(
             slots=concurrency,
             timeout=timeout,
             free_slot=self._free_slot,
@@ -98,57 +97,39 @@ class Dispatcher:
         )
         # By former worker's name, the tasks whose calls were abandoned and have not ended.
         self._abandoned: dict[str, set[asyncio.Task[None]]] = {}
-        self._slots = SharedSlots(concurrency, senders)
+        self.slots: SharedSlots = SharedSlots(concurrency, senders)
         self._kept: dict[int, Notification] = {}
         self._claimed_at: datetime | None = None
         self._spares_until = 0.0
         self._unmatched_kinds: set[UpdateKind] = set()
         self._is_running = False
         self._decoding = LoopLock()
-        self._leases = Leases(database)
-        self._number_of_slots = concurrency
+        self.leases: Leases = Leases(database)
         self.pump: Pump[ClaimedNotification] = Pump(
             "callbacks",
             claim=self._claim,
             process=self._dispatch,
             until_due=self._until_due,
-            slots=self._slots,
+            slots=self.slots,
             longest_pause=poll_interval or POLL_INTERVAL,
-            ended=lambda claimed: self._slots.release(claimed.stored.sender),
+            ended=lambda claimed: self.slots.release(claimed.stored.sender),
         )
-        self._settler = Settler(
-            database,
-            self._slots,
-            self._leases,
-            self.pump,
-            self.begin,
-        )
-        # For `receiver.accepting`.
-        self.lease: Callable[[datetime, float], Lease] = self._leases.lease
-        self.reserve: Callable[[Iterable[str]], list[bool]] = self._slots.reserve
-        self.cancel: Callable[[Iterable[str]], None] = self._slots.cancel
-        self.wake: Callable[[], None] = self.pump.wake
-        self.settle: Callable[[], None] = self._settler.settle
-
-    @property
-    def name(self) -> str:
-        """The worker's name in the inbox; see `Leases.worker`."""
-        return self._leases.worker
+        self.settler: Settler = Settler(database, self.slots, self.leases, self.pump, self.begin)
 
     async def run(self) -> None:
         """Call back until cancelled: notifications that are claimed, or held from when stored."""
-        self._caller.is_ending = False
-        self._slots.note_waiting()  # what the inbox has already comes first
+        self.caller.is_ending = False
+        self.slots.note_waiting()  # what the inbox has already comes first
         self._is_running = True
         try:
             await self.pump.run()
         finally:
-            self._is_running = self._slots.is_open = False
+            self._is_running = self.slots.is_open = False
 
     def begin(self, claimed: ClaimedNotification) -> None:
         """Call back a notification that is held; after `finish`, leave it for `retire`."""
-        if self._caller.is_ending:
-            self._slots.cancel([claimed.stored.sender])
+        if self.caller.is_ending:
+            self.slots.cancel([claimed.stored.sender])
         else:
             self.pump.begin(claimed)
 
@@ -161,32 +142,14 @@ class Dispatcher:
 
     def note_waiting(self) -> None:
         """Claim soon; until then, what is stored waits behind what waits already."""
-        self._slots.note_waiting()
+        self.slots.note_waiting()
         self.pump.wake()
 
     async def run_once(self) -> int:
         """Call back every notification that is due now; return how many there were."""
         begun = await self.pump.run_once()
-        await self._settler.drain()
+        await self.settler.drain()
         return begun
-
-    def slots(self) -> tuple[int, int]:
-        """Return how many slots are in use, and how many there are."""
-        return self._number_of_slots - self._slots.free_slots, self._number_of_slots
-
-    @property
-    def hanging(self) -> Counter[str]:
-        """How many calls hang, by callback."""
-        return self._caller.hanging
-
-    def count_hanging(self) -> int:
-        """Return how many calls hang."""
-        return self._caller.hanging.total()
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether no callback can be called, because too many calls hang."""
-        return self._caller.is_stuck
 
     async def finish(self, within: timedelta) -> None:
         """Wait for the callbacks that run; then break off those that did not end, or hang."""
@@ -195,14 +158,14 @@ class Dispatcher:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
                 await self.pump.drain()
-        await self._caller.break_off()
+        await self.caller.break_off()
         await self.pump.abandon()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(max(ends_at, loop.time() + _LAST_WRITES)):
-                await self._settler.drain()
-        self._settler.abandon()
-        await self._leases.close()
-        self._caller.close()
+                await self.settler.drain()
+        self.settler.abandon()
+        await self.leases.close()
+        self.caller.close()
 
     async def retire(self) -> None:
         """Give back what is still held, and release the worker's lock.
@@ -215,7 +178,7 @@ class Dispatcher:
         before = set[asyncio.Task[None]]().union(*self._abandoned.values())
         abandoned = {
             task: notification
-            for task, notification in self._caller.abandoned.items()
+            for task, notification in self.caller.abandoned.items()
             if task not in before
         }
         try:
@@ -224,9 +187,9 @@ class Dispatcher:
                 async with asyncio.timeout(_LONGEST_RETIRING):
                     await self._database.write(self._give_back_script(abandoned.values()))
         finally:
-            self._abandoned[self.name] = abandoned.keys() & self._caller.abandoned.keys()
+            self._abandoned[self.leases.worker] = abandoned.keys() & self.caller.abandoned.keys()
             if abandoned:
-                self._leases.rename()  # the next `retire` must not give them back either
+                self.leases.rename()  # the next `retire` must not give them back either
             self._release_locks()
 
     def _abandoned_ended(self, task: asyncio.Task[None]) -> None:
@@ -246,14 +209,14 @@ class Dispatcher:
 
     async def _claim(self) -> Sequence[ClaimedNotification]:
         if self._database.locks is not None:
-            self._database.locks.hold(self.name)
+            self._database.locks.hold(self.leases.worker)
         # After the lock is held: without it, other processes would take over what is reserved.
-        self._slots.is_open = self._is_running
+        self.slots.is_open = self._is_running
         claimed: list[ClaimedNotification] = []
         try:
             await self._database.write(self._claim_script(claimed))
         except BaseException as exc:
-            self._slots.cancel(each.stored.sender for each in claimed)
+            self.slots.cancel(each.stored.sender for each in claimed)
             if isinstance(exc, StorageError):
                 self._spares_until = time.perf_counter() + _SPARED_FOR
             raise
@@ -261,7 +224,7 @@ class Dispatcher:
 
     def _claim_script(self, claimed: list[ClaimedNotification]) -> Script[None]:
         """Claim what is due; add it to `claimed`."""
-        free = self._slots.take_for_claim()
+        free = self.slots.take_for_claim()
         try:
             yield from self._take_over()
             taken = time.perf_counter()
@@ -270,17 +233,17 @@ class Dispatcher:
                 yield from self._inbox.after_setback(now)
             self._claimed_at = now
             found = yield from self._inbox.claim(
-                self._leases.lease(now, taken),
+                self.leases.lease(now, taken),
                 limit=free,
                 now=now,
-                divide=self._slots.divide,
-                held=self._leases.held,
+                divide=self.slots.divide,
+                held=self.leases.held,
                 spare_others=taken < self._spares_until,
             )
-            self._slots.hold(each.stored.sender for each in found)
+            self.slots.hold(each.stored.sender for each in found)
             claimed += found
         finally:
-            self._slots.give_back(free - len(claimed))
+            self.slots.give_back(free - len(claimed))
 
     def _take_over(self) -> Script[None]:
         """Give back what dead dispatchers on this machine held: their locks are free."""
@@ -288,12 +251,12 @@ class Dispatcher:
         if locks is None:
             return
         working = yield from self._inbox.working()
-        for worker in locks.dead(name for name in working if name != self.name):
+        for worker in locks.dead(name for name in working if name != self.leases.worker):
             _log.warning("%s died; its notifications are taken over", worker)
             yield from self._inbox.take_over(worker)
 
     def _give_back_script(self, abandoned: Collection[int]) -> Script[None]:
-        yield from self._inbox.give_back(self.name, but=abandoned)
+        yield from self._inbox.give_back(self.leases.worker, but=abandoned)
         yield from self._database.wake()
 
     async def _until_due(self) -> timedelta | None:
@@ -301,7 +264,7 @@ class Dispatcher:
 
     def _until_due_script(self) -> Script[timedelta | None]:
         now = yield from self._database.now()
-        due = yield from self._inbox.next_due(but=self._slots.full())
+        due = yield from self._inbox.next_due(but=self.slots.full())
         return None if due is None else due - now
 
     # --- calling -------------------------------------------------------------------------------
@@ -312,27 +275,27 @@ class Dispatcher:
         The slot may be released before that, because a call hangs.
         """
         sender, task = claimed.stored.sender, asyncio.current_task()
-        without_slot = self._caller.without_slot
-        self._leases.hold(claimed)
+        without_slot = self.caller.without_slot
+        self.leases.hold(claimed)
         ended: Ended | None = None
         try:
-            await self._slots.enter(sender)
+            await self.slots.enter(sender)
             begun = time.perf_counter()
             try:
                 ended = await self._call_back(claimed)
             finally:
                 if task not in without_slot:
-                    self._slots.leave(sender, time.perf_counter() - begun)
+                    self.slots.leave(sender, time.perf_counter() - begun)
         finally:
             if ended is None:
-                self._leases.release(claimed)
+                self.leases.release(claimed)
             if ended is None or task in without_slot:
                 without_slot.discard(task)
                 self.note_waiting()  # it may be due again soon, or the next of its task now
 
     def _free_slot(self, task: asyncio.Task[None], sender: str) -> None:
         """Free the slot of a task whose call hangs."""
-        self._slots.leave(sender)
+        self.slots.leave(sender)
         self.pump.free_slot(task)
 
     async def _call_back(self, claimed: ClaimedNotification) -> Ended | None:
@@ -344,7 +307,7 @@ class Dispatcher:
         """
         stored = claimed.stored
         await self._decoding.turn_to_decode(stored.body)
-        if not self._leases.is_sure(claimed):
+        if not self.leases.is_sure(claimed):
             _log.warning("notification %d: its lease may have ended; not called back", stored.id)
             return None
         try:
@@ -373,7 +336,7 @@ class Dispatcher:
                 call = None
             state = claimed.callbacks.get(callback.name)
             try:
-                slot = await self._caller.take_slot(
+                slot = await self.caller.take_slot(
                     callback,
                     alone=self.registry.has_one,
                     hung_before=state is not None and state.last_error == TIMED_OUT,
@@ -381,7 +344,7 @@ class Dispatcher:
             except CrowdedError as exc:  # one callback must not delay the others
                 pause = max(pause or exc.pause, exc.pause)
                 continue
-            begun, calling = time.perf_counter(), self._caller.call(callback, notification, slot)
+            begun, calling = time.perf_counter(), self.caller.call(callback, notification, slot)
             call = await (
                 calling
                 if self._tracing is None
@@ -397,7 +360,7 @@ class Dispatcher:
             ended = Ended(claimed, call, is_unmatched=not matching)
             # While notifications wait for claims, the next must not wait for an acceptance.
             at_once = bool(self._kept) or not isinstance(stored, Notification)
-            self._settler.add(ended, at_once=at_once)
+            self.settler.add(ended, at_once=at_once)
             return ended
         return None
 
@@ -434,7 +397,7 @@ class Dispatcher:
             return True
         if deaths == 1:
             return False
-        await self._database.write(self._inbox.put_off(claimed, self.name, again_at))
+        await self._database.write(self._inbox.put_off(claimed, self.leases.worker, again_at))
         return True
 
     def _emit_called_back(self, call: Call, notification: Notification, begun: float) -> None:
@@ -495,7 +458,7 @@ class Dispatcher:
         If the process ends meanwhile, one more second is given to it.
         """
         try:
-            return await self._settler.persist(lambda: self._database.write(script()))
+            return await self.settler.persist(lambda: self._database.write(script()))
         except asyncio.CancelledError:
             with contextlib.suppress(StorageError, TimeoutError):
                 async with asyncio.timeout(_LAST_WRITES):
@@ -506,8 +469,8 @@ class Dispatcher:
         """Record a call; return whether this attempt may make the next one."""
         now = yield from self._database.now()
         yield from self._record_script(claimed, call, now)
-        until = self._leases.lease(now, claimed.leased_at).until
-        return (yield from self._inbox.keep_claim(claimed, self.name, until))
+        until = self.leases.lease(now, claimed.leased_at).until
+        return (yield from self._inbox.keep_claim(claimed, self.leases.worker, until))
 
     def _put_off_script(
         self, claimed: ClaimedNotification, call: Call | None, pause: timedelta
@@ -515,7 +478,7 @@ class Dispatcher:
         """Put a notification off, for the callbacks whose shares are used up."""
         now = yield from self._hold_task(claimed)
         yield from self._record_script(claimed, call, now)
-        yield from self._inbox.put_off(claimed, self.name, now + pause)
+        yield from self._inbox.put_off(claimed, self.leases.worker, now + pause)
         return True
 
     def _fail_script(
@@ -530,7 +493,7 @@ class Dispatcher:
                 self._retry, attempts=claimed.attempts, since=claimed.since, now=now
             )
         settled = yield from self._inbox.settle_failed(
-            claimed, self.name, now=now, retry_at=retry_at, error=error
+            claimed, self.leases.worker, now=now, retry_at=retry_at, error=error
         )
         return settled and retry_at is None
 

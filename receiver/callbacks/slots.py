@@ -61,6 +61,10 @@ class SharedSlots(Slots):
         """How many more notifications may be held."""
         return max(self._most_held() - _MOST_HELD * self._slots + self._free, 0)
 
+    def usage(self) -> tuple[int, int]:
+        """Return how many slots are in use, and how many there are."""
+        return self._slots - self.free_slots, self._slots
+
     @property
     def some_wait(self) -> bool:
         """Whether something waits for the next claim."""

@@ -37,7 +37,7 @@ async def main():
         await sender.open()
         await sender.worker.run_once()
         await receiver.dispatcher.pump.run_once()
-        sys.stdout.write(f"{sender.worker.name} {receiver.dispatcher.name}\\n")
+        sys.stdout.write(f"{sender.worker.name} {receiver.dispatcher.leases.worker}\\n")
         sys.stdout.flush()
         await asyncio.get_running_loop().run_in_executor(None, os.read, 0, 1)
         await sender.close()

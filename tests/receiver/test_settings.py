@@ -45,7 +45,7 @@ def build(folder: Path, text: str) -> Receiver:
 
 def seconds_for(receiver: Receiver, name: str) -> float | None:
     """Return how long a call of this callback may take."""
-    return receiver.dispatcher._caller._limit(receiver.callbacks._callbacks[name])
+    return receiver.dispatcher.caller._limit(receiver.callbacks._callbacks[name])
 
 
 # --- what the file says ---------------------------------------------------------------------------
@@ -301,9 +301,9 @@ def test_the_defaults_of_the_file_are_those_of_the_code(tmp_path: Path) -> None:
 
     assert receiver.edge.limits == own.edge.limits == Limits()
     for each in (receiver, own):
-        assert each.dispatcher._caller._timeout == CALLBACK_TIMEOUT
+        assert each.dispatcher.caller._timeout == CALLBACK_TIMEOUT
         assert each._runtime.drain == DRAIN
-        assert each.dispatcher._caller._slots == 64
+        assert each.dispatcher.caller._slots == 64
     assert settings.connection_limits == ConnectionLimits()
     assert settings.retention.build() == InboxRetention()
 

@@ -269,8 +269,9 @@ class Scenario:
                     call.is_abandoned |= call.life is life and call.in_progress
         if took > CLOSING:
             self.complaints.append(f"a close took {took:.1f} s")
-        if not starting and receiver.dispatcher.slots()[0]:
-            self.complaints.append(f"slots in use after a close: {receiver.dispatcher.slots()}")
+        usage = receiver.dispatcher.slots.usage()
+        if not starting and usage[0]:
+            self.complaints.append(f"slots in use after a close: {usage}")
         if starting:
             await starting[0]
             await asyncio.sleep(self._random.choice((0, 0.1)))
@@ -312,7 +313,7 @@ class Scenario:
         while True:
             await asyncio.sleep(self._random.uniform(0, 0.3))
             receiver = self._one()
-            receiver.dispatcher.wake()  # it does not poll for retries
+            receiver.dispatcher.pump.wake()  # it does not poll for retries
             with contextlib.suppress(StorageError):
                 await receiver.inbox.redrive(InboxFilter())
                 if self._is_purged:
@@ -387,7 +388,7 @@ class Scenario:
             if not self._calls[task].had(delivery_id):
                 self.complaints.append(f"{delivery_id} was accepted and is lost")
         for receiver in self._lives:
-            if receiver.dispatcher.count_hanging():
+            if receiver.dispatcher.caller.hanging:
                 self.complaints.append("calls hang after the end")
         self.seen["accepted"] += len(self._accepted)
         self.seen["dead"] += len(self._dead)

@@ -137,7 +137,7 @@ async def _serve(settings: Settings) -> None:
     callbacks = _Callbacks(settings)
     receiver.on_update(name="first")(callbacks.first)
     receiver.on_update(name="second")(callbacks.second)
-    callbacks.write("START", receiver.dispatcher.name)
+    callbacks.write("START", receiver.dispatcher.leases.worker)
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listening.bind(("127.0.0.1", settings.port))

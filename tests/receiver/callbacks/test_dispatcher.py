@@ -328,7 +328,8 @@ async def test_a_worker_suspended_beyond_its_lease_does_not_continue_by_its_own_
         house.now += LEASE
         await other.run_once()
         house.now += timedelta(hours=1)
-        again = claim(house.dispatcher.name, limit=1, now=house.now, until=house.now + LEASE)
+        worker = house.dispatcher.leases.worker
+        again = claim(worker, limit=1, now=house.now, until=house.now + LEASE)
         assert len(await house.database.write(again)) == 1
 
     house.registry.add(sleeping, name="sleeping")
@@ -622,7 +623,7 @@ async def test_a_dispatcher_that_ends_gives_back_what_it_broke_off(house: House)
 
     assert (claimed.attempts, claimed.broken_off) == (1, False)
     assert (claimed.had_by("first"), claimed.had_by("endless")) == (True, False)
-    assert house.locks.dead([house.dispatcher.name]) == [house.dispatcher.name]
+    assert house.locks.dead([house.dispatcher.leases.worker]) == [house.dispatcher.leases.worker]
 
 
 async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
@@ -632,7 +633,7 @@ async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
     house = House(postgres_dsn)  # its transactions run concurrently
 
     def store_in_hand(ids: Sequence[str], /, *, wait: bool) -> Script[list[None]]:  # noqa: ARG001
-        lease = house.dispatcher.lease((yield from house.database.now()), 0)
+        lease = house.dispatcher.leases.lease((yield from house.database.now()), 0)
         yield from store(
             sender="agent",
             delivery_id=ids[0],
@@ -710,7 +711,7 @@ async def test_an_offered_notification_is_claimed_though_a_claim_ran_before_the_
     taken: list[ClaimedNotification] = []
     await house.database.write(house.dispatcher._claim_script(taken))
     begin = house.dispatcher.begin
-    settler = Settler(house.database, slots, house.dispatcher._leases, pump, begin)
+    settler = Settler(house.database, slots, house.dispatcher.leases, pump, begin)
 
     def claim_in_vain() -> Script[None]:
         slots.give_back(slots.take_for_claim())
@@ -730,7 +731,7 @@ async def test_a_notification_stored_after_the_end_keeps_no_slot(house: House) -
     await house.database.write(house.dispatcher._claim_script(taken))
 
     async def takes() -> bool:
-        return dispatcher.reserve(["agent"]) == [True]
+        return dispatcher.slots.reserve(["agent"]) == [True]
 
     for _ in range(3):
         running = asyncio.create_task(dispatcher.run())

@@ -188,7 +188,7 @@ async def test_a_plain_function_that_times_out_delays_only_its_own_task(
         house.now += timedelta(hours=1)  # its lease is renewed
         dispatcher.pump.wake()
         await dispatcher.pump.fill()
-        while_it_hangs, hanging = list(house.called), dict(dispatcher.hanging)
+        while_it_hangs, hanging = list(house.called), dict(dispatcher.caller.hanging)
         release.set()
 
         async def all_done() -> bool:
@@ -382,7 +382,7 @@ async def test_a_call_that_waits_for_a_slot_at_the_end_keeps_none(
         await world.receive(world.draft(task_id=task))
 
     async def are_in_hand() -> bool:
-        return world.receiver.dispatcher.slots() == (2, 2)
+        return world.receiver.dispatcher.slots.usage() == (2, 2)
 
     async def are_called() -> bool:
         return sorted(map(str, called)) == ["task-1", "task-2"]
@@ -550,12 +550,12 @@ async def test_a_call_that_hangs_again_without_a_slot_takes_none(
     async with running(dispatcher):
 
         async def hangs(name: str) -> bool:
-            return dispatcher.hanging == {name: 1}
+            return dispatcher.caller.hanging == {name: 1}
 
         await eventually(lambda: hangs("first"))
         first.set()
         await eventually(lambda: hangs("then"))
-        stuck = dispatcher.is_stuck
+        stuck = dispatcher.caller.is_stuck
         await house.store(1, "task-2")
         dispatcher.pump.wake()
 
