@@ -16,11 +16,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pushkit.errors import PushkitError
 from pushkit.logs import RepeatedLog
-from pushkit.record import record
 from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.pump import cancelled
 from pushkit.traceparent import trace_id_of
@@ -36,10 +35,10 @@ CALLBACK_FAILED: Final = "callback_failed"
 _GRACE: Final = 2.0  # seconds that a coroutine has to end once it is cancelled
 
 
-@record(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """How one call of a callback ended."""
 
+    notification_id: int
     callback: str
     error: str | None
 
@@ -122,10 +121,10 @@ class Caller:
         Raises:
             CrowdedError: The share of this callback, or of calls that timed out, is used up.
         """
-        slot = await self._shares.take(callback.name, share_of(self._slots, alone=alone))
-        if not hung_before or self._slots == 1:
-            return slot
-        return await self._shares.take(TIMED_OUT, self._slots // 2, besides=slot)
+        wanted: list[tuple[str, int]] = [(callback.name, share_of(self._slots, alone=alone))]
+        if hung_before and self._slots > 1:
+            wanted.append((TIMED_OUT, self._slots // 2))
+        return await self._shares.take(*wanted)
 
     async def call(self, callback: Callback, notification: Notification, slot: Slot) -> Call:
         """Call a callback with a notification; return how that ended, and release the slot."""
@@ -169,11 +168,11 @@ class Caller:
                 raise asyncio.CancelledError
             if run.is_cut_off:
                 self._log_timed_out(run, "was cut off after %g s")
-                return Call(callback.name, TIMED_OUT)
+                return Call(notification.id, callback.name, TIMED_OUT)
             if error is not None:
                 _log_failed(callback, notification, error)
-                return Call(callback.name, type(error).__name__)
-            return Call(callback.name, None)
+                return Call(notification.id, callback.name, type(error).__name__)
+            return Call(notification.id, callback.name, None)
         finally:
             del error  # its traceback refers to this frame: a cycle otherwise
 

@@ -109,7 +109,7 @@ class Dispatcher:
             "callbacks",
             claim=self._claim,
             process=self._dispatch,
-            until_due=self._until_due,
+            until_due=lambda: database.read(self._until_due_script()),
             slots=self.slots,
             longest_pause=poll_interval or POLL_INTERVAL,
             ended=lambda claimed: self.slots.release(claimed.stored.sender),
@@ -258,9 +258,6 @@ class Dispatcher:
     def _give_back_script(self, abandoned: Collection[int]) -> Script[None]:
         yield from self._inbox.give_back(self.leases.worker, but=abandoned)
         yield from self._database.wake()
-
-    async def _until_due(self) -> timedelta | None:
-        return await self._database.read(self._until_due_script())
 
     def _until_due_script(self) -> Script[timedelta | None]:
         now = yield from self._database.now()
@@ -468,7 +465,7 @@ class Dispatcher:
     def _continue_script(self, claimed: ClaimedNotification, call: Call) -> Script[bool]:
         """Record a call; return whether this attempt may make the next one."""
         now = yield from self._database.now()
-        yield from self._record_script(claimed, call, now)
+        yield from self._inbox.record_calls([call], now=now)
         until = self.leases.lease(now, claimed.leased_at).until
         return (yield from self._inbox.keep_claim(claimed, self.leases.worker, until))
 
@@ -477,7 +474,7 @@ class Dispatcher:
     ) -> Script[bool]:
         """Put a notification off, for the callbacks whose shares are used up."""
         now = yield from self._hold_task(claimed)
-        yield from self._record_script(claimed, call, now)
+        yield from self._inbox.record_calls([call] if call else [], now=now)
         yield from self._inbox.put_off(claimed, self.leases.worker, now + pause)
         return True
 
@@ -486,7 +483,7 @@ class Dispatcher:
     ) -> Script[bool]:
         """Settle a failure; return whether the notification is a dead letter now."""
         now = yield from self._hold_task(claimed)
-        yield from self._record_script(claimed, call, now)
+        yield from self._inbox.record_calls([call] if call else [], now=now)
         retry_at: datetime | None = None
         if not is_final:
             retry_at = next_attempt(
@@ -503,13 +500,6 @@ class Dispatcher:
         names = [] if task_id is None else [task_lock(claimed.stored.sender, task_id)]
         _, now = yield from self._database.hold(names, wait=True)
         return now
-
-    def _record_script(
-        self, claimed: ClaimedNotification, call: Call | None, now: datetime
-    ) -> Script[None]:
-        if call is not None:
-            calls = [(claimed.stored.id, call.callback, call.error)]
-            yield from self._inbox.record_calls(calls, now=now)
 
 
 async def _within(

@@ -116,16 +116,14 @@ class Settler:
         for writing in list(self._writing):
             writing.cancel()
 
-    def _write(self, batch: _Batch) -> None:
-        self._watch(batch, self._submit(batch))
-
     def _submit(self, batch: _Batch) -> asyncio.Future[_Followed]:
         # First: what is accepted in the same transaction may then be the next of a task.
         return self._database.write_together(
             together, GroupItem(self._script, batch, is_first=True)
         )
 
-    def _watch(self, batch: _Batch, writing: asyncio.Future[_Followed]) -> None:
+    def _write(self, batch: _Batch, writing: asyncio.Future[_Followed] | None = None) -> None:
+        writing = writing or self._submit(batch)
         self._writing.add(writing)
         writing.add_done_callback(functools.partial(self._written, batch))
 
@@ -138,8 +136,7 @@ class Settler:
                 self._write(_Batch([each]))
             return
         if isinstance(error, StorageError):
-            writing = asyncio.create_task(self.persist(lambda: self._submit(batch)))
-            self._watch(batch, writing)
+            self._write(batch, asyncio.create_task(self.persist(lambda: self._submit(batch))))
             return
         if isinstance(error, Exception):
             self._pump.leave_to_lease(error)
@@ -200,12 +197,7 @@ class Settler:
         held, now = yield from self._database.hold(sorted(set(names.values())), wait=wait)
         ours = [each for each in ended if each not in names or names[each] in held]
         yield from self._inbox.record_calls(
-            [
-                (each.claimed.stored.id, each.call.callback, each.call.error)
-                for each in ours
-                if each.call is not None
-            ],
-            now=now,
+            [each.call for each in ours if each.call is not None], now=now
         )
         settled: set[int] = set()
         for unmatched in {each.is_unmatched for each in ours}:

@@ -221,31 +221,27 @@ class _Share:
 
 
 class Slot:
-    """One slot of a share, until it is released.
+    """One slot of each of some shares, until it is released."""
 
-    Args:
-        besides: A slot of another share, which is released with this one.
-    """
+    def __init__(self) -> None:
+        self._shares: list[_Share] = []
 
-    def __init__(self, share: _Share, besides: Slot | None) -> None:
-        self._share: _Share | None = share
-        self._besides = besides
+    def add(self, share: _Share) -> None:
+        """Take a slot of one more share."""
+        self._shares.append(share)
         share.used += 1
         share.changed_at = time.monotonic()
 
     def release(self) -> None:
-        """Release the slot to the next call that waits; does nothing the second time."""
-        share, self._share = self._share, None
-        if share is None:
-            return
-        if self._besides is not None:
-            self._besides.release()
-        share.used -= 1
-        share.changed_at = time.monotonic()
-        for waiting in share.waiting:
-            if not waiting.done():
-                waiting.set_result(None)
-                return
+        """Release the slots, each to the next call that waits; do nothing the second time."""
+        while self._shares:
+            share = self._shares.pop()
+            share.used -= 1
+            share.changed_at = time.monotonic()
+            for waiting in share.waiting:
+                if not waiting.done():
+                    waiting.set_result(None)
+                    break
 
 
 class Shares:
@@ -254,25 +250,23 @@ class Shares:
     def __init__(self) -> None:
         self._shares: defaultdict[Hashable, _Share] = defaultdict(_Share)
 
-    async def take(self, holder: Hashable, most: int, *, besides: Slot | None = None) -> Slot:
-        """Return a slot of a holder's share.
-
-        Args:
-            most: How many slots the share has.
-            besides: A slot of another share, which is released with this one, or if there is none.
+    async def take(self, *wanted: tuple[Hashable, int]) -> Slot:
+        """Return a slot of each of these shares, given by its holder and its number of slots.
 
         Raises:
-            CrowdedError: The share is used up, and none of its slots is being released.
+            CrowdedError: A share is used up, and none of its slots is being released.
         """
-        share = self._shares[holder]
-        while share.used >= most:
-            try:
-                await _wait_for_slot(share)
-            except BaseException:
-                if besides is not None:
-                    besides.release()
-                raise
-        return Slot(share, besides)
+        slot = Slot()
+        try:
+            for holder, most in wanted:
+                share = self._shares[holder]
+                while share.used >= most:
+                    await _wait_for_slot(share)
+                slot.add(share)
+        except BaseException:
+            slot.release()
+            raise
+        return slot
 
 
 async def _wait_for_slot(share: _Share) -> None:

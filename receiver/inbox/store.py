@@ -52,7 +52,6 @@ from receiver.inbox.model import (
     NewNotification,
     StoredNotification,
 )
-from receiver.inbox.schema import UNFINISHED
 
 _LEASE_EXPIRED = "lease_expired"
 _WORKER_DIED = "worker_died"
@@ -278,11 +277,8 @@ class Inbox:
         if not rows:
             return False
         if claimed.stored.task_id is not None:
-            yield Statement(
-                "UPDATE pushkit_inbox SET head = 1 WHERE id = (SELECT id FROM pushkit_inbox"
-                f" WHERE sender = $1 AND task_id = $2 AND {UNFINISHED} ORDER BY id LIMIT 1)",
-                (claimed.stored.sender, claimed.stored.task_id),
-            )
+            task = claimed.stored.sender, claimed.stored.task_id
+            yield from self.make_heads([*(yield from self.oldest_unfinished([task]))])
         elif retry_at is not None:
             yield from self.make_heads([claimed.stored.id])
         return True
