@@ -22,7 +22,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
-from receiver.inbox.model import ClaimedNotification, Lease, NewNotification, notification_of
+from receiver.inbox.model import ClaimedNotification, NewNotification, notification_of
 from receiver.inbox.store import Inbox, StoredIds, TaskQueues, task_lock
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
@@ -42,10 +42,9 @@ class Candidate:
     """A verified notification that is to be stored."""
 
     verified: Verified
-    seen: Seen  # its id and body hash
-    traceparent: str | None = None  # the trace that it belongs to, if it states one
-    lease: Lease | None = field(default=None, init=False)  # set if it is stored in a slot
-    stored: NewNotification | None = field(default=None, init=False)
+    traceparent: str | None  # the trace that it belongs to, if it states one
+    seen: Seen = field(init=False)  # its id and body hash
+    stored: NewNotification | None = field(default=None, init=False)  # with a lease if in a slot
     sender: str = field(init=False)  # its name
     key: tuple[str, str] = field(init=False)  # sender and delivery id: unique
     task: tuple[str, str] | None = field(init=False)  # sender and task, if it has one
@@ -54,8 +53,14 @@ class Candidate:
 
     def __post_init__(self) -> None:
         self.sender = sender = self.verified.sender.name
-        self.key = sender, self.seen.delivery_id
         said = self.verified.notification
+        self.seen = Seen(
+            sender=sender,
+            # A sender without ids: repetitions cannot be recognised, so each one is stored.
+            delivery_id=said.delivery_id or f"none_{uuid.uuid4().hex}",
+            body_sha256=said.body_sha256,
+        )
+        self.key = sender, self.seen.delivery_id
         self.task = self.sequence = None
         if said.task_id is not None:
             self.task = sender, said.task_id
@@ -64,7 +69,7 @@ class Candidate:
     @property
     def waits(self) -> bool:
         """Whether it waits for a claim: it was stored as the head of its task, without a slot."""
-        return self.lease is None and self.stored is not None and self.stored.head
+        return self.stored is not None and self.stored.head and self.stored.lease is None
 
 
 class Acceptance:
@@ -103,7 +108,7 @@ class Acceptance:
         Returns:
             A coroutine that has to run for that, if ids are in Redis; None if there is none.
         """
-        candidate = Candidate(verified, _seen(verified), traceparent)
+        candidate = Candidate(verified, traceparent)
         if self._redis is not None:
             return self._reserve_and_store(self._redis, candidate, ended)
 
@@ -150,7 +155,8 @@ class Acceptance:
             return  # it was stored before
         update = candidate.verified.notification.update
         notification = notification_of(candidate.stored, result, update)
-        if candidate.lease is not None:
+        lease = candidate.stored.lease
+        if lease is not None:
             self._dispatcher.begin(
                 ClaimedNotification(
                     stored=notification,
@@ -158,7 +164,7 @@ class Acceptance:
                     since=notification.received_at,
                     broken_off=False,
                     callbacks={},
-                    leased_at=candidate.lease.taken,
+                    leased_at=lease.taken,
                 )
             )
         else:
@@ -180,9 +186,9 @@ class Acceptance:
 
     def _cancel(self, candidates: Sequence[Candidate]) -> None:
         """Give back the slots that were reserved for notifications."""
-        self._slots.cancel(each.sender for each in candidates if each.lease is not None)
+        self._slots.cancel(each.sender for each in candidates if each.stored and each.stored.lease)
         for each in candidates:
-            each.lease = each.stored = None
+            each.stored = None
 
     def _write_group(
         self, candidates: Sequence[Candidate], /, *, wait: bool = True
@@ -332,7 +338,6 @@ class Acceptance:
             said, missing, late = each.verified.notification, 0, False
             if each.sequence is not None and said.seq is not None:
                 missing, late = queues.compare(each.sequence, said.seq)
-            each.lease = lease if reserved.get(each) else None
             each.stored = NewNotification(
                 sender=each.sender,
                 delivery_id=each.seen.delivery_id,
@@ -346,7 +351,7 @@ class Acceptance:
                 body=each.verified.body,
                 received_at=now,
                 head=each in reserved,
-                lease=each.lease,
+                lease=lease if reserved.get(each) else None,
                 traceparent=each.traceparent,
             )
         new = [each.stored for each in candidates if each.stored is not None]
@@ -371,16 +376,6 @@ def _of_copy(copy: Candidate, first: Candidate) -> int | Deferred | Refused | No
     if copy.seen.body_sha256 != first.seen.body_sha256:
         return Refused(ConflictError("this id was accepted before with another body"))
     return None
-
-
-def _seen(verified: Verified) -> Seen:
-    said = verified.notification
-    return Seen(
-        sender=said.sender,
-        # A sender without ids: repetitions cannot be recognised, so each one is stored.
-        delivery_id=said.delivery_id or f"none_{uuid.uuid4().hex}",
-        body_sha256=said.body_sha256,
-    )
 
 
 def _names(each: Candidate) -> list[str]:

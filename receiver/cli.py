@@ -10,7 +10,7 @@ from pushkit.version import __version__
 
 _MODULES = {
     "check": "receiver.check_command",
-    "dashboard": "receiver.dashboard_command",
+    "dashboard": "receiver.inbox_commands",
     "doctor": "receiver.doctor.command",
     "expect": "receiver.expect_command",
     "inbox": "receiver.inbox_commands",

@@ -1,4 +1,4 @@
-"""`receiver inbox` and `receiver migrate`: the inbox for operators."""
+"""`receiver inbox`, `receiver dashboard` and `receiver migrate`: the inbox for operators."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import click
 
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
+from pushkit.lazy import from_extra
 from pushkit.terminal.command import json_option
 from pushkit.terminal.databases import OperatedDatabase, check_option, migrate_database
 from pushkit.terminal.options import (
+    DashboardOptions,
     Page,
     age_option,
     choice_option,
     chosen_options,
+    dashboard_options,
     gathered,
     page_options,
 )
@@ -33,6 +36,7 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.inspection import InboxFilter, NotificationReport, NotificationSummary
 from receiver.inbox.model import InboxStatus
 from receiver.options import InboxOptions, inbox_options
+from receiver.settings.tables import LISTEN, VARIABLE
 
 _Chosen: TypeAlias = tuple[int, ...] | InboxFilter
 
@@ -95,6 +99,33 @@ def migrate(*, where: InboxOptions, check: bool) -> None:
     and what a downgrade does.
     """
     migrate_database(open_inbox(where.location()), check=check)
+
+
+@click.command(
+    epilog=example(
+        "receiver dashboard --config receiver.toml",
+        "export RECEIVER_DASHBOARD_TOKEN=$(openssl rand -hex 20)",
+        "receiver dashboard --config receiver.toml --allow-actions",
+    )
+)
+@inbox_options
+@dashboard_options(listen=LISTEN, variable=VARIABLE)
+def dashboard(*, where: InboxOptions, options: DashboardOptions) -> None:
+    """Serve a dashboard of the inbox, until SIGTERM or Ctrl-C.
+
+    It shows the inbox only: refusals are shown by the dashboard inside `receiver serve`
+    (`[dashboard]`). Without a token it can be reached from this machine only, and is read-only.
+    """
+    with from_extra("dashboard", "the dashboard needs Jinja2"):
+        from pushkit.webui.serving import run_dashboard
+        from receiver.dashboard.app import inbox_dashboard
+    inbox = open_inbox(where.existing())
+    run_dashboard(
+        options,
+        inbox,
+        lambda access: inbox_dashboard(InboxAdmin(inbox), access=access),
+        say=click.echo,
+    )
 
 
 @inbox.command("list", epilog=example("receiver inbox list --status dead --sender agent"))

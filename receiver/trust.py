@@ -56,7 +56,12 @@ class Trust:
 
     def __init__(self, url: str, senders: Iterable[tuple[TrustedSender, VerificationKeys]]) -> None:
         self.url: str = base_url(url)  # normalised
-        self._entries = [_entry(sender, keys) for sender, keys in senders]
+        self._entries = [
+            Entry(sender, keys, HeldKeys(sender, keys.at_hand(())))
+            if isinstance(keys, StaticKeys)
+            else Entry(sender, keys, None)
+            for sender, keys in senders
+        ]
         self.senders: Mapping[str, TrustedSender] = {
             entry.sender.name: entry.sender for entry in self._entries
         }
@@ -132,11 +137,6 @@ class Trust:
             for entry in self._entries
             if isinstance(entry.source, JwksClient)
         }
-
-
-def _entry(sender: TrustedSender, keys: VerificationKeys) -> Entry:
-    held = HeldKeys(sender, keys.at_hand(())) if isinstance(keys, StaticKeys) else None
-    return Entry(sender, keys, held)
 
 
 async def keys_of(asked: KeysOf) -> list[HeldKeys]:
@@ -268,12 +268,9 @@ def sender_keys(
 
 
 def _local_keys(sender: TrustedSender) -> Mapping[str, VerificationKey]:
-    if sender.jwks_file is not None:
-        return _keys_in_file(sender.name, Path(sender.jwks_file))
-    return {key.kid: key for key in (sender.keys or {}).values()}
-
-
-def _keys_in_file(name: str, path: Path) -> Mapping[str, VerificationKey]:
+    if sender.jwks_file is None:
+        return {key.kid: key for key in (sender.keys or {}).values()}
+    name, path = sender.name, Path(sender.jwks_file)
     try:
         found = parse_jwks_file(path.read_bytes(), path)
     except OSError as exc:

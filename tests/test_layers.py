@@ -44,8 +44,7 @@ RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
     {"check_command", "doctor", "listening"},
     {"public_url"},
-    {"dashboard_command", "expect_command", "inbox_commands", "pin_command"}
-    | {"serving", "testing"},
+    {"expect_command", "inbox_commands", "pin_command"} | {"serving", "testing"},
     {"options", "reload"},
     {"settings"},
     {"receiver"},
@@ -80,7 +79,6 @@ DOORS = {
     "click": {"pushkit.cli", "pushkit.terminal", "receiver.cli"}
     | {
         "receiver.check_command",
-        "receiver.dashboard_command",
         "receiver.expect_command",
         "receiver.inbox_commands",
         "receiver.pin_command",
