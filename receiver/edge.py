@@ -182,13 +182,7 @@ class Edge:
     async def receive(
         self, head: Head, endpoint: Endpoint, read: ReadBody, *, peer: str
     ) -> Verdict:
-        """Verify and store one notification.
-
-        Args:
-            endpoint: That of its path, in the trust that was in force when it arrived.
-            read: Reads its body; called only once the head is proven.
-            peer: The address that it came from.
-        """
+        """Verify and store one notification; its body is read only once the head is proven."""
         return await replied(functools.partial(self._begin, head, endpoint, read, peer=peer))
 
     def _begin(

@@ -107,11 +107,7 @@ def base_url(url: str) -> str:
 
 
 def endpoints_of(url: str, entries: Sequence[Entry]) -> Mapping[str, Endpoint]:
-    """Return the endpoint of each path.
-
-    Args:
-        url: The base URL, in one spelling.
-        entries: The trusted senders.
+    """Return the endpoint of each path under a base URL in one spelling.
 
     Raises:
         ConfigError: Two senders cannot be distinguished.
@@ -184,11 +180,6 @@ def at_hand(asked: KeysOf) -> list[HeldKeys] | None:
 
 def select(endpoint: Endpoint, asked: KeysOf, held: Sequence[HeldKeys]) -> Selected:
     """Do the rest of step 2, and find the key for step 3 by `kid`.
-
-    Args:
-        endpoint: The endpoint that the request arrived at.
-        asked: The signatures that the request states.
-        held: The possible senders with their keys.
 
     Raises:
         UnknownSenderError: No sender fits, or more than one.

@@ -306,10 +306,6 @@ def check_senders(senders: Sequence[TrustedSender]) -> None:
 def check_memory(senders: Iterable[TrustedSender], remembered: timedelta) -> None:
     """Refuse a memory of ids that is shorter than a captured request stays valid.
 
-    Args:
-        senders: The trusted senders.
-        remembered: How long ids are remembered.
-
     Raises:
         ConfigError: A notification of one of them could be replayed after its id was forgotten.
     """

@@ -86,14 +86,14 @@ def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> Body
 
 
 class ServiceState:
-    """The limits and rates of a service, and its caches of tokens and accepted ids.
-
-    Args:
-        ids_kept: How long ids are remembered in the database.
-    """
+    """The limits and rates of a service, and its caches of tokens and accepted ids."""
 
     def __init__(
-        self, limits: Limits, clock: Callable[[], datetime], *, ids_kept: timedelta
+        self,
+        limits: Limits,
+        clock: Callable[[], datetime],
+        *,
+        ids_kept: timedelta,  # how long they are remembered in the database
     ) -> None:
         self.limits = limits
         self._clock = clock

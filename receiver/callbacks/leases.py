@@ -23,11 +23,7 @@ _AFTER_FAULT = timedelta(seconds=1)  # until a renewal is tried again
 
 
 class Leases:
-    """The notifications that a worker holds, and when each lease was last known to be good.
-
-    Args:
-        database: The inbox's database.
-    """
+    """The notifications that a worker holds, and when each lease was last known to be good."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

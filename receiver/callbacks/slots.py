@@ -34,13 +34,13 @@ class SharedSlots(Slots):
     share, and the next of its task from when the one before it is settled. Claims divide the rest
     among all senders with something due. Slots are taken and released in the event loop; all else
     may be called in any thread.
-
-    Args:
-        slots: How many there are.
-        senders: Returns how many senders are trusted.
     """
 
-    def __init__(self, slots: int, senders: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        slots: int,  # how many there are
+        senders: Callable[[], int],  # returns how many are trusted
+    ) -> None:
         super().__init__(_MOST_HELD * slots)
         self._slots = slots
         self._senders = senders
@@ -109,12 +109,7 @@ class SharedSlots(Slots):
             raise
 
     def leave(self, sender: str, took: float = _SLOW) -> None:
-        """Free a slot, and let the next notification in.
-
-        Args:
-            sender: The sender whose notification was in it.
-            took: For how long, in seconds.
-        """
+        """Free a slot that a notification took for so many seconds, and let the next one in."""
         self._calling[sender] -= 1
         self.free_slots += 1
         self._took += (took - self._took) / 8
