@@ -28,7 +28,7 @@ class Refusal(NamedTuple):
     status: int  # the HTTP status
     means: str  # what was found; the log line says more, the answer has the code alone
     mend: str  # what the receiver's operator can do about it
-    # `Retry-After`, unless the error has its own.
+    # `Retry-After`; an error that knows it better has its own (`RateLimitedError`).
     retry_after: timedelta | None = None
     # Log it at most once in this time per sender, or per address that has proven nothing. None: log
     # each one of a sender, and one a second of an address.

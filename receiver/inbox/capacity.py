@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
 
 from pushkit.errors import InboundError
 from pushkit.storage.quota import Quota
 from pushkit.storage.script import Script, count
 from receiver.inbox.schema import UNFINISHED
 
-_RETRY_AFTER: Final = timedelta(seconds=10)
-
 
 class BacklogFullError(InboundError, code="backlog_full", status=429):
     """Too many notifications of this sender are unfinished; it should retry later."""
 
-    retry_after = _RETRY_AFTER
-
 
 class InboxFullError(InboundError, code="inbox_full", status=503):
     """Too many notifications are unfinished; every sender should retry later."""
-
-    retry_after = _RETRY_AFTER
 
 
 class Capacity:

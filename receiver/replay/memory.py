@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from pushkit.errors import ConfigError, InboundError
+from pushkit.errors import InboundError
 from pushkit.lazy import from_extra
 from pushkit.storage.script import (
     Script,
@@ -28,7 +28,6 @@ from pushkit.storage.script import (
 if TYPE_CHECKING:
     from receiver.replay.redis import RedisReplay
 
-_REDIS = ("redis://", "rediss://", "unix://")
 MEMORY = timedelta(hours=96)
 
 
@@ -38,8 +37,6 @@ class ConflictError(InboundError, code="id_conflict", status=409):
 
 class BeingStoredError(InboundError, code="being_stored", status=503):
     """A copy with this id is being stored: its result decides about this one."""
-
-    retry_after: timedelta = timedelta(seconds=1)
 
 
 class Seen(NamedTuple):
@@ -57,8 +54,6 @@ def redis_replay(url: str, *, namespace: str, remember_for: timedelta = MEMORY) 
     Raises:
         ConfigError: The URL is not of a Redis, or the driver is not installed.
     """
-    if not url.startswith(_REDIS):
-        raise ConfigError("replay: expected a redis://, rediss:// or unix:// URL")
     with from_extra("redis", "replay: Redis needs its driver"):
         from receiver.replay.redis import RedisReplay
     return RedisReplay(url, namespace=namespace, remember_for=remember_for)

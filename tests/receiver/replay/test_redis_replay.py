@@ -10,6 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from pushkit.errors import StorageError
+from receiver.refusals import Refusals
 from receiver.replay.memory import BeingStoredError, Seen
 from receiver.replay.redis import RedisReplay
 from tests.eventually import eventually
@@ -53,7 +54,8 @@ async def test_a_copy_of_what_is_being_stored_is_asked_to_come_again(
 
     with pytest.raises(BeingStoredError) as refused:
         await replay.reserve(seen)
-    assert (refused.value.status, refused.value.retry_after) == (503, timedelta(seconds=1))
+    verdict = Refusals().verdict(refused.value, peer="192.0.2.1")
+    assert (verdict.status, verdict.retry_after) == (503, timedelta(seconds=1))
 
 
 async def test_a_reservation_ends_with_its_lease(replay: RedisReplay, redis: Redis) -> None:
