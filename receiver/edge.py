@@ -20,6 +20,7 @@ from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationAccepted, NotificationRepeated
 from pushkit.logs import printable
+from pushkit.scheduling.locks import LoopLock
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from receiver.accepting import Acceptance
 from receiver.answers import PROBES, Answer, Probes, echo, problem
@@ -30,9 +31,9 @@ from receiver.selection import Endpoint, KeysOf
 from receiver.service_state import (
     BodyTimeoutError,
     IncompleteBodyError,
-    LoopLock,
     ServiceState,
     body_too_large,
+    turn_to_decode,
 )
 from receiver.trust import Trust, keys_of
 from receiver.verification import Facts, Head, Question, Repetition, Verified, WholeBody, verify
@@ -110,10 +111,6 @@ class Edge:
         self._decoding = LoopLock()
 
     # --- any request ---------------------------------------------------------------------------
-
-    def knows(self, path: str) -> bool:
-        """Return whether a sender posts to this path."""
-        return path in self.trust.endpoints
 
     async def answer(self, head: Head, read: ReadBody) -> Answer:
         """Answer one request; its body is read only once the head is proven."""
@@ -258,7 +255,7 @@ class Edge:
             raise IncompleteBodyError("the peer disconnected, or its framing is broken") from exc
         if body is None:
             raise body_too_large("more", asked.limit, asked.sender)
-        await self._decoding.turn_to_decode(body)
+        await turn_to_decode(body, self._decoding)
         return body
 
     def _proven(self, asked: _Asked, found: Verified | Repetition) -> Rest | None:

@@ -19,6 +19,7 @@ from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
+from pushkit.scheduling.locks import LoopLock
 from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.database import promptly
 from pushkit.storage.migrations import Access
@@ -40,7 +41,6 @@ from receiver.registrations import RegistrationStore
 from receiver.replay.memory import redis_replay
 from receiver.runtime import DRAIN, Runtime
 from receiver.senders import TrustedSender, check_memory, choose_sender
-from receiver.service_state import LoopLock
 from receiver.trust import Trust, warn_of_weak_trust
 from receiver.verification import Head
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from pushkit.errors import ConfigError, StorageError
 from pushkit.net.transport import Transport
 from pushkit.scheduling.housekeeping import housekeep
+from pushkit.scheduling.locks import LoopLock
 from pushkit.scheduling.pump import cancelled, check_may_close
 from pushkit.storage.database import Database, fault_of
 from pushkit.storage.migrations import Access
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
 from receiver.inbox.store import Inbox
-from receiver.service_state import LoopLock
 from receiver.trust import Trust, warn_of_weak_trust
 
 if TYPE_CHECKING:

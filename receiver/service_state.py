@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from pushkit.errors import InboundError
+from pushkit.scheduling.locks import LoopLock
 from pushkit.webhook import Headers
 from receiver.limits import Limits, RateLimit
 from receiver.peers import rate_key
@@ -57,23 +57,11 @@ class MediaTypeError(InboundError, code="unsupported_media_type", status=415):
     """The content type or coding is not one of a notification."""
 
 
-class LoopLock:
-    """A lock per event loop: a receiver may be used in several loops, one after another."""
-
-    def __init__(self) -> None:
-        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
-        self._locks = WeakKeyDictionary()
-
-    @property
-    def here(self) -> asyncio.Lock:
-        """The lock of the running event loop."""
-        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-
-    async def turn_to_decode(self, body: bytes) -> None:
-        """Wait for a turn, if a body is large: all else that is ready in the loop runs between."""
-        if len(body) > LARGE_BODY:
-            async with self.here:
-                await asyncio.sleep(0)
+async def turn_to_decode(body: bytes, decoding: LoopLock) -> None:
+    """Wait for a turn, if a body is large: all else that is ready in the loop runs between."""
+    if len(body) > LARGE_BODY:
+        async with decoding.here:
+            await asyncio.sleep(0)
 
 
 def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> BodyTooLargeError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-import weakref
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
@@ -27,6 +26,7 @@ from pushkit.a2a.updates import (
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidSchemaError
 from pushkit.record import record
+from pushkit.scheduling.locks import LoopLock
 from pushkit.schemas.bounded_schema import MAX_STEPS, BoundedSchema
 from pushkit.schemas.keywords import MAX_SECONDS, Steps, UndecidedError, require_extra
 
@@ -81,9 +81,8 @@ class CardSchemas:
         self._documents = dict(schemas)
         self._read: dict[str, BoundedSchema | InvalidSchemaError] = {}
         self._seconds = _MAX_READING_SECONDS
-        self._locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
-            weakref.WeakKeyDictionary()
-        )
+        # Held while a thread checks data, so that one card never uses more than one thread.
+        self.lock: LoopLock = LoopLock()
 
     @classmethod
     def of_card(cls, card: Mapping[str, JsonValue]) -> CardSchemas:
@@ -119,11 +118,6 @@ class CardSchemas:
             for name, schema in found.items()
             if isinstance(schema, InvalidSchemaError)
         }
-
-    @property
-    def lock(self) -> asyncio.Lock:
-        """Held while a thread checks data, so that one card never uses more than one thread."""
-        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     def _schema(self, name: str) -> BoundedSchema | InvalidSchemaError | None:
         """Return a schema, read when data first names it: a card may have many costly ones."""
@@ -200,7 +194,7 @@ async def check_structured_data_apart(
     """
     if next(_data_parts(update), None) is None:
         return []
-    async with schemas.lock:
+    async with schemas.lock.here:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(_threads(), check_structured_data, update, schemas)
 

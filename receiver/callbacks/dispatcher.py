@@ -24,6 +24,7 @@ from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import CalledBack, NotificationDead
 from pushkit.scheduling import stop_after_attempt
+from pushkit.scheduling.locks import LoopLock
 from pushkit.scheduling.pump import Pump
 from pushkit.scheduling.retry import RetryPolicy, next_attempt, wait_schedule
 from pushkit.storage.database import Database
@@ -36,13 +37,14 @@ from receiver.callbacks.settling import Ended, Settler
 from receiver.callbacks.slots import CrowdedError, SharedSlots
 from receiver.inbox.model import ClaimedNotification, Notification
 from receiver.inbox.store import Inbox, task_lock
-from receiver.service_state import LARGE_BODY, LoopLock
+from receiver.service_state import LARGE_BODY, turn_to_decode
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
 
 _log = logging.getLogger("receiver")
 
+# How often to look at least for what other processes accepted, or left unfinished.
 POLL_INTERVAL = timedelta(seconds=1)
 CALLBACK_TIMEOUT = timedelta(minutes=5)
 # Seconds after an outage in which leases that ended are left to their workers, who renew them.
@@ -75,8 +77,6 @@ class Dispatcher:
         prepare: Callable[[Notification], Awaitable[Notification]] | None = None,
         # Returns how many senders are trusted: one of several never has all slots.
         senders: Callable[[], int] = lambda: 1,
-        # How often to look at least for what other processes accepted, or left unfinished.
-        poll_interval: timedelta | None = None,
         events: Listeners | None = None,
         clock: Callable[[], datetime] = utc_now,
         tracing: Tracing | None = None,
@@ -111,7 +111,7 @@ class Dispatcher:
             process=self._dispatch,
             until_due=lambda: database.read(self._until_due_script()),
             slots=self.slots,
-            longest_pause=poll_interval or POLL_INTERVAL,
+            longest_pause=POLL_INTERVAL,
             ended=lambda claimed: self.slots.release(claimed.stored.sender),
         )
         self.settler: Settler = Settler(database, self.slots, self.leases, self.pump, self.begin)
@@ -303,7 +303,7 @@ class Dispatcher:
         is settled.
         """
         stored = claimed.stored
-        await self._decoding.turn_to_decode(stored.body)
+        await turn_to_decode(stored.body, self._decoding)
         if not self.leases.is_sure(claimed):
             _log.warning("notification %d: its lease may have ended; not called back", stored.id)
             return None

@@ -244,12 +244,12 @@ async def test_the_notification_after_a_failure_does_not_wait_for_the_poll(
     house: House, monkeypatch: pytest.MonkeyPatch, attempts: int, called: list[str]
 ) -> None:
     monkeypatch.setattr(leases, "_LEASE", 2 * PATIENT)
+    monkeypatch.setattr("receiver.callbacks.dispatcher.POLL_INTERVAL", 2 * PATIENT)
     dispatcher = Dispatcher(
         house.database,
         house.registry,
         retry=RetryPolicy(wait=wait_schedule((0,)), stop=stop_after_attempt(attempts)),
         concurrency=16,
-        poll_interval=2 * PATIENT,
     )
     looked = asyncio.Event()
     until_due = dispatcher.pump._until_due
