@@ -68,7 +68,7 @@ class ReceiverMiddleware:
         if scope["type"] == "http":
             path = _path_within(scope)
             within = path.removeprefix(self._prefix)
-            if path.startswith(self._prefix) and self._receiver.edge.knows(within):
+            if path.startswith(self._prefix) and within in self._receiver.trust.endpoints:
                 await _serve(self._receiver.edge, scope, receive, send, path=within)
                 return
         await self._app(scope, receive, send)

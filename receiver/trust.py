@@ -25,7 +25,7 @@ from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fe
 from pushkit.net.transport import Transport, closing
 from pushkit.signing.scheme import Scheme
 from receiver.selection import Endpoint, Entry, HeldKeys, KeysOf, base_url, endpoints_of
-from receiver.senders import TrustedSender, check_senders
+from receiver.senders import TrustedSender
 
 _log = logging.getLogger("receiver")
 
@@ -89,8 +89,11 @@ class Trust:
         Raises:
             ConfigError: The senders cannot be distinguished, or a source of keys is unusable.
         """
-        check_senders(senders)
-        fetched = before._fetched() if before else {}
+        fetched = {
+            _source(entry.sender): entry.source
+            for entry in (before._entries if before else ())
+            if isinstance(entry.source, JwksClient)
+        }
         keys = (
             fetched.get(_source(each)) or sender_keys(each, transport, clock) for each in senders
         )
@@ -130,13 +133,6 @@ class Trust:
             if isinstance(entry.source, JwksClient)
         }
         return {name: reason for name, reason in found.items() if reason is not None}
-
-    def _fetched(self) -> Mapping[Hashable, VerificationKeys]:
-        return {
-            _source(entry.sender): entry.source
-            for entry in self._entries
-            if isinstance(entry.source, JwksClient)
-        }
 
 
 async def keys_of(asked: KeysOf) -> list[HeldKeys]:

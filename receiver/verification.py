@@ -508,20 +508,16 @@ def check_presented(
             " `authentication` of the push config"
         )
     if secret.token is None and not by_credentials:
-        _check_optional_token(sender, secret)
+        if sender.token_required:
+            raise TokenError("found no token, expected the `token` of the push config")
+        if not sender.profile.signed and not secret.static_credentials:
+            raise TokenError(
+                "found neither token nor credentials: a sender that does not sign has to send the"
+                " `token` or the `authentication` of the push config"
+            )
     if secret.token is not None:
         return ProvenSecret(secret.token, static=not by_token)
     return ProvenSecret(by_credentials, static=False) if by_credentials else None
-
-
-def _check_optional_token(sender: TrustedSender, secret: Presented) -> None:
-    if sender.token_required:
-        raise TokenError("found no token, expected the `token` of the push config")
-    if not sender.profile.signed and not secret.static_credentials:
-        raise TokenError(
-            "found neither token nor credentials: a sender that does not sign has to send the"
-            " `token` or the `authentication` of the push config"
-        )
 
 
 # --- by scheme ----------------------------------------------------------------------------------
