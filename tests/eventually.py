@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import TypeVar, overload
 
 __all__ = ["DEADLINE", "PATIENT", "eventually", "eventually_sync"]
 
@@ -19,11 +19,17 @@ _PAUSE = 0.02
 Found = TypeVar("Found")
 
 
-async def eventually(look: Callable[[], Awaitable[Found]]) -> Found:
+@overload
+async def eventually(look: Callable[[], Awaitable[Found]]) -> Found: ...
+@overload
+async def eventually(look: Callable[[], Found]) -> Found: ...
+async def eventually(look: Callable[[], object]) -> object:
     """Return the first thing that is found and is not false."""
     async with asyncio.timeout(DEADLINE):
         while True:
-            found = await look()
+            found = look()
+            if isinstance(found, Awaitable):
+                found = await found
             if found:
                 return found
             await asyncio.sleep(_PAUSE)

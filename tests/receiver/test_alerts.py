@@ -60,10 +60,7 @@ async def test_a_dead_letter_goes_to_a_webhook_with_a_signature(
     async with world.receiver:
         await world.receive(world.draft())
 
-        async def arrived() -> bool:
-            return len(posted) == 2
-
-        await eventually(arrived)
+        await eventually(lambda: len(posted) == 2)
     (_, first), (headers, body) = posted
     assert first == body
     unverified = read_unverified_webhook(headers)
@@ -88,10 +85,7 @@ async def test_a_callback_that_hangs_is_an_alert(
         async with world.receiver:
             await world.receive(world.draft())
 
-            async def logged() -> bool:
-                return "alert health_fault: callbacks: a call of" in caplog.text
-
-            await eventually(logged)
+            await eventually(lambda: "alert health_fault: callbacks: a call of" in caplog.text)
             release.set()
     assert "does not run" not in caplog.text
 
@@ -111,11 +105,9 @@ async def test_each_sender_without_keys_is_an_alert_of_its_own(
     world = make_world(options={"alerts": alerts, "more_senders": more, "allow": ["127.0.0.1:9"]})
     with caplog.at_level(logging.ERROR, "pushkit.alerts"):
         async with world.receiver:
-
-            async def logged() -> bool:
-                return all(f"keys of sender {each.name}" in caplog.text for each in more)
-
-            await eventually(logged)
+            await eventually(
+                lambda: all(f"keys of sender {each.name}" in caplog.text for each in more)
+            )
 
 
 async def test_a_fault_of_the_receivers_database_goes_into_the_log_and_not_to_its_webhook(
@@ -141,10 +133,7 @@ async def test_a_fault_of_the_receivers_database_goes_into_the_log_and_not_to_it
             with contextlib.closing(sqlite3.connect(world.database)) as connection:
                 connection.execute("DROP TABLE pushkit_inbox")
 
-            async def logged() -> bool:
-                return "alert health_fault: storage:" in caplog.text
-
-            await eventually(logged)
+            await eventually(lambda: "alert health_fault: storage:" in caplog.text)
     assert "storage" not in posted
 
 

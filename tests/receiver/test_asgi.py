@@ -103,10 +103,7 @@ async def test_a_signed_delivery_reaches_the_callback_of_a_mounted_receiver(
         status = TaskStatus(state=TaskState.COMPLETED)
         await push.notify(StatusUpdate(task_id="task-1", context_id="c", status=status))
 
-        async def was_called() -> bool:
-            return bool(called)
-
-        await eventually(was_called)
+        await eventually(lambda: called)
     assert [(n.task_id, n.seq, n.sender) for n in called] == [("task-1", 1, "agent")]
 
 
@@ -257,11 +254,8 @@ async def test_a_server_that_gives_up_a_start_leaves_no_receiver_open(
         async def send(_message: Any) -> None:
             pass
 
-        async def is_open() -> bool:
-            return world.receiver.is_open
-
         living = asyncio.create_task(host(world.receiver)({"type": "lifespan"}, receive, send))
-        await eventually(is_open)
+        await eventually(lambda: world.receiver.is_open)
         living.cancel()
         await asyncio.wait([living])
     assert not world.receiver.is_open
@@ -306,10 +300,7 @@ async def test_a_peer_that_goes_away_is_no_fault_of_the_receiver(
         async with connected(url) as client:
             await client.send(raw(world.draft(), "Content-Length: 500", body=False) + b'{"st')
 
-        async def refused() -> bool:
-            return "refused 400 incomplete_body" in caplog.text
-
-        await eventually(refused)
+        await eventually(lambda: "refused 400 incomplete_body" in caplog.text)
     assert "Traceback" not in caplog.text
     assert not any(world.rows().values())
 

@@ -376,10 +376,7 @@ async def test_a_command_that_is_cancelled_while_it_runs_leaves_nothing_behind(
     forward = CommandForward([sys.executable, "-c", LOCK, str(path)])
     sending = asyncio.create_task(forward.send(await accepted(world)))
 
-    async def running() -> bool:
-        return both_run(path)
-
-    await eventually(running)
+    await eventually(lambda: both_run(path))
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(sending, DEADLINE)

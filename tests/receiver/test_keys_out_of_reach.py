@@ -95,10 +95,7 @@ async def test_a_due_set_is_answered_from_at_once_while_its_host_hangs(
     for number in range(2, 6):
         assert (await world.receive(world.draft(number))).status == 202
 
-    async def asked_again() -> bool:
-        return hosts[0].asked == 2
-
-    await eventually(asked_again)
+    await eventually(lambda: hosts[0].asked == 2)
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,7 @@ def test_alerts_are_sent_in_each(tmp_path: Path) -> None:
             )
             receiver.events.emit(fault)
 
-            async def is_sent() -> bool:
-                return sent.exists() and sent.read_text() == "one " * (number + 1)
-
-            await eventually(is_sent)
+            await eventually(lambda: sent.exists() and sent.read_text() == "one " * (number + 1))
 
     for number in range(2):
         asyncio.run(turn(number))
@@ -185,13 +182,10 @@ async def test_a_wait_that_begins_during_closing_fails(
     receiver = receiver_of(tmp_path)
     close, waiting = Transport.close, []
 
-    async def waits() -> bool:
-        return bool(receiver._arrivals._waiting)
-
     async def close_beside_who_waits(self: Transport) -> None:
         await receiver.open()
         waiting.append(asyncio.create_task(receiver.wait("task-1")))
-        await eventually(waits)
+        await eventually(lambda: receiver._arrivals._waiting)
         await close(self)
 
     monkeypatch.setattr(Transport, "close", close_beside_who_waits)

@@ -47,10 +47,7 @@ async def test_no_statement_scans_a_whole_table(
         await world.receive(world.draft(number, token=replacing))
     await world.receive(world.draft(2, state="completed", token=replacing))  # refused
 
-    async def both() -> bool:
-        return len(called) == 2
-
-    await eventually(both)
+    await eventually(lambda: len(called) == 2)
     await receiver.wait("task-1", until=lambda _: True)
     await receiver.expect_no_longer("agent", token=replacing)
     await receiver.inbox.redrive(InboxFilter())

@@ -33,10 +33,7 @@ async def test_a_decorator_without_parentheses_registers_its_function(world: Wor
     await world.receive(world.draft(1))
     await world.receive(world.draft(2, kind="artifact"))
 
-    async def all_called() -> bool:
-        return len(called) == 4
-
-    await eventually(all_called)
+    await eventually(lambda: len(called) == 4)
     assert called == ["update:1", "status:1", "update:2", "artifact:2"]
 
 

@@ -265,15 +265,12 @@ async def test_the_notification_after_a_failure_does_not_wait_for_the_poll(
         if len(house.called) <= attempts:
             raise RuntimeError
 
-    async def all_called() -> bool:
-        return house.called == called
-
     monkeypatch.setattr(dispatcher.pump, "_until_due", look)
     house.registry.add(fail_first, name="a")
     await house.store(1)
     await house.store(2)
     running = asyncio.create_task(dispatcher.run())
-    await eventually(all_called)
+    await eventually(lambda: house.called == called)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -730,12 +727,9 @@ async def test_a_notification_stored_after_the_end_keeps_no_slot(house: House) -
     taken: list[ClaimedNotification] = []
     await house.database.write(house.dispatcher._claim_script(taken))
 
-    async def takes() -> bool:
-        return dispatcher.slots.reserve(["agent"]) == [True]
-
     for _ in range(3):
         running = asyncio.create_task(dispatcher.run())
-        await eventually(takes)
+        await eventually(lambda: dispatcher.slots.reserve(["agent"]) == [True])
         running.cancel()
         await asyncio.wait([running])
         await dispatcher.finish(within=timedelta(0))
@@ -778,10 +772,7 @@ async def test_a_call_made_while_the_database_went_away_is_not_repeated(
     await house.store()
     running = asyncio.create_task(house.run_once())
 
-    async def lost() -> bool:
-        return calls == 1
-
-    await eventually(lost)
+    await eventually(lambda: calls == 1)
     execute(house.location, "ALTER TABLE away RENAME TO pushkit_callbacks")
     await running
 
@@ -810,10 +801,7 @@ async def test_no_call_is_repeated_however_long_the_database_is_away(
     await house.store()
     running = asyncio.create_task(house.run_once())
 
-    async def told() -> bool:
-        return "cannot be settled" in caplog.text
-
-    await eventually(told)
+    await eventually(lambda: "cannot be settled" in caplog.text)
     execute(house.location, "ALTER TABLE away RENAME TO pushkit_callbacks")
     await running
 

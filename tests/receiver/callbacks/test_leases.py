@@ -54,9 +54,6 @@ async def test_a_renewal_that_failed_is_tried_again_soon(monkeypatch: pytest.Mon
     taken = claimed(7, time.perf_counter() - 100)
     leases.hold(taken)
 
-    async def sure() -> bool:
-        return leases.is_sure(taken)
-
-    await eventually(sure)
+    await eventually(lambda: leases.is_sure(taken))
     assert asked == 2
     await leases.close()

@@ -139,11 +139,7 @@ async def test_a_coroutine_that_swallows_its_cancellation_gives_up_its_slot(hous
     await house.store(1, "task-2")
     dispatcher = house.another_dispatcher(1, timeout=SOON)
     async with running(dispatcher):
-
-        async def both() -> bool:
-            return len(called) == 2
-
-        await eventually(both)
+        await eventually(lambda: len(called) == 2)
         go_on.set()
 
         async def settled() -> bool:
@@ -227,10 +223,7 @@ async def test_the_receiver_is_not_ready_once_too_many_threads_hang(
     release.set()
     await until_ready(world, {"status": "ready"})
 
-    async def all_called() -> bool:
-        return len(called) == 6
-
-    await eventually(all_called)
+    await eventually(lambda: len(called) == 6)
 
 
 async def until_ready(world: World, expected: dict[str, object]) -> None:
@@ -259,10 +252,7 @@ async def test_a_notification_whose_thread_still_runs_is_not_given_back_at_the_e
     for task in ("task-1", "task-2"):
         await world.receive(world.draft(task_id=task))
 
-    async def both() -> bool:
-        return len(inside) == 2
-
-    await eventually(both)
+    await eventually(lambda: len(inside) == 2)
     await world.receiver.close()
     await world.receiver.open()
     found = await world.receiver.inbox.find(InboxFilter())
@@ -286,10 +276,7 @@ async def test_a_notification_whose_thread_still_runs_is_not_given_back_at_the_n
 
     await world.receive(world.draft())
 
-    async def is_inside() -> bool:
-        return bool(inside)
-
-    await eventually(is_inside)
+    await eventually(lambda: inside)
     for _ in range(2):
         await world.receiver.close()
         await world.receiver.start()
@@ -322,10 +309,7 @@ async def test_a_notification_whose_thread_ended_before_the_receiver_is_given_ba
     for task in ("task-1", "task-2"):
         await world.receive(world.draft(task_id=task))
 
-    async def both() -> bool:
-        return len(inside) == 2
-
-    await eventually(both)
+    await eventually(lambda: len(inside) == 2)
     await world.receiver.close()
     await world.receiver.open()
     found = await world.receiver.inbox.find(InboxFilter())
@@ -381,17 +365,11 @@ async def test_a_call_that_waits_for_a_slot_at_the_end_keeps_none(
     for task in ("task-1", "task-2"):
         await world.receive(world.draft(task_id=task))
 
-    async def are_in_hand() -> bool:
-        return world.receiver.dispatcher.slots.usage() == (2, 2)
-
-    async def are_called() -> bool:
-        return sorted(map(str, called)) == ["task-1", "task-2"]
-
-    await eventually(are_in_hand)
+    await eventually(lambda: world.receiver.dispatcher.slots.usage() == (2, 2))
     await world.receiver.close()
     blocked.set()
     await world.receiver.start()
-    await eventually(are_called)
+    await eventually(lambda: sorted(map(str, called)) == ["task-1", "task-2"])
 
 
 async def test_a_coroutine_that_swallows_its_cancellation_does_not_keep_the_receiver_from_closing(
@@ -489,11 +467,7 @@ async def test_a_callback_that_always_hangs_leaves_slots_to_the_others(house: Ho
     for number in range(8):
         await house.store(1, f"task-{number}")
     async with running(house.another_dispatcher(4, timeout=None)):
-
-        async def others_went_on() -> bool:
-            return len(house.called) == 25
-
-        await eventually(others_went_on)
+        await eventually(lambda: len(house.called) == 25)
 
     # `other` had all but those that `hang` holds, including those that `hang` never got.
     assert len(inside) == 3
@@ -519,11 +493,7 @@ async def test_tasks_that_timed_out_before_leave_slots_to_the_others(house: Hous
     for number in range(4):
         await house.store(1, f"good-{number}")
     async with running(house.another_dispatcher(4, timeout=None)):
-
-        async def others_went_on() -> bool:
-            return len([task for task in inside if task.startswith("good")]) == 4
-
-        await eventually(others_went_on)
+        await eventually(lambda: len([task for task in inside if task.startswith("good")]) == 4)
 
     assert len([task for task in inside if task.startswith("bad")]) == 2
 
@@ -559,9 +529,6 @@ async def test_a_call_that_hangs_again_without_a_slot_takes_none(
         await house.store(1, "task-2")
         dispatcher.pump.wake()
 
-        async def others_went_on() -> bool:
-            return "then:task-2" in house.called
-
-        await eventually(others_went_on)
+        await eventually(lambda: "then:task-2" in house.called)
 
     assert not stuck

@@ -81,10 +81,7 @@ class Site:
     async def until(self, holds: Callable[[Connections], bool]) -> None:
         """Wait until this can be said of the open connections."""
 
-        async def look() -> bool:
-            return holds(self.server.connections)
-
-        await eventually(look)
+        await eventually(lambda: holds(self.server.connections))
 
     async def connect(
         self, *, receive_buffer: int | None = None, tls: ssl.SSLContext | None = None

@@ -311,9 +311,6 @@ async def test_a_request_in_progress_counts_after_its_connection_is_lost(
         await release.acquire()
         return Answer(status=202)
 
-    async def both_are_lost() -> bool:
-        return all(each._is_lost for each in site.server.connections)
-
     site = await serve(own=slow, max_connections_per_peer=2)
     clients = [await site.connect() for _ in range(2)]
     for client in clients:
@@ -323,7 +320,7 @@ async def test_a_request_in_progress_counts_after_its_connection_is_lost(
         sock = client.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.writer.transport.abort()  # by a reset
-    await eventually(both_are_lost)
+    await eventually(lambda: all(each._is_lost for each in site.server.connections))
     assert await (await site.connect()).ended() == b""
     release.release()
     await site.until(lambda found: len(found) == 1)
@@ -386,10 +383,7 @@ async def test_half_a_head_that_came_while_another_request_was_in_work_ends_at_i
     await begun.wait()
     await client.send(request_of(world, number=2)[:40])
 
-    async def late() -> bool:
-        return "refused 408 head_timeout" in caplog.text
-
-    await eventually(late)
+    await eventually(lambda: "refused 408 head_timeout" in caplog.text)
     release.set()
     answer = await client.answer()
     assert (answer.status, answer.headers["connection"]) == (202, "close")
@@ -566,15 +560,6 @@ async def standing(begin: Begin, faults: list[object]) -> AsyncIterator[tuple[Ht
         await server.drain(0)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until this can be said."""
-
-    async def look() -> bool:
-        return holds()
-
-    await eventually(look)
-
-
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_bytes_after_the_last_request_of_a_client_that_left_cause_no_fault(
     new_loop: NewLoop,
@@ -590,7 +575,7 @@ def test_bytes_after_the_last_request_of_a_client_that_left_cause_no_fault(
         async with standing(begin, faults) as (server, port):
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(GET * 2 + b"no request\r\n\r\n")
-            await until(lambda: len(answered) == 2 and len(server.connections) == 0)
+            await eventually(lambda: len(answered) == 2 and len(server.connections) == 0)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(ask())
@@ -620,10 +605,10 @@ def test_a_client_that_left_is_not_asked_for_its_body(new_loop: NewLoop) -> None
         async with standing(begin, faults) as (server, port):
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(expecting)
-                await until(lambda: bool(server.in_progress))
-            await until(lambda: all(each._is_lost for each in server.connections))
+                await eventually(lambda: server.in_progress)
+            await eventually(lambda: all(each._is_lost for each in server.connections))
             lost.set()
-            await until(lambda: not server.in_progress)
+            await eventually(lambda: not server.in_progress)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(ask())
@@ -651,7 +636,7 @@ def test_a_client_that_leaves_during_its_refusal_causes_no_fault(new_loop: NewLo
         async with standing(begin, faults) as (server, port):
             peers.append(socket.create_connection(("127.0.0.1", port)))
             peers[0].sendall(unread)
-            await until(lambda: peers[0].fileno() < 0 and len(server.connections) == 0)
+            await eventually(lambda: peers[0].fileno() < 0 and len(server.connections) == 0)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(ask())
@@ -725,16 +710,13 @@ async def test_a_handshake_that_failed_leaves_nothing_in_memory(
     def handshakes() -> list[SSLProtocol]:
         return [each for each in gc.get_objects() if isinstance(each, SSLProtocol)]
 
-    async def none_is_left() -> bool:
-        return len(handshakes()) == before
-
     gc.collect()
     before = len(handshakes())
     gc.disable()
     try:
         for client in [await site.connect() for _ in range(50)]:
             client.writer.transport.abort()
-        await eventually(none_is_left)
+        await eventually(lambda: len(handshakes()) == before)
     finally:
         gc.enable()
 
@@ -755,9 +737,6 @@ async def test_a_connection_that_ended_leaves_nothing_in_memory(
 ) -> None:
     site = await serve(tls=tls if encrypted else None)
 
-    async def none_is_left() -> bool:
-        return not left
-
     gc.disable()
     try:
         client = await site.connect(tls=trusting if encrypted else None)
@@ -767,7 +746,7 @@ async def test_a_connection_that_ended_leaves_nothing_in_memory(
             await client.answer()
         left = weakref.WeakSet(site.server.connections)
         client.writer.transport.abort()
-        await eventually(none_is_left)
+        await eventually(lambda: not left)
     finally:
         gc.enable()
 
