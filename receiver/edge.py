@@ -94,7 +94,7 @@ class Edge:
         clock: Callable[[], datetime],
         events: Listeners,
         ids_kept: timedelta,  # how long ids are remembered in the database
-        tracing: Tracing | None = None,
+        tracing: Tracing | None,
     ) -> None:
         self.trust = trust
         self.peers = peers
@@ -223,10 +223,7 @@ class Edge:
                 question = steps.send(await self._find(question, read))
         except StopIteration as done:
             found: Verified | Repetition = done.value
-        except StorageError as exc:
-            asked.reply(self._failure(asked, exc))
-            return
-        except InboundError as exc:
+        except (InboundError, StorageError) as exc:
             asked.reply(self._refusal(asked, exc))
             return
         rest = self._proven(asked, found)  # outside of the try, as above
@@ -290,28 +287,26 @@ class Edge:
     ) -> Verdict:
         """Return the verdict on a notification: its id, None for a duplicate, or the error."""
         try:
-            if isinstance(result, InboundError):
-                return self._refusal(asked, result)
             if isinstance(result, BaseException):
-                return self._failure(asked, result)
+                return self._refusal(asked, result)
             if result is None:
                 return self._report(asked, _DUPLICATE, verified)
             self._service.remember_accepted(verified, asked.now)
             verdict = Verdict(status=202, code="accepted", notification_id=result)
             return self._report(asked, verdict, verified)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
-            return self._failure(asked, exc)
+            return self._refusal(asked, exc)
 
     # --- verdicts, reported --------------------------------------------------------------------
 
-    def _refusal(self, asked: _Asked, error: InboundError) -> Verdict:
-        proven = _within_trace(asked.facts, asked.head)
-        return self.refusals.verdict(error, peer=asked.peer, proven=proven)
-
-    def _failure(self, asked: _Asked, error: BaseException) -> Verdict:
-        """Report a fault of our own."""
+    def _refusal(self, asked: _Asked, error: BaseException) -> Verdict:
+        """Report a refusal, or a fault of our own; return the verdict."""
+        proven = asked.facts
+        if proven and (trace_id := trace_id_of(_traceparent_of(asked.head))):
+            proven = proven | {"trace_id": trace_id}  # a stranger's trace is not believed
+        if isinstance(error, InboundError):
+            return self.refusals.verdict(error, peer=asked.peer, proven=proven)
         code = "storage" if isinstance(error, StorageError) else "internal"
-        proven = _within_trace(asked.facts, asked.head)
         return self.refusals.fault(code, peer=asked.peer, error=error, proven=proven)
 
     def _report(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> Verdict:
@@ -366,12 +361,6 @@ async def read_bounded(chunks: AsyncGenerator[bytes, None], limit: int) -> bytes
 def _traceparent_of(head: Head) -> str | None:
     values = head.headers.values().get(TRACEPARENT)
     return read_traceparent(values) if values else None
-
-
-def _within_trace(facts: Facts, head: Head) -> Facts:
-    """Return the facts with the trace id; a stranger's trace is not believed."""
-    trace_id = trace_id_of(_traceparent_of(head)) if facts else None
-    return facts | {"trace_id": trace_id} if trace_id else facts
 
 
 def _log_accepted(verdict: Verdict, found: Repetition, trace_id: str | None) -> None:
