@@ -258,7 +258,12 @@ class Acceptance:
         """Set the results of copies within the group; where the first was refused, judge each."""
         copies = [each for each in candidates if firsts[each.key] is not each]
         for each in copies:
-            each.result = _of_copy(each, firsts[each.key])
+            first = firsts[each.key]
+            if isinstance(first.result, Deferred | Refused):
+                each.result = first.result
+            elif each.seen.body_sha256 != first.seen.body_sha256:
+                conflict = ConflictError("this id was accepted before with another body")
+                each.result = Refused(conflict)
         again = [each for each in copies if isinstance(each.result, Refused)]
         if again:
             yield from self._accept(again, wait=wait)
@@ -367,15 +372,6 @@ class Acceptance:
 
 class _NotAloneError(Exception):
     """This group cannot be stored together: each one has to be stored alone."""
-
-
-def _of_copy(copy: Candidate, first: Candidate) -> int | Deferred | Refused | None:
-    """Return the result of a copy, given the first candidate with its id."""
-    if isinstance(first.result, Deferred | Refused):
-        return first.result
-    if copy.seen.body_sha256 != first.seen.body_sha256:
-        return Refused(ConflictError("this id was accepted before with another body"))
-    return None
 
 
 def _names(each: Candidate) -> list[str]:

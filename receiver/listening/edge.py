@@ -38,11 +38,6 @@ class Arrival:
     # The verified notification; None if it fails a step from 2 to 6.
     verified: VerifiedNotification | None
 
-    @property
-    def accepted(self) -> bool:
-        """Whether it was accepted, and is not a duplicate."""
-        return self.code == "accepted"
-
 
 class ListeningEdge:
     """Answers as the receiver does, and shows each request."""
@@ -51,14 +46,11 @@ class ListeningEdge:
         self,
         receiver: Receiver,
         trusting: Trusting,
-        *,
-        token: str,
         # Called with each arrival, before it is answered.
         show: Callable[[Arrival], Awaitable[None]],
     ) -> None:
         self._receiver = receiver
         self._trusting = trusting
-        self._token = token
         self._show = show
         self._arrived = 0
 
@@ -130,15 +122,13 @@ class ListeningEdge:
     ) -> VerifiedNotification | InboundError:
         snapshot = await self._receiver.trust.snapshot()
         try:
-            return verify_notification(request, snapshot, now=now, path=path, tokens=[self._token])
+            return verify_notification(
+                request, snapshot, now=now, path=path, tokens=[self._trusting.token]
+            )
         except InboundError as exc:
             return exc
 
 
 def _code_of(answer: Answer) -> str:
-    if answer.status < 300:
-        return "accepted" if answer.status == 202 else "duplicate"
-    try:
-        return str(json.loads(answer.body)["code"])
-    except (ValueError, KeyError, TypeError):
-        return str(answer.status)
+    accepted = {202: "accepted", 200: "duplicate"}
+    return accepted.get(answer.status) or str(json.loads(answer.body)["code"])

@@ -66,7 +66,7 @@ async def listening(
     )
     trusting.watch(receiver)
     output = _Output(options, receiver)
-    edge = ListeningEdge(receiver, trusting, token=options.token, show=output.show)
+    edge = ListeningEdge(receiver, trusting, output.show)
     server = HttpServer(
         edge.begin,
         limits=ConnectionLimits(),
@@ -126,7 +126,7 @@ class _Output:
                 click.echo(line)
         if options.folder is not None:
             await self._save(arrival, options.folder)
-        if arrival.accepted and self._client is not None:
+        if arrival.code == "accepted" and self._client is not None:
             self._arrivals.put_nowait(arrival)
 
     async def _save(self, arrival: Arrival, folder: Path) -> None:
