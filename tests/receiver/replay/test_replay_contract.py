@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pushkit.errors import ConfigError
-from receiver.replay.memory import Seen, redis_replay
+from pushkit.storage.migrations import migrate
+from receiver.inbox.migrations import RECEIVER_MIGRATIONS
+from receiver.replay.memory import Replay, Seen, forget_ids, redis_replay
+from tests.receiver.storing import remember
 
 if TYPE_CHECKING:
+    from tests.databases import ScriptRunner
     from tests.receiver.replay.conftest import Memory
 
 
@@ -22,6 +27,7 @@ def seen(
 
 
 OTHER_BODY = "bb" * 32
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def test_an_id_is_fresh_once(memory: Memory) -> None:
@@ -82,3 +88,18 @@ async def test_an_id_of_any_characters_is_remembered(memory: Memory) -> None:
 async def test_another_location_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected a redis://"):
         redis_replay("http://127.0.0.1", namespace="receiver-1")
+
+
+def test_ids_are_forgotten_by_age_a_bounded_number_at_a_time(scripts: ScriptRunner) -> None:
+    scripts.run(migrate("receiver", RECEIVER_MIGRATIONS))
+    for number in range(5):
+        scripts.run(remember(seen(f"old-{number}"), START))
+    young = START + timedelta(microseconds=1)
+    scripts.run(remember(seen("young"), young))
+
+    later = young + timedelta(hours=1)
+    forgotten = [scripts.run(forget_ids(young, limit=3)) for _ in range(3)]
+
+    assert forgotten == [3, 2, 0]
+    assert scripts.run(remember(seen("old-0"), later)) is Replay.FRESH
+    assert scripts.run(remember(seen("young"), later)) is Replay.DUPLICATE
