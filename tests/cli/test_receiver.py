@@ -98,7 +98,7 @@ def test_check_tries_the_redis_that_remembers_ids(
     config.write_text(f'replay = "redis://:hunter2@127.0.0.1:{free_port()}"\n{CONFIG}')
     ran = receiver_command("check")
     assert ran.status == 1
-    assert ran.err.endswith("replay: error: Redis is out of reach: ConnectionError\n")
+    assert ran.err.endswith("replay: error: Redis is out of reach: ConnectionRefusedError\n")
     assert "hunter2" not in ran.out + ran.err
 
 

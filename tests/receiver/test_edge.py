@@ -107,7 +107,7 @@ async def test_not_ready_without_the_memory_of_ids(
     world = make_world({"replay": f"unix://{tmp_path}/nobody-listens-there"})
     await world.start()
     assert await world.receiver.unready() == {
-        "replay": "replay: Redis is out of reach: ConnectionError"
+        "replay": "replay: Redis is out of reach: FileNotFoundError"
     }
 
 

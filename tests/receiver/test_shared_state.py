@@ -274,7 +274,7 @@ async def test_without_redis_nothing_is_accepted_and_nothing_lost(
 
     assert (verdict.status, verdict.code) == (503, "storage")
     assert verdict.retry_after == timedelta(seconds=1)
-    told = "Redis is out of reach: ConnectionError: notifications are answered 503"
+    told = "Redis is out of reach: ConnectionRefusedError: notifications are answered 503"
     assert caplog.text.count(told) == 1
     assert "PRIVATE" not in caplog.text
     assert world.rows()["pushkit_inbox"] == 0
