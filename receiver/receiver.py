@@ -536,14 +536,14 @@ class Receiver(CallbackDecorators):
         wanted = until if callable(until) else in_states(until)
         await self._runtime.listen()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        async with asyncio.timeout(seconds):
-            found = await self._arrivals.wait(
-                task_id,
-                wanted=wanted,
-                sender=self._sender(sender).name,
-                after=after.id if after else 0,
-            )
-            return await self._with_verdicts_on_data(found)
+        arrivals = self._arrivals.updates(
+            task_id, sender=self._sender(sender).name, after=after.id if after else 0
+        )
+        async with asyncio.timeout(seconds), contextlib.aclosing(arrivals) as updates:
+            async for notification in updates:
+                if wanted(notification):
+                    return await self._with_verdicts_on_data(notification)
+        raise AssertionError("updates() ended")  # it has no end
 
     async def updates(
         self, task_id: str, *, sender: str | None = None

@@ -81,23 +81,6 @@ class Arrivals:
                 with contextlib.suppress(InboundError):  # another version's: it is a dead letter
                     yield stored.decode()
 
-    async def wait(
-        self,
-        task_id: str,
-        *,
-        wanted: Callable[[Notification], bool],
-        sender: str,
-        after: int = 0,
-    ) -> Notification:
-        """Return the first notification of a task after an id that is wanted."""
-        async with contextlib.aclosing(
-            self.updates(task_id, sender=sender, after=after)
-        ) as updates:
-            async for notification in updates:
-                if wanted(notification):
-                    return notification
-        raise AssertionError("updates() ended")  # it has no end
-
     @contextlib.contextmanager
     def _waits(self, sender: str, task_id: str, after: int) -> Iterator[_Waiter]:
         key, waiter = (sender, task_id), _Waiter(after)

@@ -118,20 +118,13 @@ def _unchecked(
         return f"{profile.value} has no signature"
     if name == "signature" and source.any_key:
         return f"--any-key was given; found kid {claims[0].kid if claims else None}"
-    if name in ("issuer", "audience") and not _states(name, source):
+    states = {"issuer": source.states_issuer, "audience": source.states_audience}
+    if not states.get(name, True):
         standard = profile is SenderProfile.STANDARD
         return f"{', '.join(source.schemes.names) if standard else profile.value} has no {name}"
     if name == "issuer" and source.issuer is None:
         return f"--issuer was not given; found {claims[1].issuer if claims else None}"
     return None
-
-
-def _states(name: str, source: KeySource) -> bool:
-    """Return whether a signature states its issuer, or its audience."""
-    if source.profile is not SenderProfile.STANDARD:
-        return False
-    by_url = name == "audience" and Scheme.HTTP_MESSAGE_SIGNATURES in source.schemes.names
-    return by_url or Scheme.JWT in source.schemes.names
 
 
 def _facts(

@@ -55,8 +55,12 @@ class KeySource:
     @property
     def states_issuer(self) -> bool:
         """Whether `iss` distinguishes the senders, as it does with the JWT."""
-        by_jwt = Scheme.JWT in self.schemes.names
-        return by_jwt and self.profile is SenderProfile.STANDARD
+        return self.profile is SenderProfile.STANDARD and Scheme.JWT in self.schemes.names
+
+    @property
+    def states_audience(self) -> bool:
+        """Whether signatures name the URL that they are for: all but those of Standard Webhooks."""
+        return self.profile is SenderProfile.STANDARD and self.schemes.by_key
 
     @property
     def is_url(self) -> bool:
