@@ -22,8 +22,7 @@ class RateLimit:
 
 
 # Above what one process can verify: a busy agent is never limited, a flood is cut to that.
-_PEER_RATE = RateLimit(per_second=4000, burst=8000)
-_SENDER_RATE = RateLimit(per_second=4000, burst=8000)
+_RATE = RateLimit(per_second=4000, burst=8000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +42,8 @@ class Limits:
     max_body_bytes: int = 1024 * 1024
     max_header_bytes: int = 16 * 1024
     request_timeout: timedelta = timedelta(seconds=10)
-    peer_rate: RateLimit = _PEER_RATE
-    sender_rate: RateLimit = _SENDER_RATE
+    peer_rate: RateLimit = _RATE
+    sender_rate: RateLimit = _RATE
     max_backlog: int = 500_000
     max_backlog_per_sender: int = 100_000
 

@@ -8,8 +8,9 @@ passes step 5 and is recognised as a retry, while anything new is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from pushkit.errors import ConfigError, InboundError
 from pushkit.record import record
@@ -23,17 +24,16 @@ class TaskNotExpectedError(InboundError, code="task_not_expected", status=404):
     """The task is not expected (A2A §4.3.3)."""
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(NamedTuple):
     """One expected task, known or not, with the token that authorises its notifications."""
 
     sender: str  # the name of the trusted sender
     expectation: str  # its id; a replacement token keeps it, and with it the task
     token_sha256: str  # the hash of the token
-    credentials_sha256: str | None = None  # the hash of the credentials that go with it
-    task_id: str | None = None  # the task, if it is known
+    credentials_sha256: str | None  # the hash of the credentials that go with it
+    task_id: str | None  # the task, if it is known
     created_at: datetime
-    expires_at: datetime | None = None  # None for never
+    expires_at: datetime | None  # None for never
 
 
 @record(frozen=True, slots=True)
@@ -70,11 +70,7 @@ class RegistrationStore:
             " credentials_sha256, task_id, created_at, expires_at)"
             " VALUES ($1, $2, $3, $4, $5, $6, $7)",
             (
-                registration.sender,
-                registration.expectation,
-                registration.token_sha256,
-                registration.credentials_sha256,
-                registration.task_id,
+                *registration[:5],
                 to_micros(registration.created_at),
                 to_micros(ends) if ends else None,
             ),
@@ -105,7 +101,7 @@ class RegistrationStore:
             (new.sender, old, expectation, to_micros(now + overlap)),
         )
         task_id: str | None = rows[0]["task_id"]
-        yield from self.register(replace(new, expectation=expectation, task_id=task_id))
+        yield from self.register(new._replace(expectation=expectation, task_id=task_id))
         return task_id
 
     def unregister(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,7 +31,9 @@ REGISTRATION = Registration(
     expectation="expectation-1",
     token_sha256=OLD,
     credentials_sha256=CREDENTIALS,
+    task_id=None,
     created_at=NOW,
+    expires_at=None,
 )
 
 
@@ -133,7 +134,7 @@ def test_a_secret_and_its_replacement_are_bound_together(
     house: House, first: str, second: str
 ) -> None:
     house.run(STORE.register(REGISTRATION))
-    new = replace(REGISTRATION, token_sha256=NEW, credentials_sha256=None, expectation="other")
+    new = REGISTRATION._replace(token_sha256=NEW, credentials_sha256=None, expectation="other")
     house.run(STORE.replace(OLD, new, overlap=timedelta(hours=1)))
 
     assert [house.admits(first, "1"), house.admits(second, "2")] == [True, False]
@@ -151,8 +152,8 @@ def test_a_secret_and_its_replacement_are_bound_together(
 )
 def test_a_replaced_token_ends(house: House, ends: int | None, overlap: int, good_for: int) -> None:
     expires_at = NOW + timedelta(seconds=ends) if ends else None
-    house.run(STORE.register(replace(REGISTRATION, expires_at=expires_at, task_id="1")))
-    new = replace(REGISTRATION, token_sha256=NEW, credentials_sha256=None)
+    house.run(STORE.register(REGISTRATION._replace(expires_at=expires_at, task_id="1")))
+    new = REGISTRATION._replace(token_sha256=NEW, credentials_sha256=None)
 
     task_id = house.run(STORE.replace(OLD, new, overlap=timedelta(seconds=overlap)))
 
@@ -164,7 +165,7 @@ def test_a_replaced_token_ends(house: House, ends: int | None, overlap: int, goo
 
 
 def test_a_token_that_is_unknown_is_not_replaced_and_nothing_is_stored(house: House) -> None:
-    new = replace(REGISTRATION, token_sha256=NEW, credentials_sha256=None)
+    new = REGISTRATION._replace(token_sha256=NEW, credentials_sha256=None)
 
     with pytest.raises(ConfigError, match="replaces"):
         house.run(STORE.replace(OLD, new, overlap=timedelta(hours=1)))
