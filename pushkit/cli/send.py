@@ -25,7 +25,7 @@ from pushkit.outbox.model import Delivery, new_delivery_id
 from pushkit.outbox.states import Outcome
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
-from pushkit.subscriptions.secrets import Secrets, StoredSubscription
+from pushkit.subscriptions.secrets import StoredSubscription
 from pushkit.terminal.options import allow_option, choice_option, gathered, read_by, seconds_option
 from pushkit.terminal.output import example
 from pushkit.url import audience_of
@@ -175,5 +175,5 @@ def _rows_of(one: OneUpdate, *, origin: str, now: datetime) -> tuple[Delivery, S
         notified_at=now,
         not_before=now,
     )
-    secrets = Secrets(token=config.token, credentials=None)
-    return delivery, StoredSubscription(subscription=subscription, secrets=secrets)
+    stored = StoredSubscription(subscription=subscription, token=config.token, credentials=None)
+    return delivery, stored

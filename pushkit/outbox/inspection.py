@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -14,7 +12,7 @@ from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
 from pushkit.storage.paging import WINDOW, conditions, read_record, rows_after
-from pushkit.storage.script import Row, Script, Statement, moment_or_none
+from pushkit.storage.script import Row, Rows, Script, Statement, moment_or_none
 
 _FILTERED = ("state", "tenant", "owner", "task_id", "subscription_id", "origin", "cancelled_by")
 
@@ -102,7 +100,6 @@ class OutboxStats:
     local_faults: dict[str, int]
 
 
-_OF_ORIGIN: Final = ("pending", "in_flight", "dead")
 _SUMMARY: Final = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
     f" LENGTH(body) AS body_bytes, SUBSTR(body, 1, {len(SEALED)}) AS body_head,"
@@ -150,9 +147,7 @@ class Inspection:
             f" WHERE subscription_id = $1 ORDER BY seq DESC LIMIT {WINDOW}) n GROUP BY state",
             (subscription_id,),
         )
-        counted = dict.fromkeys(DeliveryState, 0)
-        counted.update({DeliveryState(row["state"]): row["found"] for row in rows})
-        return counted
+        return _by_state(rows)
 
     def _opened(self, delivery_id: str, body: bytes) -> bytes | None:
         try:
@@ -169,32 +164,31 @@ class Inspection:
             "SELECT MIN(notified_at) AS moment FROM pushkit_deliveries WHERE state = 'pending'"
         )
         origins = yield Statement(
-            "SELECT origin, state, COUNT(*) AS found FROM pushkit_deliveries"
-            " WHERE state IN ('pending', 'in_flight', 'dead') GROUP BY origin, state"
+            "SELECT origin, COUNT(*) FILTER (WHERE state = 'pending') AS pending,"
+            " COUNT(*) FILTER (WHERE state = 'in_flight') AS in_flight,"
+            " COUNT(*) FILTER (WHERE state = 'dead') AS dead FROM pushkit_deliveries"
+            " WHERE state IN ('pending', 'in_flight', 'dead') GROUP BY origin"
         )
+        by_origin = [read_record(OriginStats, row) for row in origins]
+        by_origin.sort(key=lambda each: (-each.pending, -each.dead, each.origin))
         errors = yield Statement(
             "SELECT last_error AS error, COUNT(*) AS found,"
             " SUM(CASE WHEN state = 'pending' AND fruitless_claims > 0 THEN 1 ELSE 0 END) AS local"
             " FROM pushkit_deliveries WHERE state IN ('pending', 'dead')"
             " AND last_error IS NOT NULL GROUP BY last_error ORDER BY last_error"
         )
-        counted = dict.fromkeys(DeliveryState, 0)
-        counted.update({DeliveryState(row["state"]): row["found"] for row in states})
         return OutboxStats(
-            states=counted,
+            states=_by_state(states),
             oldest_pending_at=moment_or_none(oldest[0]["moment"]),
-            origins=tuple(_by_origin(origins)),
+            origins=tuple(by_origin),
             errors={row["error"]: row["found"] for row in errors},
             local_faults={row["error"]: row["local"] for row in errors if row["local"]},
         )
 
 
-def _by_origin(rows: Sequence[Row]) -> list[OriginStats]:
-    counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_OF_ORIGIN, 0))
-    for row in rows:
-        counts[row["origin"]][row["state"]] = row["found"]
-    found = [OriginStats(origin=origin, **states) for origin, states in counts.items()]
-    return sorted(found, key=lambda stats: (-stats.pending, -stats.dead, stats.origin))
+def _by_state(rows: Rows) -> dict[DeliveryState, int]:
+    found = {row["state"]: row["found"] for row in rows}
+    return {state: found.get(state, 0) for state in DeliveryState}
 
 
 def summary_of(row: Row) -> DeliverySummary:

@@ -16,7 +16,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -304,11 +304,14 @@ class SqliteDatabase:
                     "connection: not in a transaction, so that task and notification would not be"
                     " stored together: execute BEGIN IMMEDIATE first"
                 )
-            with _reading_text(found):
+            theirs, found.text_factory = found.text_factory, str
+            try:
                 self._check_file()
                 self._check_opened(found)
                 self._check_schema(found)
                 return _run_nested(found, script)
+            finally:
+                found.text_factory = theirs
         except sqlite3.ProgrammingError as exc:  # it is closed, or belongs to another thread
             raise ConfigError(f"connection: {exc}") from exc
         except sqlite3.Error as exc:
@@ -396,7 +399,10 @@ class SqliteDatabase:
             raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
         try:
             if access is Access.UPGRADE:
-                _create_private(self._file)
+                # The file holds tokens and credentials: other users must not read it. SQLite gives
+                # its log and the log's index the same mode.
+                with contextlib.suppress(FileExistsError):
+                    self._file.touch(mode=0o600, exist_ok=False)
             connection = sqlite3.connect(
                 f"{self._file.as_uri()}?mode={_MODES[access]}",
                 uri=True,
@@ -471,13 +477,6 @@ def _are_same(path: str, other: Path) -> bool:
         return False
 
 
-def _create_private(path: Path) -> None:
-    # The file holds tokens and credentials: other users must not read it. SQLite gives its log and
-    # the log's index the same mode.
-    with contextlib.suppress(FileExistsError):
-        path.touch(mode=0o600, exist_ok=False)
-
-
 def run_script(connection: sqlite3.Connection, script: Script[T]) -> T:
     """Run a script on a connection, in the transaction that is open there."""
     try:
@@ -499,16 +498,6 @@ def _execute(connection: sqlite3.Connection, sql: str, parameters: tuple[object,
         return cursor.execute(in_sqlite(sql), parameters).fetchall()
     except (UnicodeEncodeError, OverflowError) as exc:  # half a surrogate pair, 64 bits and more
         raise sqlite3.DataError(f"a value cannot be stored: {type(exc).__name__}") from exc
-
-
-@contextlib.contextmanager
-def _reading_text(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read text as `str`, whatever the text factory of a caller's connection is."""
-    theirs, connection.text_factory = connection.text_factory, str
-    try:
-        yield
-    finally:
-        connection.text_factory = theirs
 
 
 def _run_nested(connection: sqlite3.Connection, script: Script[T]) -> T:

@@ -11,28 +11,23 @@ from pushkit.subscriptions.model import Subscription, SubscriptionKey
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Secrets:
-    """The token and the credentials of a subscription as its row holds them, sealed or plain."""
+class StoredSubscription:
+    """A subscription with its secrets as its row holds them, sealed or plain, for an attempt."""
 
+    subscription: Subscription
     token: str | None = field(repr=False)
     credentials: str | None = field(repr=False)
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class StoredSubscription:
-    """A subscription with its secrets as they are stored, for an attempt."""
-
-    subscription: Subscription
-    secrets: Secrets
-
-
-def seal_secrets(vault: Vault, key: SubscriptionKey, config: PushConfig) -> Secrets:
-    """Return the secrets of a config as its row holds them."""
+def seal_secrets(
+    vault: Vault, key: SubscriptionKey, config: PushConfig
+) -> tuple[str | None, str | None]:
+    """Return the token and the credentials of a config as its row holds them."""
     authentication, row = config.authentication, _row(key, config)
     credentials = authentication.credentials if authentication else None
-    return Secrets(
-        token=vault.seal_text(TOKEN, config.token, row),
-        credentials=vault.seal_text(CREDENTIALS, credentials, row),
+    return (
+        vault.seal_text(TOKEN, config.token, row),
+        vault.seal_text(CREDENTIALS, credentials, row),
     )
 
 
@@ -42,11 +37,10 @@ def open_subscription(vault: Vault, stored: StoredSubscription) -> Subscription:
     Raises:
         SealedSecretError: A secret cannot be opened; the message names it and the reason.
     """
-    subscription, secrets = stored.subscription, stored.secrets
-    config = subscription.config
+    subscription, config = stored.subscription, stored.subscription.config
     row = _row(subscription.key, config)
-    token = vault.open_text(TOKEN, subscription.id, secrets.token, row)
-    credentials = vault.open_text(CREDENTIALS, subscription.id, secrets.credentials, row)
+    token = vault.open_text(TOKEN, subscription.id, stored.token, row)
+    credentials = vault.open_text(CREDENTIALS, subscription.id, stored.credentials, row)
     authentication = config.authentication
     if authentication is not None:
         authentication = replace(authentication, credentials=credentials)

@@ -35,7 +35,7 @@ from pushkit.subscriptions.model import (
     Subscription,
     SubscriptionKey,
 )
-from pushkit.subscriptions.secrets import Secrets, StoredSubscription, seal_secrets
+from pushkit.subscriptions.secrets import StoredSubscription, seal_secrets
 
 _T = TypeVar("_T")
 
@@ -62,7 +62,7 @@ class SubscriptionStore:
         wanted: Filter = EVERYTHING,
     ) -> Script[Subscription]:
         """Create a subscription, or change the one of this key, which keeps its id and `seq`."""
-        secrets = seal_secrets(vault, key, config)
+        token, credentials = seal_secrets(vault, key, config)
         rows = yield Statement(
             "INSERT INTO pushkit_subscriptions (tenant, task_id, owner, config_id, id, version,"
             " url, origin, token, schemes, credentials, profile, filter,"
@@ -83,9 +83,9 @@ class SubscriptionStore:
                 version.value,
                 config.url,
                 origin,
-                secrets.token,
+                token,
                 _schemes_column(config.authentication),
-                secrets.credentials,
+                credentials,
                 profile.value,
                 _filter_column(wanted),
                 to_micros(now),
@@ -393,8 +393,7 @@ def _schemes(column: str) -> tuple[str, ...]:
 def _stored_subscription(row: Row) -> StoredSubscription:
     """Read a whole row, with its secrets as they are stored."""
     return StoredSubscription(
-        subscription=read_subscription(row),
-        secrets=Secrets(token=row["token"], credentials=row["credentials"]),
+        subscription=read_subscription(row), token=row["token"], credentials=row["credentials"]
     )
 
 
@@ -407,24 +406,9 @@ _VERSIONS = {version.value: version for version in WireVersion}
 
 
 def _recipient(row: Row) -> Recipient:
-    subscription_id, tenant, task_id, owner, config_id, version, origin, *others = row
-    last_seq, wanted, paused, ended, revision, until, failures = others
-    return Recipient(
-        subscription_id,
-        tenant,
-        task_id,
-        owner,
-        config_id,
-        _VERSIONS[version],
-        origin,
-        last_seq,
-        _filter(wanted),
-        bool(paused),
-        bool(ended),
-        revision,
-        until,
-        failures,
-    )
+    *key, version, origin, last_seq, wanted, paused, ended, revision, until, failures = row
+    sent = (*key, _VERSIONS[version], origin, last_seq, _filter(wanted))
+    return Recipient._make((*sent, bool(paused), bool(ended), revision, until, failures))
 
 
 def read_subscription(row: Row) -> Subscription:

@@ -15,7 +15,6 @@ from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import BODY, CREDENTIALS, TOKEN, Vault
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.secrets import (
-    Secrets,
     StoredSubscription,
     open_subscription,
     seal_secrets,
@@ -33,7 +32,9 @@ KEYS = SecretKeys.generate()
 VAULT = Vault(KEYS)
 
 
-def stored(secrets: Secrets, key: SubscriptionKey = KEY, url: str = URL) -> StoredSubscription:
+def stored(
+    secrets: tuple[str | None, str | None], key: SubscriptionKey = KEY, url: str = URL
+) -> StoredSubscription:
     subscription = Subscription(
         id="sub_1",
         key=key,
@@ -47,18 +48,19 @@ def stored(secrets: Secrets, key: SubscriptionKey = KEY, url: str = URL) -> Stor
         active=True,
         created_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
-    return StoredSubscription(subscription=subscription, secrets=secrets)
+    token, credentials = secrets
+    return StoredSubscription(subscription=subscription, token=token, credentials=credentials)
 
 
 def test_secrets_sealed_for_a_row_open_for_an_attempt() -> None:
     secrets = seal_secrets(VAULT, KEY, CONFIG)
-    assert "canary" not in f"{secrets.token}{secrets.credentials}"
+    assert "canary" not in repr(secrets)
     assert open_subscription(VAULT, stored(secrets)).config == CONFIG
 
 
 def test_without_keys_secrets_are_stored_as_they_are() -> None:
     secrets = seal_secrets(Vault(None), KEY, CONFIG)
-    assert (secrets.token, secrets.credentials) == ("canary-token", "canary credentials")
+    assert secrets == ("canary-token", "canary credentials")
     assert open_subscription(Vault(None), stored(secrets)).config == CONFIG
 
 
@@ -91,10 +93,9 @@ def test_secrets_that_were_moved_to_another_row_stay_closed(elsewhere: dict[str,
 
 
 def test_a_token_does_not_pass_for_credentials() -> None:
-    secrets = seal_secrets(VAULT, KEY, CONFIG)
-    swapped = Secrets(token=secrets.credentials, credentials=secrets.token)
+    token, credentials = seal_secrets(VAULT, KEY, CONFIG)
     with pytest.raises(SealedSecretError, match="for another row"):
-        open_subscription(VAULT, stored(swapped))
+        open_subscription(VAULT, stored((credentials, token)))
 
 
 @pytest.mark.parametrize(
@@ -111,13 +112,12 @@ def test_without_its_key_a_secret_is_not_left_out(vault: Vault) -> None:
 
 @pytest.mark.parametrize("rest", ["", "%%%", "AAAA", "é"])
 def test_a_damaged_sealed_value_is_not_sent_as_a_token(rest: str) -> None:
-    broken = Secrets(token=f" sealed:{rest}", credentials=None)
     with pytest.raises(SealedSecretError):
-        open_subscription(VAULT, stored(broken))
+        open_subscription(VAULT, stored((f" sealed:{rest}", None)))
 
 
 def test_no_client_can_register_a_token_that_looks_sealed() -> None:
-    sealed = seal_secrets(VAULT, KEY, CONFIG).token
+    sealed, _ = seal_secrets(VAULT, KEY, CONFIG)
     with pytest.raises(InvalidPushConfigError):
         PushConfig(url=URL, token=sealed)
     with pytest.raises(InvalidPushConfigError):
