@@ -1,6 +1,6 @@
 """Repeatedly kill sending processes with SIGKILL, and check what happened to their updates.
 
-python tests/soak/crash.py --kills 1000 [--database postgresql://… --workers 4] [--seed 7]
+python -m tests.soak.crash --kills 1000 [--database postgresql://… --workers 4] [--seed 7]
 
 Whenever the kill comes:
 
@@ -29,7 +29,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -37,18 +36,14 @@ from aiohttp import web
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from pushkit.outbox.leases import Leases  # noqa: E402
-from pushkit.progress import advance  # noqa: E402
-from pushkit.storage.database import Database, open_location  # noqa: E402
-from pushkit.storage.migrations import Migration  # noqa: E402
-from pushkit.storage.script import Script, Statement  # noqa: E402
-from pushkit.terminal.progress import showing_progress  # noqa: E402
-from tests.forked import forked  # noqa: E402
-from tests.soak.reporting import until, utc_now, write_report  # noqa: E402
+from pushkit.outbox.leases import Leases
+from pushkit.progress import advance
+from pushkit.storage.database import Database, open_location
+from pushkit.storage.migrations import Migration
+from pushkit.storage.script import Script, Statement
+from pushkit.terminal.progress import showing_progress
+from tests.forked import forked
+from tests.soak.reporting import until, utc_now, write_report
 
 TASKS = 8  # of each process
 _PATIENCE = 60  # seconds in which something must arrive, in the end

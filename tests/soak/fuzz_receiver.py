@@ -1,6 +1,6 @@
 """Fuzz the receiver: change genuine notifications in many ways, send them, and check the answers.
 
-python tests/soak/fuzz_receiver.py --seed 7 --cases 1000000 [--from 250000] [--doors service,app]
+python -m tests.soak.fuzz_receiver --seed 7 --cases 1000000 [--from 250000] [--doors service,app]
 
 Every case is a few requests: a notification of one of the trusted senders (`fuzzing/parties.py`:
 every profile, scheme, algorithm and policy), changed in up to three ways (`fuzzing/kinds.py`), sent
@@ -28,18 +28,14 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from random import Random
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from pushkit.progress import advance  # noqa: E402  # also run as a script
-from pushkit.terminal.progress import showing_progress  # noqa: E402
-from tests.soak.fuzzing.doors import DOORS, Door, opened  # noqa: E402
-from tests.soak.fuzzing.exchange import Memory, Minted, exchange  # noqa: E402
-from tests.soak.fuzzing.kinds import KINDS, Kind  # noqa: E402
-from tests.soak.fuzzing.making import Draft, Evidence, Request, status_body  # noqa: E402
-from tests.soak.fuzzing.oracles import ORACLES, complaints  # noqa: E402
-from tests.soak.fuzzing.parties import Party, parties  # noqa: E402
+from pushkit.progress import advance
+from pushkit.terminal.progress import showing_progress
+from tests.soak.fuzzing.doors import DOORS, Door, opened
+from tests.soak.fuzzing.exchange import Memory, Minted, exchange
+from tests.soak.fuzzing.kinds import KINDS, Kind
+from tests.soak.fuzzing.making import Draft, Evidence, Request, status_body
+from tests.soak.fuzzing.oracles import ORACLES, complaints
+from tests.soak.fuzzing.parties import Party, parties
 
 __all__ = ["STORED", "BrokenPromiseError", "Fuzzer", "fuzz"]
 

@@ -1,9 +1,9 @@
 """Mutation testing: change the code in one place, and check that a test fails; a seeded sample.
 
-python tests/soak/mutate.py run --room signing --seed 7 --count 40 [--from 40]
-python tests/soak/mutate.py retry --room signing tests/pushkit/test_audience.py
-python tests/soak/mutate.py report
-python tests/soak/mutate.py judge 1a2b3c4d "the second check refuses the same"
+python -m tests.soak.mutate run --room signing --seed 7 --count 40 [--from 40]
+python -m tests.soak.mutate retry --room signing tests/pushkit/test_audience.py
+python -m tests.soak.mutate report
+python -m tests.soak.mutate judge 1a2b3c4d "the second check refuses the same"
 
 A mutant is a reversed comparison, a negated condition, or a changed constant, argument, statement
 or piece of SQL. `ROOMS` lists the modules, and the tests that have to catch their mutants. The
@@ -34,14 +34,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+import pytest
 
-import pytest  # noqa: E402
-
-from tests.soak.mutants import Mutant, mutants_of  # noqa: E402  # also run as a script
-from tests.soak.touched import (  # noqa: E402
+from tests.soak.mutants import Mutant, mutants_of
+from tests.soak.touched import (
     CANNOT,
     Chosen,
     Served,
@@ -61,6 +57,7 @@ for _name in (
 ):
     importlib.import_module(_name)
 
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(tempfile.gettempdir()) / "pushkit-mutants.jsonl"
 _COPIED = ("pushkit", "receiver", "tests", "examples", "docs", "pyproject.toml", "README.md")
 _NICENESS = 5

@@ -1,6 +1,6 @@
 """Attack a receiver and a sender with hostile peers, and measure what that costs them.
 
-python tests/soak/peers.py --seed 7 --rounds 100 [--seconds 6] [--origins 30] [--only NAME …]
+python -m tests.soak.peers --seed 7 --rounds 100 [--seconds 6] [--origins 30] [--only NAME …]
 
 Two `receiver serve`, one with TLS, and a process with a `PushSender` run through all rounds. In a
 round, hostile peers (`hostile_peers.py`), which a seed draws, act at all three, while genuine
@@ -38,11 +38,7 @@ import trustme
 from aiohttp import web
 from tenacity import stop_after_attempt
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from pushkit import (  # noqa: E402  # also run as a script
+from pushkit import (
     BreakerPolicy,
     DeliveryState,
     KeyRing,
@@ -54,13 +50,13 @@ from pushkit import (  # noqa: E402  # also run as a script
     TaskStatus,
     wait_schedule,
 )
-from pushkit.keys.jwk import signing_key_to_pem  # noqa: E402
-from pushkit.net import connection  # noqa: E402
-from pushkit.progress import advance  # noqa: E402
-from pushkit.terminal.progress import showing_progress  # noqa: E402
-from receiver.testing import SigningAgent  # noqa: E402
-from tests.ports import free_port  # noqa: E402
-from tests.soak.hostile_peers import (  # noqa: E402
+from pushkit.keys.jwk import signing_key_to_pem
+from pushkit.net import connection
+from pushkit.progress import advance
+from pushkit.terminal.progress import showing_progress
+from receiver.testing import SigningAgent
+from tests.ports import free_port
+from tests.soak.hostile_peers import (
     AT_RECEIVER,
     AT_SENDER,
     RAW,
@@ -69,10 +65,11 @@ from tests.soak.hostile_peers import (  # noqa: E402
     hostile_agent,
     written,
 )
-from tests.soak.reporting import until, utc_now  # noqa: E402
+from tests.soak.reporting import until, utc_now
 
 __all__ = ["Soak"]
 
+ROOT = Path(__file__).resolve().parents[2]
 CONNECTIONS = 64  # that a receiver allows, and that the sender opens
 # More than before the first round, while peers attack, and afterwards: SQLite's cache takes 48 MiB,
 # and large bodies fragment the rest, although the allocator returns all that it can.

@@ -1,6 +1,6 @@
 """Repeatedly kill receiver processes with SIGKILL under a real sender, and check the callbacks.
 
-python tests/soak/receiver_crash.py --kills 1000 [--database postgresql://… --receivers 2]
+python -m tests.soak.receiver_crash --kills 1000 [--database postgresql://… --receivers 2]
     [--replay redis://…] [--seed 7]
 
 Whenever the kill comes:
@@ -34,13 +34,9 @@ from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from tenacity import stop_after_attempt
 
-from tenacity import stop_after_attempt  # noqa: E402
-
-from pushkit import (  # noqa: E402  # also run as a script
+from pushkit import (
     BreakerPolicy,
     DeliveryState,
     KeyRing,
@@ -52,17 +48,17 @@ from pushkit import (  # noqa: E402  # also run as a script
     TaskStatus,
     wait_schedule,
 )
-from pushkit.keys.jwk import public_jwk  # noqa: E402
-from pushkit.progress import advance  # noqa: E402
-from pushkit.storage.database import Database  # noqa: E402
-from pushkit.storage.script import Script, Statement  # noqa: E402
-from pushkit.terminal.progress import showing_progress  # noqa: E402
-from receiver import InboxStatus  # noqa: E402
-from receiver.admin import open_inbox  # noqa: E402
-from receiver.inbox.inspection import Inspection  # noqa: E402
-from tests.soak.call_log import CallLog  # noqa: E402
-from tests.soak.reporting import until, utc_now, write_report  # noqa: E402
-from tests.soak.webhook_process import ISSUER, TOKEN, Settings, reserved_port, start  # noqa: E402
+from pushkit.keys.jwk import public_jwk
+from pushkit.progress import advance
+from pushkit.storage.database import Database
+from pushkit.storage.script import Script, Statement
+from pushkit.terminal.progress import showing_progress
+from receiver import InboxStatus
+from receiver.admin import open_inbox
+from receiver.inbox.inspection import Inspection
+from tests.soak.call_log import CallLog
+from tests.soak.reporting import until, utc_now, write_report
+from tests.soak.webhook_process import ISSUER, TOKEN, Settings, reserved_port, start
 
 AHEAD = 20  # a task's updates that are accepted and not yet called back
 

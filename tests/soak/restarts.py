@@ -1,6 +1,6 @@
 """Start, close and restart receivers of one process, in random scenarios, and check every call.
 
-python tests/soak/restarts.py --seed 7 --scenarios 100 [--postgresql] [--redis]
+python -m tests.soak.restarts --seed 7 --scenarios 100 [--postgresql] [--redis]
 
 A scenario has one to three receivers on one inbox, each of which is started several times. In that
 time callbacks fail, time out, swallow their cancellation or block threads, and other tasks post,
@@ -27,19 +27,15 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from pushkit import RetryPolicy, wait_schedule  # noqa: E402  # also run as a script
-from pushkit.errors import StorageError  # noqa: E402
-from pushkit.events.model import Event  # noqa: E402
-from pushkit.events.receiver import CalledBack, NotificationDead  # noqa: E402
-from pushkit.progress import advance  # noqa: E402
-from pushkit.scheduling import stop_after_attempt  # noqa: E402
-from pushkit.storage.script import Script, Statement  # noqa: E402
-from pushkit.terminal.progress import showing_progress  # noqa: E402
-from receiver import (  # noqa: E402
+from pushkit import RetryPolicy, wait_schedule
+from pushkit.errors import StorageError
+from pushkit.events.model import Event
+from pushkit.events.receiver import CalledBack, NotificationDead
+from pushkit.progress import advance
+from pushkit.scheduling import stop_after_attempt
+from pushkit.storage.script import Script, Statement
+from pushkit.terminal.progress import showing_progress
+from receiver import (
     InboxFilter,
     InboxStatus,
     Limits,
@@ -49,11 +45,11 @@ from receiver import (  # noqa: E402
     TaskPolicy,
     TrustedSender,
 )
-from receiver.admin import open_inbox  # noqa: E402
-from receiver.callbacks import dispatcher, waiting  # noqa: E402
-from receiver.testing import SigningAgent  # noqa: E402
-from tests.databases import PostgresServer, fresh  # noqa: E402
-from tests.redis_server import RedisServer  # noqa: E402
+from receiver.admin import open_inbox
+from receiver.callbacks import dispatcher, waiting
+from receiver.testing import SigningAgent
+from tests.databases import PostgresServer, fresh
+from tests.redis_server import RedisServer
 
 __all__ = ["run_scenario"]
 

@@ -1,4 +1,4 @@
-"""A short run of `crash.py`; the long one is `python tests/soak/crash.py --kills 1000`."""
+"""A short run of `crash.py`; the long one is `python -m tests.soak.crash --kills 1000`."""
 
 from __future__ import annotations
 

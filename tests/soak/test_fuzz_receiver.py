@@ -1,6 +1,6 @@
 """A short run of `fuzz_receiver.py`, and a proof that each oracle detects a missing check.
 
-The long run: `python tests/soak/fuzz_receiver.py --seed 7 --cases 1000000`.
+The long run: `python -m tests.soak.fuzz_receiver --seed 7 --cases 1000000`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A few scenarios of `restarts.py`; many are `python tests/soak/restarts.py --scenarios 1000`."""
+"""A few scenarios of `restarts.py`; many are `python -m tests.soak.restarts --scenarios 1000`."""
 
 from __future__ import annotations
 

@@ -8,10 +8,12 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 from unittest import mock
 from urllib.parse import unquote_to_bytes
 
@@ -19,6 +21,7 @@ from aiohttp import web
 
 from receiver import Receiver, refusals
 from receiver.app import HideMalformedRequests
+from receiver.asgi import AsgiApp
 from receiver.settings import load_settings
 from tests.eventually import DEADLINE, eventually
 from tests.ports import free_port
@@ -38,22 +41,19 @@ _SERVE = (
 )
 
 
-class Door(Protocol):
+@dataclass(frozen=True)
+class Door:
     """A receiver that can be reached.
 
     Attributes:
         receiver: The receiver, or another one on its database, to expect tasks and read the inbox.
+        send: Sends one request, and returns its answer.
+        log: Returns what was logged since the last time.
     """
 
     receiver: Receiver
-
-    async def send(self, request: Request) -> Answer:
-        """Send one request, and return its answer."""
-        ...
-
-    def log(self) -> list[str]:
-        """Return what was logged since the last time."""
-        ...
+    send: Callable[[Request], Awaitable[Answer]]
+    log: Callable[[], list[str]]
 
 
 @asynccontextmanager
@@ -133,22 +133,6 @@ def _length(request: Request) -> tuple[str, str]:
 # --- the service, a process ---------------------------------------------------------------------
 
 
-class _Service:
-    def __init__(self, receiver: Receiver, port: int, log: BinaryIO) -> None:
-        self.receiver = receiver
-        self.connection = _Connection(port)
-        self._log = log
-
-    async def send(self, request: Request) -> Answer:
-        return await self.connection.send(request)
-
-    def log(self) -> list[str]:
-        lines = self._log.read().decode().splitlines()
-        return [
-            json.dumps(json.loads(line), ensure_ascii=False) for line in lines if line[0] == "{"
-        ]
-
-
 @asynccontextmanager
 async def _service(folder: Path) -> AsyncIterator[Door]:
     port = free_port()
@@ -164,16 +148,20 @@ async def _service(folder: Path) -> AsyncIterator[Door]:
     ):
         try:
             await eventually(lambda: _listens(port, process))
-            receiver = load_settings(path).build()
+            receiver, connection = load_settings(path).build(), _Connection(port)
             await receiver.open()
-            service = _Service(receiver, port, lines)
             try:
-                yield service
+                yield Door(receiver, connection.send, lambda: _unread(lines))
             finally:
-                service.connection.close()
+                connection.close()
                 await receiver.close()
         finally:
             process.terminate()
+
+
+def _unread(log: BinaryIO) -> list[str]:
+    lines = log.read().decode().splitlines()
+    return [json.dumps(json.loads(line), ensure_ascii=False) for line in lines if line[0] == "{"]
 
 
 async def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
@@ -232,19 +220,6 @@ def _hiding_malformed_requests() -> Iterator[None]:
         log.removeFilter(hiding)
 
 
-class _App:
-    def __init__(self, receiver: Receiver, port: int, lines: _Lines) -> None:
-        self.receiver = receiver
-        self.connection = _Connection(port)
-        self._lines = lines
-
-    async def send(self, request: Request) -> Answer:
-        return await self.connection.send(request)
-
-    def log(self) -> list[str]:
-        return self._lines.taken()
-
-
 @asynccontextmanager
 async def _app(folder: Path) -> AsyncIterator[Door]:
     receiver = load_settings(configuration(folder)).build()
@@ -252,56 +227,43 @@ async def _app(folder: Path) -> AsyncIterator[Door]:
         runner = web.AppRunner(receiver.app(), access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            app = _App(receiver, runner.addresses[0][1], lines)
-            yield app
-            app.connection.close()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            connection = _Connection(runner.addresses[0][1])
+            yield Door(receiver, connection.send, lines.taken)
+            connection.close()
         finally:
             await runner.cleanup()
 
 
-class _Asgi:
-    def __init__(self, receiver: Receiver, lines: _Lines) -> None:
-        self.receiver = receiver
-        self._app = receiver.asgi()
-        self._lines = lines
+async def _send_by_asgi(app: AsgiApp, request: Request) -> Answer:
+    """Send a request to an application, without a server."""
+    path, _, query = request.target.encode("latin-1").partition(b"?")
+    fields = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in request.fields]
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": request.method,
+        "path": unquote_to_bytes(path).decode("utf-8", "surrogateescape"),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": [(k, v.strip(b" \t")) for k, v in fields],
+        "client": ("127.0.0.1", 1),
+    }
+    pieces = [request.body[:7], request.body[7:]]
+    sent: list[MutableMapping[str, Any]] = []
 
-    async def send(self, request: Request) -> Answer:
-        path, _, query = request.target.encode("latin-1").partition(b"?")
-        fields = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in request.fields]
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": request.method,
-            "path": _decoded(path),
-            "raw_path": path,
-            "query_string": query,
-            "root_path": "",
-            "headers": [(k, v.strip(b" \t")) for k, v in fields],
-            "client": ("127.0.0.1", 1),
-        }
-        pieces = [request.body[:7], request.body[7:]]
-        sent: list[MutableMapping[str, Any]] = []
+    async def receive() -> MutableMapping[str, Any]:
+        piece = pieces.pop(0) if pieces else b""
+        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
 
-        async def receive() -> MutableMapping[str, Any]:
-            piece = pieces.pop(0) if pieces else b""
-            return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
 
-        async def send(message: MutableMapping[str, Any]) -> None:
-            sent.append(message)
-
-        await self._app(scope, receive, send)
-        head = "\r\n".join(f"{k.decode()}: {v.decode()}" for k, v in sent[0]["headers"])
-        return Answer(sent[0]["status"], head, b"".join(m.get("body", b"") for m in sent[1:]))
-
-    def log(self) -> list[str]:
-        return self._lines.taken()
-
-
-def _decoded(path: bytes) -> str:
-    return unquote_to_bytes(path).decode("utf-8", "surrogateescape")
+    await app(scope, receive, send)
+    head = "\r\n".join(f"{k.decode()}: {v.decode()}" for k, v in sent[0]["headers"])
+    return Answer(sent[0]["status"], head, b"".join(m.get("body", b"") for m in sent[1:]))
 
 
 @asynccontextmanager
@@ -309,4 +271,4 @@ async def _asgi(folder: Path) -> AsyncIterator[Door]:
     receiver = load_settings(configuration(folder)).build()
     with _listening() as lines:
         async with receiver:
-            yield _Asgi(receiver, lines)
+            yield Door(receiver, partial(_send_by_asgi, receiver.asgi()), lines.taken)
