@@ -71,12 +71,14 @@ __all__ = ["Soak"]
 
 ROOT = Path(__file__).resolve().parents[2]
 CONNECTIONS = 64  # that a receiver allows, and that the sender opens
-# More than before the first round, while peers attack, and afterwards: SQLite's cache takes 48 MiB,
-# and large bodies fragment the rest, although the allocator returns all that it can.
+# While peers attack, more than before this round; afterwards, more than before the first: SQLite's
+# cache takes 48 MiB, and large bodies fragment the rest, although the allocator returns all that it
+# can. Seen in 140 rounds of five seeds: 85 and 121.
 RETURNING = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
-PEAK, LEFT = 256.0, 128.0  # MiB
+PEAK, LEFT = 128.0, 192.0  # MiB
 FILES, FILES_LEFT = CONNECTIONS + 40, 8
 TIMEOUT = 2  # seconds, of requests
+PATIENCE = 120.0  # seconds, for the start and for genuine work
 _CALLED = """import pathlib
 async def note(notification):
     with pathlib.Path(__file__).with_suffix(".txt").open("a") as file:
@@ -92,6 +94,7 @@ class Subject:
     process: asyncio.subprocess.Process
     log: Path
     first_memory: float = 0.0  # MiB
+    memory_before: float = 0.0
     first_files: int = 0
     files_seen: list[int] = field(default_factory=list)
     usual_files: float = 0.0
@@ -119,6 +122,7 @@ class Subject:
     def begin(self) -> None:
         """Begin to count anew."""
         (self._proc / "clear_refs").write_text("5")  # the peak of the memory
+        self.memory_before = self.memory()
         self.files_seen, self.cpu_before = [], self.cpu()
         self.done, self.slowest = 0, 0.0
 
@@ -134,7 +138,7 @@ class Soak:
         cut: Code that each process runs first, to take a limit away.
         only: The behaviours to draw from, at least one of each side; all if empty.
         origins: How many hostile webhooks there are.
-        patience: For how long genuine work and the return to quiet may take, in seconds.
+        patience: For how long the return to quiet may take, in seconds.
     """
 
     def __init__(
@@ -145,7 +149,7 @@ class Soak:
         cut: str = "",
         only: Collection[str] = (),
         origins: int = 30,
-        patience: float = 120,
+        patience: float = PATIENCE,
     ) -> None:
         self._folder = folder
         self._seed = seed
@@ -181,7 +185,7 @@ class Soak:
             work = [asyncio.create_task(self._post(side)) for side in self._answered]
             watching = asyncio.create_task(self._watch())
             subjects = self._subjects.values()
-            await self._until(lambda: all(each.done > 50 for each in subjects))
+            await until(lambda: all(each.done > 50 for each in subjects), seconds=PATIENCE)
             for each in subjects:
                 each.first_memory, each.first_files = each.memory(), each.files()
             for number in range(rounds):
@@ -258,7 +262,7 @@ class Soak:
                     writer.write(written(draft))
                     head = await reader.readuntil(b"\r\n\r\n")
                 except (OSError, EOFError):  # a new connection closes idle ones
-                    if time.monotonic() > begun + self._patience:
+                    if time.monotonic() > begun + PATIENCE:
                         raise
                     if writer is not None:
                         writer.transport.abort()
@@ -339,7 +343,7 @@ class Soak:
     def _judge(self, subject: Subject, number: int, sent: int, names: Iterable[str]) -> None:
         memory, peak, files = subject.memory(), subject.memory("VmHWM"), subject.files()
         broken = {
-            "memory while attacked": peak > subject.first_memory + PEAK,
+            "memory while attacked": peak > subject.memory_before + PEAK,
             "open files while attacked": subject.usual_files > subject.first_files + FILES,
             "memory or files afterwards": not _is_quiet(subject),
             "no genuine work": not subject.done,
@@ -347,7 +351,7 @@ class Soak:
         cost = 1e6 * (subject.cpu() - subject.cpu_before) / max(sent, 1)
         line = (
             f"{number:4} {subject.name:6} {sent / 1e6:7.1f} MB {cost:6.2f} µs/B"
-            f" {subject.first_memory:4.0f} {peak:4.0f} {memory:4.0f} MiB"
+            f" {subject.memory_before:4.0f} {peak:4.0f} {memory:4.0f} MiB"
             f" {subject.first_files:3} {subject.usual_files:3.0f} {max(subject.files_seen):3}"
             f" {files:3} files"
             f" {subject.done:4} {subject.slowest:5.2f} s  {' '.join(sorted(set(names)))}"
