@@ -12,12 +12,6 @@ REGRESSIONS = {
     # `notify()` reported that nothing was stored, though it was.
     "a commit in which the disk fails": Scenario(
         seed=5,
-        agents=1,
-        workers=0,
-        webhooks=1,
-        receivers=0,
-        postgres=False,
-        twins=False,
         steps=(
             Step(0.5, "subscribe", (0, "task0", "owner0", "hook0", "1.0")),
             Step(1.9, "disk", ("uncertain", 30.0)),
@@ -29,12 +23,6 @@ REGRESSIONS = {
     # could not be resumed.
     "a pause while the last of a task is under way": Scenario(
         seed=268,
-        agents=1,
-        workers=0,
-        webhooks=1,
-        receivers=0,
-        postgres=False,
-        twins=False,
         steps=(
             Step(0.5, "subscribe", (0, "task0", "owner0", "hook0", "1.0")),
             Step(1.0, "behaviour", ("hook0", "sluggish")),
@@ -48,11 +36,9 @@ REGRESSIONS = {
     "a freeze in the middle of a claim": Scenario(
         seed=600,
         agents=3,
-        workers=0,
         webhooks=2,
         receivers=1,
         postgres=True,
-        twins=False,
         steps=(
             Step(0.2, "subscribe", (0, "task0", "owner0", "hook0", "0.1", "jwt", "states")),
             Step(1.0, "subscribe", (0, "task1", "owner0", "hook1", "0.1", "jwt", "")),
@@ -78,11 +64,8 @@ REGRESSIONS = {
     "a subscription that is removed while its worker stands still": Scenario(
         seed=5686,
         agents=3,
-        workers=0,
-        webhooks=1,
         receivers=2,
         postgres=True,
-        twins=False,
         steps=(
             Step(0.1, "subscribe", (0, "task0", "owner1", "hook0", "0.1", "webhooks", "")),
             Step(0.474, "subscribe", (1, "task3", "owner0", "hook0", "1.0", "jwt", "")),
@@ -101,12 +84,10 @@ REGRESSIONS = {
     "a key that is revoked soon after a forgery": Scenario(
         seed=65008,
         agents=2,
-        workers=0,
         mute=1,
         webhooks=0,
         receivers=1,
         postgres=True,
-        twins=False,
         steps=(
             Step(0.4, "subscribe", (0, "task0", "owner0", "recv0", "1.0", "jwt", "")),
             Step(18.0, "forge", ("recv0", "his key")),
@@ -121,12 +102,7 @@ REGRESSIONS = {
     # A delivery reached its maximum age before its third refused address: dead of age.
     "an address that is refused when a delivery is old": Scenario(
         seed=115172,
-        agents=1,
-        workers=0,
-        webhooks=1,
-        receivers=0,
         postgres=True,
-        twins=False,
         slow=True,
         steps=(
             Step(603.6, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
@@ -140,8 +116,6 @@ REGRESSIONS = {
     # The exception of a cancelled claim was never retrieved.
     "a claim that fails while its receiver stops": Scenario(
         seed=120324,
-        agents=1,
-        workers=0,
         webhooks=0,
         receivers=2,
         postgres=True,
@@ -157,8 +131,6 @@ REGRESSIONS = {
     "a receiver that stands still while it stores": Scenario(
         seed=122963,
         agents=3,
-        workers=0,
-        webhooks=1,
         receivers=2,
         postgres=True,
         twins=True,
@@ -197,12 +169,7 @@ REGRESSIONS = {
         seed=7,
         crowded=True,
         most=120,
-        agents=1,
-        workers=0,
         webhooks=121,
-        receivers=0,
-        postgres=False,
-        twins=False,
         steps=(
             *(Step(0.0, "behaviour", (f"hook{n}", "sluggish")) for n in range(1, 121)),
             *(
@@ -221,11 +188,8 @@ REGRESSIONS = {
     # it can learn of it.
     "an upgrade that waits for a program that stands still": Scenario(
         seed=1,
-        agents=1,
-        workers=0,
         webhooks=0,
         receivers=1,
-        postgres=False,
         twins=True,
         steps=(
             Step(1.0, "subscribe", (0, "task0", "owner0", "recv0", "1.0", "jwt", "")),
@@ -238,12 +202,9 @@ REGRESSIONS = {
     # An agent notified its updates only when its server was back, after all other faults had ended.
     "a server that is away beyond the end of all other faults": Scenario(
         seed=1,
-        agents=1,
-        workers=0,
         webhooks=0,
         receivers=1,
         postgres=True,
-        twins=False,
         steps=(
             Step(0.8, "subscribe", (0, "task0", "owner0", "recv0", "1.0", "jwt", "")),
             Step(30.0, "server", ("agent0", "power", 50.0)),

@@ -53,13 +53,13 @@ class Scenario:
     generators: str = ""
     crowded: bool = False
     most: int | None = None
-    agents: int
-    workers: int
+    agents: int = 1
+    workers: int = 0
     mute: int = 0
-    webhooks: int
-    receivers: int
-    twins: bool
-    postgres: bool
+    webhooks: int = 1
+    receivers: int = 0
+    twins: bool = False
+    postgres: bool = False
     sealed: bool = False
     behind: int = 0
     slow: bool = False
