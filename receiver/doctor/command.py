@@ -24,7 +24,7 @@ from receiver.doctor.examination import examine
 from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
 from receiver.doctor.scenarios import SCENARIOS
 from receiver.doctor.sender import ARRIVAL_SECONDS, Drive, Signatures, examine_sender, run_for_each
-from receiver.doctor.subject import Examined, check_consent, words_of
+from receiver.doctor.subject import Examined, check_consent, check_only, words_of
 from receiver.expectation import mint_token
 from receiver.options import Schemes, load_signing_key, scheme_options
 from receiver.testing import SigningAgent
@@ -200,10 +200,8 @@ async def _of_sender(
     only: Sequence[str],
     patience: int,
 ) -> AsyncIterator[Result]:
+    check_only(only, SCENARIOS)
     names = [name for name in SCENARIOS if not only or name in only]
-    if unknown := sorted(set(only) - set(SCENARIOS)):
-        expected = ", ".join(SCENARIOS)
-        raise ConfigError(f"--only: found {unknown[0]!r}, expected some of {expected}")
     host, port = listen_option(address)
 
     async def show(urls: Mapping[str, str]) -> None:

@@ -14,14 +14,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from pushkit.errors import ConfigError, TransportError
+from pushkit.errors import TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport, closing
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
 from receiver.doctor.report import Outcome, Result
-from receiver.doctor.subject import Examined
-from receiver.testing import CHECKS, Answer, SigningAgent, check_receiver
+from receiver.doctor.subject import Examined, check_only
+from receiver.testing import CHECKS, SigningAgent, check_receiver
 from receiver.testing.checks import why_unseen
 
 _LARGE_BYTES = 32 * 1024 * 1024
@@ -45,7 +45,7 @@ async def _malformed_json(
     found = []
     for name, body in bodies.items():
         answer = await subject.post(replace(agent.draft("doctor"), body=body).request())
-        found += _unless_refused(name, answer)
+        found += _unless_refused(name, answer.status if answer else None)
     return found
 
 
@@ -62,9 +62,7 @@ async def _oversized_body(
             answer = await client.post(to, [*request.headers], large, timeout=_LARGE_TIMEOUT)
         except TransportError:
             return []  # it closed the connection
-    if 400 <= answer.status < 500:
-        return []
-    return [f"32 MiB: answered {answer.status}, expected a 4xx"]
+    return _unless_refused("32 MiB", answer.status)
 
 
 async def _slow_body(subject: Examined, agent: SigningAgent, patience: timedelta) -> list[str]:
@@ -114,12 +112,11 @@ async def _drip(url: str, request: WebhookRequest, patience: timedelta) -> bool:
             await writer.wait_closed()
 
 
-def _unless_refused(name: str, answer: Answer | None) -> list[str]:
-    if answer is None:
-        return [f"{name}: no answer, expected a 4xx"]
-    if 400 <= answer.status < 500:
+def _unless_refused(name: str, status: int | None) -> list[str]:
+    if status is not None and 400 <= status < 500:
         return []
-    return [f"{name}: answered {answer.status}, expected a 4xx"]
+    found = "no answer" if status is None else f"answered {status}"
+    return [f"{name}: {found}, expected a 4xx"]
 
 
 BODY_CHECKS: Final[Mapping[str, BodyCheck]] = {
@@ -148,8 +145,7 @@ async def examine(
     rounds: int,  # how often each check of crashes tries
 ) -> AsyncIterator[Result]:
     """Yield the result of each check as it ends. Raises ConfigError: no such check or command."""
-    if unknown := sorted(set(only) - set(NAMES)):
-        raise ConfigError(f"--only: found {unknown[0]!r}, expected some of {', '.join(NAMES)}")
+    check_only(only, NAMES)
     for name, check in CHECKS.items():
         if only and name not in only:
             continue
@@ -161,7 +157,7 @@ async def examine(
         )
         if findings:
             yield _result(name, check, Outcome.FAILED, [each.detail for each in findings])
-        elif name in _NEED_OBSERVER and not subject.is_observed:
+        elif name in _NEED_OBSERVER and not subject.commands["--observe"]:
             yield _result(name, check, Outcome.UNSEEN, [_UNOBSERVED])
         else:
             yield _result(name, check, Outcome.PASSED)
@@ -179,8 +175,7 @@ def _missing(subject: Examined, agent: SigningAgent, name: str) -> list[str]:
         return [unseen]
     if name not in _NEED_RESTART:
         return []
-    options = {"--restart": subject.restarts, "--observe": subject.is_observed}
-    needed = [option for option, is_given in options.items() if not is_given]
+    needed = [option for option, words in subject.commands.items() if not words]
     return [f"needs {' and '.join(needed)}"] if needed else []
 
 

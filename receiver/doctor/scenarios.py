@@ -41,45 +41,30 @@ class Scenario:
 # --- what the webhook does ------------------------------------------------------------------------
 
 
-async def accepts(connection: Connection, _number: int) -> None:
+async def accepts(connection: Connection) -> None:
     """Answer 200."""
     await connection.answer("200 OK", body=_BODY)
 
 
 def _answers(status: str, *fields: str) -> Script:
-    async def script(connection: Connection, _number: int) -> None:
-        await connection.answer(status, *fields)
+    return lambda connection: connection.answer(status, *fields)
 
-    return script
+
+async def _babbles(connection: Connection) -> None:
+    await connection.send(b"this is not HTTP\r\n\r\n")
 
 
 def _first(script: Script) -> Script:
     """Return a script that does this once, and accepts later visits."""
-
-    async def first(connection: Connection, number: int) -> None:
-        await (script if number == 1 else accepts)(connection, number)
-
-    return first
+    return lambda connection: (script if connection.number == 1 else accepts)(connection)
 
 
-async def _resets(connection: Connection, _number: int) -> None:
-    connection.reset()
-
-
-async def _babbles(connection: Connection, _number: int) -> None:
-    await connection.send(b"this is not HTTP\r\n\r\n")
-
-
-async def _is_mute(connection: Connection, _number: int) -> None:
-    await connection.left()
-
-
-async def _drips(connection: Connection, _number: int) -> None:
+async def _drips(connection: Connection) -> None:
     await connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
     await connection.drip(0.5)
 
 
-async def _floods(connection: Connection, _number: int) -> None:
+async def _floods(connection: Connection) -> None:
     await connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
     await connection.flood(2 * _MOST_TAKEN)
 
@@ -193,13 +178,17 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         _stays,
     ),
     "reset": Scenario(
-        "After a connection was reset, the same bytes are sent again.", _first(_resets), _again
+        "After a connection was reset, the same bytes are sent again.",
+        _first(Connection.reset),
+        _again,
     ),
     "no_http": Scenario(
-        "After an answer that is not HTTP, the same bytes are sent again.", _first(_babbles), _again
+        "After an answer that is not HTTP, the same bytes are sent again.",
+        _first(_babbles),
+        _again,
     ),
     "slow": Scenario(
-        "An attempt that gets no answer ends within about 30 s.", _first(_is_mute), _gives_up
+        "An attempt that gets no answer ends within about 30 s.", _first(Connection.left), _gives_up
     ),
     "dripped_body": Scenario(
         "After a 2xx whose body is slow, the connection is closed, and nothing is sent again.",

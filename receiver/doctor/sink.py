@@ -37,15 +37,18 @@ class Connection:
     """The connection of a visit, for its script."""
 
     def __init__(
-        self, visit: Visit, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, visit: Visit, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.visit = visit
+        self.number = number  # this is the n-th visit to its path, from 1
         self._reader = reader
         self._writer = writer
 
     async def answer(self, status: str, *fields: str, body: bytes = b"") -> None:
         """Send an answer with `Connection: close`."""
-        await self.send(_head(status, *fields, f"Content-Length: {len(body)}") + body)
+        length = f"Content-Length: {len(body)}"
+        lines = [f"HTTP/1.1 {status}", *fields, length, "Connection: close", "", ""]
+        await self.send("\r\n".join(lines).encode("ascii") + body)
 
     async def send(self, data: bytes) -> None:
         """Send bytes."""
@@ -75,15 +78,15 @@ class Connection:
         """Return once the other end has closed the connection."""
         await self._reader.read(1)
 
-    def reset(self) -> None:
+    async def reset(self) -> None:
         """Reset the connection, instead of closing it."""
         sock = self._writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
 
-# Answers the n-th visit to its path, from 1.
-Script = Callable[[Connection, int], Awaitable[None]]
+# Answers a visit.
+Script = Callable[[Connection], Awaitable[None]]
 
 
 class Sink:
@@ -128,13 +131,12 @@ class Sink:
             self.visits[path].append(visit)
             self.came.set()
             began = self._loop.time()
-            connection = Connection(visit, reader, writer)
+            connection = Connection(visit, len(self.visits[path]), reader, writer)
             try:
-                script = self._scripts.get(path)
-                if script is None:
-                    await connection.answer("404 Not Found")
+                if script := self._scripts.get(path):
+                    await script(connection)
                 else:
-                    await script(connection, len(self.visits[path]))
+                    await connection.answer("404 Not Found")
             finally:
                 if not asyncio.current_task().cancelling():  # type: ignore[union-attr]
                     visit.stayed = self._loop.time() - began
@@ -173,8 +175,3 @@ async def _read(reader: asyncio.StreamReader) -> WebhookRequest:
             raise messages.error
     body = bytes(messages.body)
     return WebhookRequest(method=head.method, target=head.target, headers=head.headers, body=body)
-
-
-def _head(status: str, *fields: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", *fields, "Connection: close", "", ""]
-    return "\r\n".join(lines).encode("ascii")

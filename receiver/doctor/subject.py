@@ -13,7 +13,7 @@ import secrets
 import shlex
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -41,19 +41,12 @@ class Examined(ReceiverUnderTest):
 
     def __init__(self, url: str, *, observe: str | None, restart: str | None) -> None:
         self.url = url
-        self._observe = words_of("--observe", observe)
-        self._restart = words_of("--restart", restart)
+        # The words of each command; none if it is not given.
+        self.commands: dict[str, list[str]] = {
+            "--restart": words_of("--restart", restart),
+            "--observe": words_of("--observe", observe),
+        }
         self._accepted: dict[str, None] = {}
-
-    @property
-    def is_observed(self) -> bool:
-        """Whether callbacks can be observed."""
-        return bool(self._observe)
-
-    @property
-    def restarts(self) -> bool:
-        """Whether it can be restarted."""
-        return bool(self._restart)
 
     async def post(self, request: WebhookRequest) -> Answer | None:
         """Send a request to the receiver's URL, whatever its target is."""
@@ -64,14 +57,14 @@ class Examined(ReceiverUnderTest):
 
     async def callbacks(self) -> Sequence[str]:
         """Return the delivery ids that were called back so far, or else those answered 2xx."""
-        if not self._observe:
+        if not self.commands["--observe"]:
             return list(self._accepted)
-        output = await _run("--observe", self._observe)
+        output = await _run("--observe", self.commands["--observe"])
         return [line.strip() for line in output.splitlines() if line.strip()]
 
     async def restart(self) -> None:
         """Restart it; return once it answers HTTP requests again."""
-        await _run("--restart", self._restart)
+        await _run("--restart", self.commands["--restart"])
         url = Url.parse(self.url)
         try:
             async with asyncio.timeout(_UP_TIMEOUT.total_seconds()):
@@ -123,6 +116,12 @@ def words_of(option: str, command: str | None) -> list[str]:
     if words and "/" in words[0] and not Path(words[0]).is_file():
         raise ConfigError(f"{option}: no such command: {words[0]}")
     return words
+
+
+def check_only(only: Collection[str], known: Collection[str]) -> None:
+    """Check the names of `--only`. Raises ConfigError: one of them is unknown."""
+    if unknown := sorted(set(only) - set(known)):
+        raise ConfigError(f"--only: found {unknown[0]!r}, expected some of {', '.join(known)}")
 
 
 async def _run(option: str, words: Sequence[str]) -> str:
