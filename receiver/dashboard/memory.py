@@ -2,26 +2,35 @@
 
 Its memory is bounded for each reason, for trusted senders and for strangers apart, so that neither
 a flood of strangers nor one frequent reason pushes out the others.
+
+All processes of a service send these events to the one that serves the dashboard. They share the
+two ends of an unnamed socket, so no other process can write to it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import pickle
+import socket
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Final
 
 from pushkit.clock import utc_now
+from pushkit.events.listeners import Listener
 from pushkit.events.model import Event
 from pushkit.events.receiver import CalledBack, NotificationRefused
 
-SHOWN: Final = (NotificationRefused, CalledBack)
+_SHOWN: Final = (NotificationRefused, CalledBack)
 _KEPT: Final = 100  # refusals for each reason, of senders and of strangers
 _DURATIONS: Final = 40  # the last calls of a callback whose durations are kept
 _FAILURES: Final = 10
 _MOST_CHARS: Final = 500
+_LARGEST: Final = 65_536  # bytes of an event that is sent
+_AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +44,6 @@ class KeptRefusal:
     def reason(self) -> str:
         """What was found and expected, cut to a bounded length."""
         return self.event.reason[:_MOST_CHARS]
-
-
-_NUMBER: Final = attrgetter("number")
 
 
 @dataclass(slots=True)
@@ -79,12 +85,49 @@ class Memory:
 
     def refusals(self, code: str | None = None) -> list[KeptRefusal]:
         """Return the kept refusals for one reason or all, the newest first."""
-        found = (each for kept in self._of(code) for each in kept)
-        return sorted(found, key=_NUMBER, reverse=True)
+        found = [
+            each for (of, _), kept in self._kept.items() if code in (None, of) for each in kept
+        ]
+        return sorted(found, key=lambda each: each.number, reverse=True)
 
     def find(self, number: int) -> KeptRefusal | None:
         """Return one refusal; None if it is no longer kept."""
         return next((each for each in self.refusals() if each.number == number), None)
 
-    def _of(self, code: str | None) -> Iterator[deque[KeptRefusal]]:
-        return (kept for (of, _), kept in self._kept.items() if code in (None, of))
+
+def event_sockets() -> tuple[socket.socket, socket.socket]:
+    """Return the receiving end, and the sending end for all other processes."""
+    incoming, outgoing = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    incoming.setblocking(False)
+    outgoing.setblocking(False)
+    return incoming, outgoing
+
+
+def sending(outgoing: socket.socket) -> Listener:
+    """Return a listener that sends what a dashboard shows; events that do not fit are lost."""
+
+    def send(event: Event) -> None:
+        if isinstance(event, _SHOWN):
+            message = pickle.dumps(event)
+            with contextlib.suppress(OSError):  # full: nobody waits for a dashboard
+                if len(message) <= _LARGEST:
+                    outgoing.send(message)
+
+    return send
+
+
+@contextlib.contextmanager
+def receiving(incoming: socket.socket, listener: Listener) -> Iterator[None]:
+    """Call a listener with the events that arrive; inside an event loop."""
+
+    def read() -> None:
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_AT_ONCE):
+                listener(pickle.loads(incoming.recv(_LARGEST)))  # noqa: S301  # from our own processes
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(incoming, read)
+    try:
+        yield
+    finally:
+        loop.remove_reader(incoming)

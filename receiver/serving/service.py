@@ -132,7 +132,7 @@ def run_service(options: ServiceOptions) -> int:
         _run(receiver, settings, sockets, tls)
         return 0
     if pages_at:
-        from receiver.serving.shared_events import event_sockets
+        from receiver.dashboard.memory import event_sockets
 
         events_in, events_out = event_sockets()
         sockets = replace(sockets, events_in=events_in, events_out=events_out)
@@ -272,8 +272,7 @@ async def _looked_at(
         return
     from pushkit.webui.serving import audit_to, serving
     from receiver.dashboard.app import dashboard_of
-    from receiver.dashboard.memory import Memory
-    from receiver.serving.shared_events import receiving, sending
+    from receiver.dashboard.memory import Memory, receiving, sending
 
     if sockets.events_out is not None and not is_first_process():
         receiver.events.add(sending(sockets.events_out))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -47,14 +47,11 @@ class CallbackSettings(WantedSettings):
 
     def load(self, folder: Path) -> CallbackFunction:
         """Import the function, also from the file's folder. Raises ConfigError: it has none."""
-        module_name, _, function_name = self.call.partition(":")
         _refuse_namesakes(folder)
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
         try:
-            found: object = importlib.import_module(module_name)
-            for step in function_name.split("."):
-                found = getattr(found, step)
+            found: object = pkgutil.resolve_name(self.call)
         except PushkitError:
             raise
         except Exception as exc:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from pushkit.bounded_json import JsonValue, read_json
+from pushkit.bounded_json import JsonValue, read_json_object
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.scheme import Scheme
@@ -117,10 +117,7 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
             return None
         path = folder / self.card
         try:
-            document = read_json(path.read_bytes())
+            return read_json_object(path.read_bytes())
         except (OSError, PushkitError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else exc
             raise ConfigError(f"sender {self.name!r}: card: {path}: {reason}") from exc
-        if not isinstance(document, dict):
-            raise ConfigError(f"sender {self.name!r}: card: {path}: expected a JSON object")
-        return document
