@@ -49,6 +49,7 @@ from pushkit.terminal.processes import (
     Supervisor,
     place_in_service,
     run_service_loop,
+    say,
     unless_stopped,
     until_stopped,
 )
@@ -272,9 +273,9 @@ async def _deliver(settings: Mapping[str, Any], sockets: Sequence[socket.socket]
         if not await unless_stopped(stop, sender.start()):
             return
         async with sender, _serving(sender, sockets), reporting_to_systemd():
-            click.echo(f"process {os.getpid()} delivers for {settings['issuer']}")
+            say(f"process {os.getpid()} delivers for {settings['issuer']}")
             await stop.wait()
-            click.echo(f"process {os.getpid()} drains")
+            say(f"process {os.getpid()} drains")
 
 
 @contextlib.asynccontextmanager

@@ -99,7 +99,7 @@ class Supervisor:
                 child.ended = time.monotonic()
                 self._relay.forget(child.process.pid or 0)
                 ended = f"process {child.process.pid} ended with {child.process.exitcode}"
-                click.echo(f"error: {ended}", err=True)
+                say(f"error: {ended}", err=True)
 
     def _restart_due(self, first: timedelta) -> None:
         now = time.monotonic()
@@ -140,7 +140,7 @@ class Supervisor:
             process.join(max(ends - time.monotonic(), 0))
             if process.is_alive():
                 ended = f"process {process.pid} did not end in time, and is killed"
-                click.echo(f"error: {ended}", err=True)
+                say(f"error: {ended}", err=True)
                 process.kill()
                 process.join()
                 killed += 1
@@ -172,6 +172,12 @@ def place_in_service() -> str | None:
     if supervisor is None:
         return None
     return f"{supervisor.pid}-{multiprocessing.current_process().name.rpartition('-')[2]}"
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """Print a line about a running service, which a full disk or a closed pipe must not end."""
+    with contextlib.suppress(OSError):
+        click.echo(line, err=err)
 
 
 def run_service_loop(main: Coroutine[Any, Any, None], *, uvloop: bool = True) -> None:

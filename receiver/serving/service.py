@@ -33,6 +33,7 @@ from pushkit.terminal.processes import (
     is_first_process,
     place_in_service,
     run_service_loop,
+    say,
     unless_stopped,
     until_stopped,
 )
@@ -191,9 +192,9 @@ async def _serve(
                 reporting_to_systemd(),
             ):
                 _say_what_is_served(receiver, settings)
-                click.echo(f"process {os.getpid()} serves")
+                say(f"process {os.getpid()} serves")
                 await stop.wait()
-                click.echo(f"process {os.getpid()} answers what is in flight, and ends")
+                say(f"process {os.getpid()} answers what is in flight, and ends")
                 receiver.wind_down()  # now: callbacks drain while the last requests are answered
     _leave_soon()
 
@@ -204,9 +205,9 @@ def _say_what_is_served(receiver: Receiver, settings: ReceiverSettings) -> None:
         return
     for sender in receiver.senders.values():
         url = f"{receiver.url}{sender.path}"
-        click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
+        say(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
     if settings.dashboard is not None:
-        click.echo(f"dashboard on http://{settings.dashboard.listen}/")
+        say(f"dashboard on http://{settings.dashboard.listen}/")
 
 
 def _leave_soon() -> None:

@@ -360,6 +360,27 @@ def serving(service: Service, count: int) -> list[int]:
     return eventually_sync(found)
 
 
+def test_a_full_disk_under_its_output_does_not_end_a_service(start: Start, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "receiver.cli"]
+    to_full_disk = ["sh", "-c", 'exec "$@" > /dev/full 2>&1', "sh", *command]
+    handlers = """\
+import os, pathlib
+async def seen(notification):
+    pathlib.Path(f"{notification.seq}.seen").write_text(str(os.getpid()))
+"""
+    service = start("--processes", "2", command=to_full_disk, handlers=handlers)
+
+    def called(number: int) -> int:
+        """Return the process that called back, once it did."""
+        assert service.send("--id", f"dlv_{number}", "--seq", str(number)).status == 0
+        found = tmp_path / f"{number}.seen"
+        return int(eventually_sync(lambda: found.exists() and found.read_text()))
+
+    os.kill(called(1), signal.SIGKILL)
+    called(2)
+    assert service.stop() == 0
+
+
 def test_a_process_that_dies_is_started_again_and_nothing_is_lost(start: Start) -> None:
     service = start("--processes", "2")
     first, _ = serving(service, 2)
