@@ -74,19 +74,12 @@ def _basic(header: str) -> tuple[str, str] | None:
 
 @dataclass
 class AuthorizationServer:
-    """Issues tokens, and says whether one opens a resource.
+    """Issues tokens, and says whether one opens a resource."""
 
-    Attributes:
-        client_id: The client that it knows.
-        secret: Its secret.
-        life: How long a token lives, in seconds.
-        bodies: What it was asked, parsed.
-    """
-
-    client_id: str = "agent:1 %"
+    client_id: str = "agent:1 %"  # the client that it knows
     secret: str = "s3cret&+:"
-    life: int = 3600
-    bodies: list[dict[str, str]] = field(default_factory=list)
+    life: int = 3600  # how long a token lives, in seconds
+    bodies: list[dict[str, str]] = field(default_factory=list)  # what it was asked, parsed
 
     def __post_init__(self) -> None:
         self.validator = Validator(self.client_id, self.secret)

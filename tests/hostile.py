@@ -36,15 +36,10 @@ _ANSWERS = {
 
 @dataclass(frozen=True)
 class HostileUrl:
-    """A line of the list.
+    """A line of the list."""
 
-    Attributes:
-        url: The URL, its escapes undone.
-        reason: What is wrong with it.
-    """
-
-    url: str
-    reason: str
+    url: str  # the URL, its escapes undone
+    reason: str  # what is wrong with it
 
     @property
     def only_its_port_is_wrong(self) -> bool:

@@ -78,17 +78,11 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 @dataclass
 class Internet:
-    """What stands behind public names.
+    """What stands behind public names."""
 
-    Attributes:
-        network: Leads to it.
-        authority: Whom everybody trusts who trusts `ca_file`.
-        directory: Where certificates lie.
-    """
-
-    network: Network
-    authority: trustme.CA
-    directory: Path
+    network: Network  # leads to it
+    authority: trustme.CA  # whom everybody trusts who trusts `ca_file`
+    directory: Path  # where certificates lie
     _runners: list[web.AppRunner] = field(default_factory=list)
     _closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
@@ -100,24 +94,16 @@ class Internet:
 
     async def serve(
         self,
-        handler: Handler,
+        handler: Handler,  # answers every request
         *,
         name: str = HOOKS,
-        address: str = HOOKS_ADDRESS,
-        port: int = 443,
+        address: str = HOOKS_ADDRESS,  # the name's address
+        port: int = 443,  # the port at that address
+        # What it shows; a good one for the name if None.
         certificate: trustme.LeafCert | None = None,
-        clients_of: trustme.CA | None = None,
+        clients_of: trustme.CA | None = None,  # demand a certificate that this authority issued
     ) -> int:
-        """Let a handler answer at a name, over TLS; return its port on loopback.
-
-        Args:
-            handler: Answers every request.
-            name: Its name.
-            address: The name's address.
-            port: The port at that address.
-            certificate: What it shows; a good one for the name if None.
-            clients_of: Demand a certificate that this authority issued.
-        """
+        """Let a handler answer at a name, over TLS; return its port on loopback."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         (certificate or self.authority.issue_cert(name)).configure_cert(context)
         if clients_of is not None:

@@ -47,16 +47,12 @@ class Names:
 
 @dataclass
 class Network:
-    """The addresses that were dialled, and the server behind each public address.
+    """The addresses that were dialled, and the server behind each public address."""
 
-    Attributes:
-        names: Its DNS.
-        dialled: Every address that a socket was told to dial, in order, reached or not.
-        places: Which port on loopback stands for a public address and port.
-    """
-
-    names: Names = field(default_factory=Names)
+    names: Names = field(default_factory=Names)  # its DNS
+    # Every address that a socket was told to dial, in order, reached or not.
     dialled: list[Dialled] = field(default_factory=list)
+    # Which port on loopback stands for a public address and port.
     places: dict[Dialled, int] = field(default_factory=dict)
 
     def leads(self, name: str, address: str, port: int, *, to: int) -> None:

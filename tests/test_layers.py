@@ -110,17 +110,11 @@ PACKAGES = ("pushkit", "receiver")
 
 @dataclass(frozen=True)
 class Module:
-    """What a module imports, as far as it runs: what only types need is left out.
+    """What a module imports, as far as it runs: what only types need is left out."""
 
-    Attributes:
-        path: Where it is.
-        names: The full names that it imports.
-        private: What it takes of our modules that has an underscore.
-    """
-
-    path: Path
-    names: frozenset[str]
-    private: frozenset[str]
+    path: Path  # where it is
+    names: frozenset[str]  # the full names that it imports
+    private: frozenset[str]  # what it takes of our modules that has an underscore
 
     @property
     def package(self) -> str:

@@ -69,24 +69,17 @@ class _Overheard:
 
 
 class Attacker:
-    """The attacker, who knows all public data and all traffic; a step is a method `do_x`.
-
-    Args:
-        world: The world.
-        key: Returns the key that signs now, for notifications signed for somebody else.
-        inboxes: The receivers' databases, by host.
-        instructions: Records what the other trusted sender sends.
-        quota: The most unfinished notifications of one sender at a receiver.
-    """
+    """The attacker, who knows all public data and all traffic; a step is a method `do_x`."""
 
     def __init__(
         self,
         world: World,
+        # Returns the key that signs now, for notifications signed for somebody else.
         key: Callable[[], SigningKey],
-        inboxes: Mapping[str, Disk | PostgresServer],
-        instructions: Instructions,
+        inboxes: Mapping[str, Disk | PostgresServer],  # the receivers' databases, by host
+        instructions: Instructions,  # records what the other trusted sender sends
         *,
-        quota: int,
+        quota: int,  # the most unfinished notifications of one sender at a receiver
     ) -> None:
         self._world = world
         self._quota = quota

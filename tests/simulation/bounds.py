@@ -25,21 +25,13 @@ _INBOX = {
 
 def check_bounds(
     world: World,
-    outbox: Disk | PostgresServer,
-    inboxes: Mapping[str, Disk | PostgresServer],
+    outbox: Disk | PostgresServer,  # the senders' database
+    inboxes: Mapping[str, Disk | PostgresServer],  # the receivers' databases, by receiver
     *,
-    claims: int,
-    hosts: int,
+    claims: int,  # how often a delivery was claimed, or stored in flight
+    hosts: int,  # how many webhooks and receivers there are
 ) -> None:
-    """Check the bounds of a world once everything is over.
-
-    Args:
-        world: The world.
-        outbox: The senders' database.
-        inboxes: The receivers' databases, by receiver.
-        claims: How often a delivery was claimed, or stored in flight.
-        hosts: How many webhooks and receivers there are.
-    """
+    """Check the bounds of a world once everything is over."""
     known = {":claims": claims, ":hosts": hosts}
     _check_rows(world, "the outbox", outbox, _OUTBOX, known)
     for name, inbox in inboxes.items():

@@ -103,23 +103,16 @@ def signing_of(subscription: Subscription) -> Signing:
 
 
 class Clients:
-    """Makes the calls of owners, agents and operators; a `PushkitError` is only noted.
-
-    Args:
-        world: The world.
-        agents: The agents, by name.
-        keys: The agents' keys.
-        outbox: The senders' database, from which operators choose deliveries.
-        promises: Checks and records the results.
-    """
+    """Makes the calls of owners, agents and operators; a `PushkitError` is only noted."""
 
     def __init__(
         self,
         world: World,
-        agents: Mapping[str, SendingUnit],
+        agents: Mapping[str, SendingUnit],  # the agents, by name
         keys: Keys,
+        # The senders' database, from which operators choose deliveries.
         outbox: Disk | PostgresServer,
-        promises: Promises,
+        promises: Promises,  # checks and records the results
     ) -> None:
         self._world = world
         self._agents = agents
@@ -150,26 +143,17 @@ class Clients:
 
     def do_subscribe(
         self,
-        agent: int,
+        agent: int,  # the number of the agent
         task: str,
         owner: str,
-        host: str,
-        version: str,
-        how: str = "jwt",
+        host: str,  # the webhook's host
+        version: str,  # the webhook's version of A2A
+        how: str = "jwt",  # how notifications are signed: the path of the webhook
+        # A filter; a scheme of authentication; `again` for a new token; `copy3` for one more config
+        # of the same owner and task.
         more: str = "",
     ) -> None:
-        """Subscribe an owner's webhook to a task, or change what it wants.
-
-        Args:
-            agent: The number of the agent.
-            task: The task.
-            owner: The owner.
-            host: The webhook's host.
-            version: The webhook's version of A2A.
-            how: How notifications are signed: the path of the webhook.
-            more: A filter; a scheme of authentication; `again` for a new token; `copy3` for one
-                more config of the same owner and task.
-        """
+        """Subscribe an owner's webhook to a task, or change what it wants."""
         if how == "samples":
             self._keys.add_rsa_once()
         self._ask(agent, self._subscribing(task, owner, host, version, how, more))

@@ -31,16 +31,12 @@ class _Made:
 
 
 class DatabasePool(Generic[C]):
-    """The unused databases of one kind.
-
-    Args:
-        connect: Returns a connection to an empty database in memory.
-        make: Creates the tables of a component there.
-    """
+    """The unused databases of one kind."""
 
     def __init__(
         self,
-        connect: Callable[[], C],
+        connect: Callable[[], C],  # returns a connection to an empty database in memory
+        # Creates the tables of a component there.
         make: Callable[[sqlite3.Connection, str, Sequence[Migration]], object],
     ) -> None:
         self._connect = connect

@@ -22,19 +22,12 @@ __all__ = ["KINDS", "Faults"]
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A way to fail.
+    """A way to fail."""
 
-    Attributes:
-        sqlite: Code and text of SQLite's error.
-        postgres: The error of PostgreSQL's driver.
-        at: The first words of the statements that it affects; empty for all.
-        chance: The probability that it affects such a statement.
-    """
-
-    sqlite: tuple[int, str]
-    postgres: Callable[[str], Exception]
-    at: tuple[str, ...] = ()
-    chance: float = 0.3
+    sqlite: tuple[int, str]  # code and text of SQLite's error
+    postgres: Callable[[str], Exception]  # the error of PostgreSQL's driver
+    at: tuple[str, ...] = ()  # the first words of the statements that it affects; empty for all
+    chance: float = 0.3  # the probability that it affects such a statement
 
 
 KINDS = {

@@ -18,44 +18,26 @@ _CANCELLING = frozenset({"disable", "unsubscribe"})
 
 @dataclass(slots=True)
 class Notice:
-    """An update that an agent notifies.
+    """An update that an agent notifies."""
 
-    Attributes:
-        marker: A text in it that no other update has.
-        at: When it was notified.
-        task: Its task.
-        shape: Its kind and size (see `clients._update`).
-        ids: Its deliveries, once it was acknowledged.
-        acknowledged_at: When it was acknowledged.
-        not_stored: Whether `notify()` reported that nothing was stored.
-    """
-
-    marker: str
-    at: float
+    marker: str  # a text in it that no other update has
+    at: float  # when it was notified
     task: str = ""
-    shape: str = ""
-    ids: list[str] = field(default_factory=list)
-    acknowledged_at: float | None = None
-    not_stored: bool = False
+    shape: str = ""  # its kind and size (see `clients._update`)
+    ids: list[str] = field(default_factory=list)  # its deliveries, once it was acknowledged
+    acknowledged_at: float | None = None  # when it was acknowledged
+    not_stored: bool = False  # whether `notify()` reported that nothing was stored
 
 
 @dataclass(slots=True)
 class Call:
-    """A callback that ran.
+    """A callback that ran."""
 
-    Attributes:
-        process: The receiver's process.
-        begun: When it began.
-        sender: The trusted sender of the notification.
-        ended: When it returned, if it did.
-        failed: Whether it raised an error, or was cancelled by its time-out.
-    """
-
-    process: Process
-    begun: float
-    sender: str
-    ended: float | None = None
-    failed: bool = False
+    process: Process  # the receiver's process
+    begun: float  # when it began
+    sender: str  # the trusted sender of the notification
+    ended: float | None = None  # when it returned, if it did
+    failed: bool = False  # whether it raised an error, or was cancelled by its time-out
 
 
 class Instructions:

@@ -35,27 +35,19 @@ _FRESH = 12.0  # seconds from a lookup to dialling its last address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionFaults:
-    """The faults of a connection.
+    """The faults of a connection."""
 
-    Attributes:
-        refused: The connection is refused.
-        silent: Dialling is never answered.
-        reset_after: Bytes of the request after which both ends get a reset; None for never.
-        reset_answer_after: Bytes of the answer after which both ends do; None for never.
-        stall_after: Bytes of the answer after which nothing more arrives; None for never.
-        drip: Seconds between two bytes of the answer; None for whole segments.
-        bad_certificate: The TLS handshake fails.
-        latency: Seconds for one way.
-    """
-
-    refused: bool = False
-    silent: bool = False
+    refused: bool = False  # the connection is refused
+    silent: bool = False  # dialling is never answered
+    # Bytes of the request after which both ends get a reset; None for never.
     reset_after: int | None = None
+    # Bytes of the answer after which both ends do; None for never.
     reset_answer_after: int | None = None
+    # Bytes of the answer after which nothing more arrives; None for never.
     stall_after: int | None = None
-    drip: float | None = None
-    bad_certificate: bool = False
-    latency: float = 0.002
+    drip: float | None = None  # seconds between two bytes of the answer; None for whole segments
+    bad_certificate: bool = False  # the TLS handshake fails
+    latency: float = 0.002  # seconds for one way
 
 
 @dataclass(slots=True)
@@ -68,15 +60,10 @@ class _Listener:
 
 @dataclass(slots=True)
 class Link:
-    """The network path to one host, which a scenario may disturb.
+    """The network path to one host, which a scenario may disturb."""
 
-    Attributes:
-        faults: Returns the faults of the next connection.
-        cut: Whether nothing passes, in either direction.
-    """
-
-    faults: Callable[[], ConnectionFaults]
-    cut: bool = False
+    faults: Callable[[], ConnectionFaults]  # returns the faults of the next connection
+    cut: bool = False  # whether nothing passes, in either direction
     connections: set[_Pipe] = field(default_factory=set)
 
 

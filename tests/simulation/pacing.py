@@ -34,22 +34,15 @@ _FOR_GOOD = frozenset(
 
 
 class Pacing:
-    """The checks of one world.
-
-    Args:
-        world: The world.
-        outbox: The senders' database.
-        inboxes: The receivers' databases, by receiver.
-        slots: The most attempts that a process makes at once.
-    """
+    """The checks of one world."""
 
     def __init__(
         self,
         world: World,
-        outbox: Disk | PostgresServer,
-        inboxes: Mapping[str, Disk | PostgresServer],
+        outbox: Disk | PostgresServer,  # the senders' database
+        inboxes: Mapping[str, Disk | PostgresServer],  # the receivers' databases, by receiver
         *,
-        slots: int,
+        slots: int,  # the most attempts that a process makes at once
     ) -> None:
         self._world = world
         self._slots = slots

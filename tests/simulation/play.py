@@ -112,21 +112,13 @@ _FORBIDDEN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of a scenario.
-
-    Attributes:
-        seed: Its seed.
-        violations: The broken promises.
-        trace: What happened, a line each.
-        simulated: Seconds of virtual time.
-        moves: How often each change of state happened (see `coverage.key_of`).
-    """
+    """The outcome of a scenario."""
 
     seed: int
-    violations: tuple[str, ...]
-    trace: tuple[str, ...]
-    simulated: float
-    moves: dict[str, int]
+    violations: tuple[str, ...]  # the broken promises
+    trace: tuple[str, ...]  # what happened, a line each
+    simulated: float  # seconds of virtual time
+    moves: dict[str, int]  # how often each change of state happened (see `coverage.key_of`)
 
 
 class _Play:

@@ -75,23 +75,18 @@ class _Transaction:
 
 @dataclass(eq=False)
 class _Statement:
-    """A statement that runs, or waits.
-
-    Attributes:
-        before: Rows that others have changed since it began, as they were then.
-        waits_for: The key that it waits for.
-        seen_anew: Rows and unique keys that it sees as they are now.
-        answer: Its rows, if it waits.
-    """
+    """A statement that runs, or waits."""
 
     transaction: _Transaction
     sql: str
     values: Sequence[Any]
     process: Process | None
+    # Rows that others have changed since it began, as they were then.
     before: dict[Key, tuple[Any, ...] | None] = field(default_factory=dict)
-    waits_for: Key | None = None
+    waits_for: Key | None = None  # the key that it waits for
+    # Rows and unique keys that it sees as they are now.
     seen_anew: set[Key] = field(default_factory=set)
-    answer: asyncio.Future[list[sqlite3.Row]] | None = None
+    answer: asyncio.Future[list[sqlite3.Row]] | None = None  # its rows, if it waits
 
 
 class _BlockedError(Exception):
@@ -117,23 +112,15 @@ def _make(connection: sqlite3.Connection, component: str, migrations: Sequence[M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """The description of a table.
-
-    Attributes:
-        name: Its name.
-        columns: All columns; `rowid` first in a table without a key.
-        key: The columns of the primary key, or `rowid`.
-        positions: The positions of the key in `columns`.
-        uniques: The unique constraints: the name of a lock, the columns, and their positions.
-        is_moved: Whether an updated row comes behind all others.
-    """
+    """The description of a table."""
 
     name: str
-    columns: tuple[str, ...]
-    key: tuple[str, ...]
-    positions: tuple[int, ...]
+    columns: tuple[str, ...]  # all columns; `rowid` first in a table without a key
+    key: tuple[str, ...]  # the columns of the primary key, or `rowid`
+    positions: tuple[int, ...]  # the positions of the key in `columns`
+    # The unique constraints: the name of a lock, the columns, and their positions.
     uniques: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...]
-    is_moved: bool
+    is_moved: bool  # whether an updated row comes behind all others
     delete: str
     insert: str
     select: str

@@ -106,39 +106,24 @@ def trusted(hows: Collection[str], trust: str = "all") -> list[TrustedSender]:
 
 
 class SendingUnit(Unit):
-    """An agent, or a worker.
+    """An agent, or a worker."""
 
-    Args:
-        world: The world.
-        name: Its name.
-        machine: Where it runs.
-        keys: Its signing keys.
-        options: Its options.
-        delivers: Whether it delivers, or only enqueues.
-        keys_at: The address at which it publishes its keys, if it does.
-        on_published: Called with each published key set.
-        keys_for: Seconds for which a key set may be cached.
-        crowded: Whether its claims read only few of the due deliveries.
-
-    Attributes:
-        secrets: The secret keys of its next start, if secrets are sealed.
-    """
-
-    secrets: SecretKeys | None = None
+    secrets: SecretKeys | None = None  # the secret keys of its next start, if secrets are sealed
 
     def __init__(
         self,
         world: World,
         name: str,
-        machine: Machine,
+        machine: Machine,  # where it runs
         *,
         keys: KeySource,
         options: SenderOptions,
-        delivers: bool,
-        keys_at: str | None = None,
+        delivers: bool,  # whether it delivers, or only enqueues
+        keys_at: str | None = None,  # the address at which it publishes its keys, if it does
+        # Called with each published key set.
         on_published: Callable[[bytes], object] = lambda _: None,
-        keys_for: int = 60,
-        crowded: bool = False,
+        keys_for: int = 60,  # seconds for which a key set may be cached
+        crowded: bool = False,  # whether its claims read only few of the due deliveries
     ) -> None:
         super().__init__(world, name, machine)
         self._keys = keys
@@ -200,15 +185,6 @@ class SendingUnit(Unit):
 class ReceivingUnit(Unit):
     """A receiver of this project, as an aiohttp application.
 
-    Args:
-        world: The world.
-        name: Its name.
-        machine: Where it runs, and stores.
-        callback: Called with the host, the callback's name and the notification.
-        host: Its host name, which two twins share.
-        hows: The ways in which its senders sign.
-        quota: The most unfinished notifications of one sender; None for the default.
-
     Attributes:
         trust: Whom it trusts at its next start (see `trusted`).
     """
@@ -217,10 +193,12 @@ class ReceivingUnit(Unit):
         self,
         world: World,
         name: str,
-        machine: Machine,
+        machine: Machine,  # where it runs, and stores
+        # Called with the host, the callback's name and the notification.
         callback: Callable[[str, str, Notification], Awaitable[None]],
-        host: str,
-        hows: Collection[str] = (),
+        host: str,  # its host name, which two twins share
+        hows: Collection[str] = (),  # the ways in which its senders sign
+        # The most unfinished notifications of one sender; None for the default.
         quota: int | None = None,
     ) -> None:
         super().__init__(world, name, machine)

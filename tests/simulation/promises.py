@@ -76,15 +76,6 @@ _UNANSWERED = {"timeout", "transport", "connection_refused", "dns_failure", "tls
 class Promises:
     """The checks of one world, and the records they need.
 
-    Args:
-        world: The world.
-        outbox: The senders' database.
-        inboxes: The receivers' databases, by receiver.
-        timeout: Seconds after which a sender stops waiting for an answer.
-        tries: How many attempts a delivery has.
-        worker_of: Returns the name under which a process claims deliveries, if it is known.
-        faulty_hosts: Hosts that ever had a fault.
-
     Attributes:
         instructions: What owners and operators asked for.
         notices: All updates.
@@ -96,13 +87,14 @@ class Promises:
     def __init__(
         self,
         world: World,
-        outbox: Disk | PostgresServer,
-        inboxes: Mapping[str, Disk | PostgresServer],
+        outbox: Disk | PostgresServer,  # the senders' database
+        inboxes: Mapping[str, Disk | PostgresServer],  # the receivers' databases, by receiver
         *,
-        timeout: float,
-        tries: int = 8,
+        timeout: float,  # seconds after which a sender stops waiting for an answer
+        tries: int = 8,  # how many attempts a delivery has
+        # Returns the name under which a process claims deliveries, if it is known.
         worker_of: Callable[[Process], str | None] = lambda _: None,
-        faulty_hosts: Collection[str] = (),
+        faulty_hosts: Collection[str] = (),  # hosts that ever had a fault
     ) -> None:
         self.instructions = Instructions(world.loop.time)
         self._worker_of = worker_of

@@ -26,36 +26,23 @@ _PATIENCE = 180.0  # seconds of CPU that a seed may take, with its shrinking
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """The result of one seed.
-
-    Attributes:
-        seed: The seed.
-        violations: The broken promises.
-        simulated: Seconds of virtual time.
-        moves: How often each change of state happened (see `coverage`).
-        report: A text to print, if it failed.
-    """
+    """The result of one seed."""
 
     seed: int
-    violations: Sequence[str]
-    simulated: float = 0.0
+    violations: Sequence[str]  # the broken promises
+    simulated: float = 0.0  # seconds of virtual time
+    # How often each change of state happened (see `coverage`).
     moves: dict[str, int] = field(default_factory=dict)
-    report: str = ""
+    report: str = ""  # a text to print, if it failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The results of consecutive seeds.
-
-    Attributes:
-        seeds: The seeds.
-        played: The result of each.
-        cpu: Seconds of CPU.
-    """
+    """The results of consecutive seeds."""
 
     seeds: range
-    played: tuple[Played, ...]
-    cpu: float
+    played: tuple[Played, ...]  # the result of each
+    cpu: float  # seconds of CPU
 
 
 @dataclass(slots=True)

@@ -27,44 +27,26 @@ __all__ = ["HOURS", "Scenario", "Step", "as_python", "from_python", "make_scenar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """The actors of a simulated world, and what happens there.
+    """The actors of a simulated world, and what happens there."""
 
-    Attributes:
-        seed: Also decides the order of ready tasks, latencies and ids.
-        generators: The names of its generators (see `workload`), for readers.
-        crowded: Whether limits are low, hostile owners use them up, and other owners must not be
-            delayed by that.
-        most: The most subscriptions of an owner, in place of the usual limit.
-        agents: How many agents enqueue (and deliver, if there are no workers).
-        workers: How many processes only deliver.
-        mute: How many agents, the last ones, do not deliver if there are no workers.
-        webhooks: How many plain webhooks there are.
-        receivers: How many receivers of this project there are.
-        twins: Whether each receiver is two processes that share an inbox.
-        postgres: Whether they share a PostgreSQL server; a SQLite file otherwise.
-        sealed: Whether tokens and credentials are encrypted at rest.
-        behind: By how many migrations the databases are behind when the scenario begins.
-        slow: Whether it lasts hours in place of minutes.
-        steps: What happens, in order of time.
-        ends: When all faults end, in seconds.
-    """
-
-    seed: int
-    generators: str = ""
+    seed: int  # also decides the order of ready tasks, latencies and ids
+    generators: str = ""  # the names of its generators (see `workload`), for readers
+    # Whether limits are low, hostile owners use them up, and other owners must not be delayed by
+    # that.
     crowded: bool = False
-    most: int | None = None
-    agents: int = 1
-    workers: int = 0
-    mute: int = 0
-    webhooks: int = 1
-    receivers: int = 0
-    twins: bool = False
-    postgres: bool = False
-    sealed: bool = False
-    behind: int = 0
-    slow: bool = False
-    steps: tuple[Step, ...]
-    ends: float
+    most: int | None = None  # the most subscriptions of an owner, in place of the usual limit
+    agents: int = 1  # how many agents enqueue (and deliver, if there are no workers)
+    workers: int = 0  # how many processes only deliver
+    mute: int = 0  # how many agents, the last ones, do not deliver if there are no workers
+    webhooks: int = 1  # how many plain webhooks there are
+    receivers: int = 0  # how many receivers of this project there are
+    twins: bool = False  # whether each receiver is two processes that share an inbox
+    postgres: bool = False  # whether they share a PostgreSQL server; a SQLite file otherwise
+    sealed: bool = False  # whether tokens and credentials are encrypted at rest
+    behind: int = 0  # by how many migrations the databases are behind when the scenario begins
+    slow: bool = False  # whether it lasts hours in place of minutes
+    steps: tuple[Step, ...]  # what happens, in order of time
+    ends: float  # when all faults end, in seconds
 
 
 def as_python(scenario: Scenario) -> str:

@@ -105,17 +105,11 @@ Make: TypeAlias = Callable[[Memory], Script[Callable[[], object]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One transaction.
+    """One transaction."""
 
-    Attributes:
-        name: Its name, for readers.
-        make: Makes the script, which returns a function to call once it is committed.
-        reads: Whether it only reads, on one snapshot.
-    """
-
-    name: str
-    make: Make
-    reads: bool = False
+    name: str  # its name, for readers
+    make: Make  # makes the script, which returns a function to call once it is committed
+    reads: bool = False  # whether it only reads, on one snapshot
 
 
 def prepare() -> Script[None]:

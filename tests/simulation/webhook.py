@@ -21,29 +21,19 @@ __all__ = ["UNHURRIED", "Arrival", "Behaviour", "KeyServer", "Webhook", "behavio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """How a webhook answers.
+    """How a webhook answers."""
 
-    Attributes:
-        status: The status; None to never answer.
-        after: Seconds until it answers.
-        headers: More header lines.
-        drips: Seconds between two bytes of an endless answer body; None for a plain one.
-        closes: Whether it closes the connection in place of answering.
-        is_garbage: Whether its answer is not HTTP.
-        retry_after: `Retry-After`; `+20` for the date in 20 s.
-        babbles_after: Seconds after its answer until it sends a second one, for no request.
-        leaves_after: Seconds after its answer until it closes the connection.
-    """
-
-    status: int | None = 200
-    after: float = 0.001
-    headers: tuple[tuple[str, str], ...] = ()
+    status: int | None = 200  # the status; None to never answer
+    after: float = 0.001  # seconds until it answers
+    headers: tuple[tuple[str, str], ...] = ()  # more header lines
+    # Seconds between two bytes of an endless answer body; None for a plain one.
     drips: float | None = None
-    closes: bool = False
-    is_garbage: bool = False
-    retry_after: str | None = None
+    closes: bool = False  # whether it closes the connection in place of answering
+    is_garbage: bool = False  # whether its answer is not HTTP
+    retry_after: str | None = None  # `Retry-After`; `+20` for the date in 20 s
+    # Seconds after its answer until it sends a second one, for no request.
     babbles_after: float | None = None
-    leaves_after: float | None = None
+    leaves_after: float | None = None  # seconds after its answer until it closes the connection
 
 
 _BABBLE = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbabble"
@@ -81,39 +71,23 @@ def behaviour_of(name: str) -> Behaviour:
 
 @dataclass(slots=True, kw_only=True)
 class Arrival:
-    """A complete request.
+    """A complete request."""
 
-    Attributes:
-        at: When it arrived, which may be before the webhook has answered the previous one.
-        host: The webhook.
-        delivery_id: Its `webhook-id`.
-        marker: The marker of its update (see `ledger.Notice`).
-        task: Its task.
-        process: The process that sent it.
-        path: Its path.
-        body: Its body.
-        status: The status of the answer, once there is one.
-        answered_at: When it was answered.
-        asked_for: The seconds of the answer's `Retry-After`.
-        is_heard: Returns whether the head of the answer has arrived.
-        is_open: Returns whether the connection is open.
-        after_babble: Whether the sender may have taken a babble for the answer.
-    """
-
-    at: float
+    at: float  # when it arrived, which may be before the webhook has answered the previous one
     host: str
-    delivery_id: str
-    marker: str
+    delivery_id: str  # its `webhook-id`
+    marker: str  # the marker of its update (see `ledger.Notice`)
     task: str
-    process: Process | None
+    process: Process | None  # the process that sent it
     path: str
     body: bytes = b""
-    status: int | None = None
-    answered_at: float | None = None
-    asked_for: float = 0.0
+    status: int | None = None  # the status of the answer, once there is one
+    answered_at: float | None = None  # when it was answered
+    asked_for: float = 0.0  # the seconds of the answer's `Retry-After`
+    # Returns whether the head of the answer has arrived.
     is_heard: Callable[[], bool] = lambda: False
-    is_open: Callable[[], bool] = lambda: False
-    after_babble: bool = False
+    is_open: Callable[[], bool] = lambda: False  # returns whether the connection is open
+    after_babble: bool = False  # whether the sender may have taken a babble for the answer
 
     @property
     def is_taken(self) -> bool:

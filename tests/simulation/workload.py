@@ -30,17 +30,11 @@ SPAN: Final = 120.0  # seconds in which steps happen; deliveries finish after th
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that happens.
+    """Something that happens."""
 
-    Attributes:
-        at: The time, in seconds.
-        kind: The name of its method, without `do_`.
-        args: The arguments of that method.
-    """
-
-    at: float
-    kind: str
-    args: tuple[Any, ...] = ()
+    at: float  # the time, in seconds
+    kind: str  # the name of its method, without `do_`
+    args: tuple[Any, ...] = ()  # the arguments of that method
 
     def __str__(self) -> str:
         return f"{self.at:9.3f} {self.kind}({', '.join(map(repr, self.args))})"

@@ -112,21 +112,13 @@ class World:
 
 @dataclass(slots=True)
 class Machine:
-    """A computer with its own clock.
-
-    Attributes:
-        world: Its world.
-        address: Its address on the network.
-        offset: How many seconds its clock is ahead.
-        drift: How many seconds it gains in each second.
-        disk: Its disk, or the database server of its programs.
-    """
+    """A computer with its own clock."""
 
     world: World
-    address: str
-    offset: float = 0.0
-    drift: float = 0.0
-    disk: Disk | PostgresServer | None = None
+    address: str  # its address on the network
+    offset: float = 0.0  # how many seconds its clock is ahead
+    drift: float = 0.0  # how many seconds it gains in each second
+    disk: Disk | PostgresServer | None = None  # its disk, or the database server of its programs
 
     def now(self) -> datetime:
         seconds = self.world.loop.time() * (1 + self.drift) + self.offset

@@ -24,29 +24,20 @@ class Call:
 
 @dataclass(slots=True)
 class CallLog:
-    """The logged calls of all processes, in the order in which they were written.
+    """The logged calls of all processes, in the order in which they were written."""
 
-    Attributes:
-        dispatchers: The name of each process's dispatcher.
-        begun: How many calls each process began.
-        runs: How often each call was begun.
-        numbers: The updates of a callback and task, in the order of their calls.
-        ended: The calls that ended.
-        excused: How often a call's process was killed while it held the notification.
-        broken_off: How many calls a kill fell into: a BEGIN without an END.
-        again_after_end: Calls that had ended, and were begun again all the same.
-        overlapping: Calls that began while another one of their task went on.
-    """
-
+    # The name of each process's dispatcher.
     dispatchers: dict[int, str] = field(default_factory=dict)
-    begun: Counter[int] = field(default_factory=Counter)
-    runs: Counter[Call] = field(default_factory=Counter)
+    begun: Counter[int] = field(default_factory=Counter)  # how many calls each process began
+    runs: Counter[Call] = field(default_factory=Counter)  # how often each call was begun
+    # The updates of a callback and task, in the order of their calls.
     numbers: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
-    ended: set[Call] = field(default_factory=set)
+    ended: set[Call] = field(default_factory=set)  # the calls that ended
+    # How often a call's process was killed while it held the notification.
     excused: Counter[tuple[str, str]] = field(default_factory=Counter)
-    broken_off: int = 0
-    again_after_end: int = 0
-    overlapping: int = 0
+    broken_off: int = 0  # how many calls a kill fell into: a BEGIN without an END
+    again_after_end: int = 0  # calls that had ended, and were begun again all the same
+    overlapping: int = 0  # calls that began while another one of their task went on
     _open: dict[tuple[str, str], tuple[int, Call]] = field(default_factory=dict)
     _killed: set[int] = field(default_factory=set)
 

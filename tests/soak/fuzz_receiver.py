@@ -52,24 +52,15 @@ class BrokenPromiseError(AssertionError):
 
 @dataclass
 class Fuzzer:
-    """Plays cases against receivers.
+    """Plays cases against receivers."""
 
-    Attributes:
-        seed: Decides all cases.
-        doors: The receivers, by door.
-        among: The senders whose notifications are sent.
-        oracles: The checks of each answer.
-        answers: How often each answer came.
-        kinds: How often each change was made.
-    """
-
-    seed: int
-    doors: Mapping[str, Door]
-    among: Sequence[Party]
-    oracles: Collection[str]
+    seed: int  # decides all cases
+    doors: Mapping[str, Door]  # the receivers, by door
+    among: Sequence[Party]  # the senders whose notifications are sent
+    oracles: Collection[str]  # the checks of each answer
     memories: dict[str, Memory] = field(default_factory=dict)
-    answers: Counter[str] = field(default_factory=Counter)
-    kinds: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)  # how often each answer came
+    kinds: Counter[str] = field(default_factory=Counter)  # how often each change was made
     requests: int = 0
 
     async def play(self, number: int) -> None:
@@ -282,24 +273,15 @@ COURSES: Mapping[str, Course] = {
 
 
 async def fuzz(
-    seed: int,
-    cases: range,
+    seed: int,  # decides all cases
+    cases: range,  # the numbers of the cases
     *,
-    folder: Path,
-    doors: Sequence[str] = DOORS,
-    among: Collection[str] = (),
-    oracles: Collection[str] = (*ORACLES, STORED),
+    folder: Path,  # where the receivers' databases are
+    doors: Sequence[str] = DOORS,  # the doors, used in turn
+    among: Collection[str] = (),  # the senders whose notifications are sent; all if empty
+    oracles: Collection[str] = (*ORACLES, STORED),  # the checks of each answer
 ) -> Fuzzer:
-    """Play cases; raises `BrokenPromiseError` for the first that breaks a promise.
-
-    Args:
-        seed: Decides all cases.
-        cases: The numbers of the cases.
-        folder: Where the receivers' databases are.
-        doors: The doors, used in turn.
-        among: The senders whose notifications are sent; all if empty.
-        oracles: The checks of each answer.
-    """
+    """Play cases; raises `BrokenPromiseError` for the first that breaks a promise."""
     async with _doors(doors, folder) as open_doors:
         named = [party for party in parties() if party.name in among]
         fuzzer = Fuzzer(seed, open_doors, named or parties(), oracles)

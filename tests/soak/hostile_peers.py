@@ -41,23 +41,17 @@ _END = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """What hostile peers do for some seconds.
-
-    Attributes:
-        ports: Of the receivers: plain, and with TLS.
-        pem: The key of `hostile_agent`.
-        clients: For both receivers: a behaviour for each connection.
-        webhooks: For each port: whether it has TLS, and the behaviour of its connections.
-        certificate: Of the webhooks: a PEM file with its key.
-    """
+    """What hostile peers do for some seconds."""
 
     seed: str
     seconds: float
-    ports: tuple[int, int]
-    pem: bytes
+    ports: tuple[int, int]  # of the receivers: plain, and with TLS
+    pem: bytes  # the key of `hostile_agent`
+    # For both receivers: a behaviour for each connection.
     clients: tuple[Sequence[str], Sequence[str]]
+    # For each port: whether it has TLS, and the behaviour of its connections.
     webhooks: dict[int, tuple[bool, str]]
-    certificate: Path
+    certificate: Path  # of the webhooks: a PEM file with its key
 
 
 @dataclass(slots=True, eq=False)

@@ -20,25 +20,15 @@ __all__ = ["Mutant", "mutants_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One change.
+    """One change."""
 
-    Attributes:
-        name: A hash of the change without its position, so that it survives changes elsewhere.
-        path: The file.
-        line: The line where it begins, from 1.
-        what: The kind of change.
-        start: The offset of the replaced text.
-        end: The offset of its end.
-        text: The replacement.
-    """
-
-    name: str
-    path: str
-    line: int
-    what: str
-    start: int
-    end: int
-    text: str
+    name: str  # a hash of the change without its position, so that it survives changes elsewhere
+    path: str  # the file
+    line: int  # the line where it begins, from 1
+    what: str  # the kind of change
+    start: int  # the offset of the replaced text
+    end: int  # the offset of its end
+    text: str  # the replacement
 
     def applied(self, source: str) -> str:
         """Return the module with this change."""

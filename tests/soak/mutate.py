@@ -69,15 +69,10 @@ _FIRST = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Modules that belong together, and their tests.
+    """Modules that belong together, and their tests."""
 
-    Attributes:
-        modules: Patterns of files.
-        tests: Folders and files of tests.
-    """
-
-    modules: tuple[str, ...]
-    tests: tuple[str, ...]
+    modules: tuple[str, ...]  # patterns of files
+    tests: tuple[str, ...]  # folders and files of tests
 
 
 _PIPELINE = ("tests/receiver/test_pipeline.py", "tests/receiver/test_schemes.py")
@@ -152,31 +147,18 @@ ROOMS: Mapping[str, Room] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of one mutant.
+    """The result of one mutant."""
 
-    Attributes:
-        name: The name of the mutant.
-        room: Its room.
-        seed: The seed of the sample.
-        outcome: `caught`, `late` (the tests did not end in time: caught), or `survived`.
-        by: The test that caught it.
-        seconds: How long that took.
-        where: File and line.
-        what: The kind of change.
-        diff: The change.
-        commit: The commit of the tree.
-    """
-
-    name: str
+    name: str  # the name of the mutant
     room: str
-    seed: int
-    outcome: str
-    by: str
-    seconds: float
-    where: str
-    what: str
-    diff: str
-    commit: str
+    seed: int  # the seed of the sample
+    outcome: str  # `caught`, `late` (the tests did not end in time: caught), or `survived`
+    by: str  # the test that caught it
+    seconds: float  # how long that took
+    where: str  # file and line
+    what: str  # the kind of change
+    diff: str  # the change
+    commit: str  # the commit of the tree
 
 
 def sample(room: Room, seed: int, root: Path = ROOT) -> list[Mutant]:

@@ -132,24 +132,18 @@ class Subject:
 
 
 class Soak:
-    """The processes, and the rounds.
-
-    Args:
-        cut: Code that each process runs first, to take a limit away.
-        only: The behaviours to draw from, at least one of each side; all if empty.
-        origins: How many hostile webhooks there are.
-        patience: For how long the return to quiet may take, in seconds.
-    """
+    """The processes, and the rounds."""
 
     def __init__(
         self,
         folder: Path,
         seed: int,
         *,
-        cut: str = "",
+        cut: str = "",  # code that each process runs first, to take a limit away
+        # The behaviours to draw from, at least one of each side; all if empty.
         only: Collection[str] = (),
-        origins: int = 30,
-        patience: float = PATIENCE,
+        origins: int = 30,  # how many hostile webhooks there are
+        patience: float = PATIENCE,  # for how long the return to quiet may take, in seconds
     ) -> None:
         self._folder = folder
         self._seed = seed

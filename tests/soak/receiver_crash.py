@@ -99,28 +99,18 @@ class Place:
 
 
 class Killer:
-    """Runs receivers, kills them, runs them again, while a sender delivers.
-
-    Args:
-        folder: Where outbox, keys, log and the file of calls are.
-        database: The inbox: a path or a DSN.
-        replay: The memory of ids; None for the inbox's database.
-        seed: Of the moments of the kills and of the callbacks' slowness.
-        receivers: How many processes at once, behind one port.
-        lease: The lease of a notification, in seconds.
-        tasks: Of how many tasks updates are sent.
-    """
+    """Runs receivers, kills them, runs them again, while a sender delivers."""
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path,  # where outbox, keys, log and the file of calls are
         *,
-        database: str,
-        replay: str | None = None,
-        seed: int = 0,
-        receivers: int = 1,
-        lease: float = 60,
-        tasks: int = 100,
+        database: str,  # the inbox: a path or a DSN
+        replay: str | None = None,  # the memory of ids; None for the inbox's database
+        seed: int = 0,  # of the moments of the kills and of the callbacks' slowness
+        receivers: int = 1,  # how many processes at once, behind one port
+        lease: float = 60,  # the lease of a notification, in seconds
+        tasks: int = 100,  # of how many tasks updates are sent
     ) -> None:
         self._folder = folder
         self._database_location = database

@@ -71,19 +71,12 @@ async def test_a_case_is_the_same_by_itself(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Weakened:
-    """A receiver without one of its checks, and the oracle that must detect it.
-
-    Attributes:
-        oracle: The oracle.
-        checks: The replaced functions, each with its replacement.
-        among: The senders whose notifications are sent.
-        door: The door that it stands behind.
-    """
+    """A receiver without one of its checks, and the oracle that must detect it."""
 
     oracle: str
-    checks: Mapping[str, Any]
-    among: Collection[str]
-    door: str
+    checks: Mapping[str, Any]  # the replaced functions, each with its replacement
+    among: Collection[str]  # the senders whose notifications are sent
+    door: str  # the door that it stands behind
 
 
 def passes(*_: object, **__: object) -> None:

@@ -29,34 +29,21 @@ CANNOT = 99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Touched:
-    """What one test did without a mutant.
+    """What one test did without a mutant."""
 
-    Attributes:
-        passed: Whether it passed.
-        seconds: How long it took.
-        lines: The lines that it ran in this process, by file.
-        processes: Whether it started other Python processes, whose lines are unknown.
-    """
-
-    passed: bool
-    seconds: float
-    lines: Mapping[str, Sequence[int]]
-    processes: bool
+    passed: bool  # whether it passed
+    seconds: float  # how long it took
+    lines: Mapping[str, Sequence[int]]  # the lines that it ran in this process, by file
+    processes: bool  # whether it started other Python processes, whose lines are unknown
 
 
 @dataclass(slots=True, eq=False)  # pytest hashes its plugins
 class Chosen:
-    """A pytest plugin that runs some of the tests, in this order, and reports the first failure.
-
-    Attributes:
-        tests: Their names.
-        known: All names without a mutant: tests with other names are run, too.
-        path: The file for the name of the first test that failed.
-    """
+    """A pytest plugin that runs some of the tests, in this order, and reports the first failure."""
 
     tests: Sequence[str]
-    known: Collection[str]
-    path: Path
+    known: Collection[str]  # all names without a mutant: tests with other names are run, too
+    path: Path  # the file for the name of the first test that failed
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -75,21 +62,14 @@ class Served:
     """A pytest plugin that collects the tests, and then runs those of each order in a fork.
 
     Orders and answers are lines of JSON. An order without tests measures all of them.
-
-    Attributes:
-        folder: Where the tests and the code are.
-        files: The files whose lines are recorded.
-        orders: The pipe that orders come from.
-        answers: The pipe for the status of each.
-        path: The file for measurements, or for the first test that failed.
-        others: The other ends of the pipes, to be closed here: otherwise they never end.
     """
 
-    folder: Path
-    files: Collection[str]
-    orders: IO[str]
-    answers: IO[str]
-    path: Path
+    folder: Path  # where the tests and the code are
+    files: Collection[str]  # the files whose lines are recorded
+    orders: IO[str]  # the pipe that orders come from
+    answers: IO[str]  # the pipe for the status of each
+    path: Path  # the file for measurements, or for the first test that failed
+    # The other ends of the pipes, to be closed here: otherwise they never end.
     others: tuple[int, int]
     _lines: dict[str, set[int]] = field(default_factory=dict)
     _processes: bool = False

@@ -43,29 +43,17 @@ _OFTEN = RateLimit(per_second=1e6, burst=10**6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of a receiver process.
+    """The settings of a receiver process."""
 
-    Attributes:
-        port: The port on 127.0.0.1, which other processes may share.
-        database: The inbox: a path or a DSN.
-        replay: A Redis URL for the replay memory; None for the database.
-        jwks: The file with the sender's keys.
-        calls: The file to which calls are appended.
-        log: The file for its log.
-        lease: The lease of a notification.
-        seed: Decides how long callbacks take.
-        edge: `aiohttp`, or `asgi` for uvicorn.
-    """
-
-    port: int
-    database: str
-    replay: str | None
-    jwks: Path
-    calls: Path
-    log: Path
+    port: int  # the port on 127.0.0.1, which other processes may share
+    database: str  # the inbox: a path or a DSN
+    replay: str | None  # a Redis URL for the replay memory; None for the database
+    jwks: Path  # the file with the sender's keys
+    calls: Path  # the file to which calls are appended
+    log: Path  # the file for its log
     lease: timedelta
-    seed: int
-    edge: str = "aiohttp"
+    seed: int  # decides how long callbacks take
+    edge: str = "aiohttp"  # `aiohttp`, or `asgi` for uvicorn
 
 
 class _Callbacks:

@@ -43,17 +43,12 @@ _SERVE = (
 
 @dataclass(frozen=True)
 class Door:
-    """A receiver that can be reached.
+    """A receiver that can be reached."""
 
-    Attributes:
-        receiver: The receiver, or another one on its database, to expect tasks and read the inbox.
-        send: Sends one request, and returns its answer.
-        log: Returns what was logged since the last time.
-    """
-
+    # The receiver, or another one on its database, to expect tasks and read the inbox.
     receiver: Receiver
-    send: Callable[[Request], Awaitable[Answer]]
-    log: Callable[[], list[str]]
+    send: Callable[[Request], Awaitable[Answer]]  # sends one request, and returns its answer
+    log: Callable[[], list[str]]  # returns what was logged since the last time
 
 
 @asynccontextmanager

@@ -65,21 +65,16 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One request, its answer, what was logged meanwhile, and what was known before.
-
-    Attributes:
-        party: The sender of the path, or of the key where two share a path; None for neither.
-        evidence: All signatures in it.
-        expected: The code that a genuine request gets; None where only the oracles decide.
-    """
+    """One request, its answer, what was logged meanwhile, and what was known before."""
 
     request: Request
     answer: Answer
+    # The sender of the path, or of the key where two share a path; None for neither.
     party: Party | None
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Evidence, ...]  # all signatures in it
     log: tuple[str, ...]
     memory: Memory
-    expected: str | None
+    expected: str | None  # the code that a genuine request gets; None where only the oracles decide
 
     @property
     def accepted(self) -> bool:

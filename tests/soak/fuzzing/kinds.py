@@ -22,19 +22,13 @@ Change = Callable[[Draft, Random], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One way to change a notification.
+    """One way to change a notification."""
 
-    Attributes:
-        name: What is changed.
-        change: Makes the change.
-        of: The schemes that it applies to; empty for all, and for unsigned notifications.
-        harmless: Whether the notification must still be accepted.
-    """
-
-    name: str
-    change: Change
+    name: str  # what is changed
+    change: Change  # makes the change
+    # The schemes that it applies to; empty for all, and for unsigned notifications.
     of: tuple[str, ...] = ()
-    harmless: bool = False
+    harmless: bool = False  # whether the notification must still be accepted
 
     def fits(self, party: Party) -> bool:
         return not self.of or bool(set(self.of) & set(party.signs))

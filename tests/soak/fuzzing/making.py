@@ -51,35 +51,23 @@ _JOSE = jwt.algorithms.get_default_algorithms()
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One signature, and what it says.
-
-    Attributes:
-        scheme: Its scheme.
-        text: Its text in the request.
-        by: The `kid` of the key, or the shared secret; empty if it was made without a key.
-        algorithm: Its algorithm.
-        issued: When it was made, in Unix seconds; None if it states no valid time.
-        expires: When it expires, in Unix seconds; infinite if it does not say.
-        delivery_id: The id of the delivery that it states; None if it states none.
-        digests: The digests of the bodies that it covers.
-        issuer: The issuer that it states.
-        audiences: The webhooks that it states; None if its scheme has no audience.
-        covers: For an HTTP message signature, the values of the covered components.
-        unreadable: Why a strict reader refuses it, whoever signed it; empty otherwise.
-    """
+    """One signature, and what it says."""
 
     scheme: str
-    text: str
-    by: str
+    text: str  # its text in the request
+    by: str  # the `kid` of the key, or the shared secret; empty if it was made without a key
     algorithm: Algorithm | None = None
+    # When it was made, in Unix seconds; None if it states no valid time.
     issued: float | None = None
-    expires: float | None = None
-    delivery_id: str | None = None
-    digests: frozenset[str] = frozenset()
-    issuer: object = None
+    expires: float | None = None  # when it expires, in Unix seconds; infinite if it does not say
+    delivery_id: str | None = None  # the id of the delivery that it states; None if it states none
+    digests: frozenset[str] = frozenset()  # the digests of the bodies that it covers
+    issuer: object = None  # the issuer that it states
+    # The webhooks that it states; None if its scheme has no audience.
     audiences: tuple[object, ...] | None = None
+    # For an HTTP message signature, the values of the covered components.
     covers: Mapping[str, str] | None = None
-    unreadable: str = ""
+    unreadable: str = ""  # why a strict reader refuses it, whoever signed it; empty otherwise
 
 
 @dataclass
@@ -110,34 +98,22 @@ class Request:
 
 @dataclass
 class Draft:
-    """A notification that would be accepted; changes alter it before, or after, it is signed.
+    """A notification that would be accepted; changes alter it before, or after, it is signed."""
 
-    Attributes:
-        party: Its sender.
-        at: When it is signed.
-        number: A unique number.
-        task: Its task.
-        token: Its token; empty for none.
-        credentials: A static `Authorization`, or `ApiKey …`; empty for none.
-        key: The signing key, by default the party's first one.
-        how: `key`, or a way to sign without it: `hmac`, `none`, `zeros`.
-        after: The changes to make after signing.
-    """
-
-    party: Party
-    at: int
-    number: str
+    party: Party  # its sender
+    at: int  # when it is signed
+    number: str  # a unique number
     task: str
-    token: str = ""
-    credentials: str = ""
+    token: str = ""  # its token; empty for none
+    credentials: str = ""  # a static `Authorization`, or `ApiKey …`; empty for none
     body: bytes = b""
     target: str = ""
     url: str = ""
     method: str = "POST"
     fields: Fields = field(default_factory=list)
-    key: SigningKey | None = None
+    key: SigningKey | None = None  # the signing key, by default the party's first one
     secret: str | SigningKey | None = None
-    how: str = "key"
+    how: str = "key"  # `key`, or a way to sign without it: `hmac`, `none`, `zeros`
     algorithm: Algorithm | None = None
     header: Json = field(default_factory=dict)
     claims: Json = field(default_factory=dict)
@@ -146,6 +122,7 @@ class Draft:
     spell: Callable[[str], str] = lambda segment: segment
     uncovered: frozenset[str] = frozenset()
     parameters: Json = field(default_factory=dict)
+    # The changes to make after signing.
     after: list[Callable[[Request], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -33,33 +33,23 @@ UNSIGNED = "unsigned-secret-only"
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """A trusted sender, with its keys and secrets.
+    """A trusted sender, with its keys and secrets."""
 
-    Attributes:
-        name: Its name; its issuer is made of it.
-        path: Where its notifications arrive.
-        keys: Its keys; it signs with the first by default.
-        secret: The `whsec_…` of Standard Webhooks v1, or an Ed25519 key for v1a.
-        may_use: The algorithms that the receiver lets it use.
-        token: Its static token; empty if tokens come from `expect()`.
-        credentials: Its static values of `Authorization`.
-        minted: The scheme of the credentials that `expect()` returns with the token, if any.
-        tasks: The tasks that it may send.
-        id_field: The field with the id of a delivery, for an unsigned sender.
-    """
-
-    name: str
-    path: str
+    name: str  # its name; its issuer is made of it
+    path: str  # where its notifications arrive
     profile: str = "standard"
     schemes: tuple[str, ...] = (JWT,)
-    keys: tuple[SigningKey, ...] = ()
+    keys: tuple[SigningKey, ...] = ()  # its keys; it signs with the first by default
+    # The `whsec_…` of Standard Webhooks v1, or an Ed25519 key for v1a.
     secret: str | SigningKey | None = None
+    # The algorithms that the receiver lets it use.
     may_use: tuple[Algorithm, ...] = tuple(Algorithm)
-    token: str = ""
-    credentials: tuple[str, ...] = ()
+    token: str = ""  # its static token; empty if tokens come from `expect()`
+    credentials: tuple[str, ...] = ()  # its static values of `Authorization`
+    # The scheme of the credentials that `expect()` returns with the token, if any.
     minted: str | None = None
-    tasks: str = "any"
-    id_field: str | None = None
+    tasks: str = "any"  # the tasks that it may send
+    id_field: str | None = None  # the field with the id of a delivery, for an unsigned sender
     key_ids: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
