@@ -12,10 +12,11 @@ from pushkit.terminal.output import example
 from pushkit.version import __version__
 
 _ENTRY_POINTS = "pushkit.commands"
-_OWN = (
-    *("card", "dashboard", "keys", "outbox", "replay", "secrets", "send"),
-    *("subscriptions", "trigger", "verify", "worker"),
-)
+_NAMES = "card dashboard keys outbox replay secrets send subscriptions verify worker"
+_MODULES = {name: f"pushkit.cli.{name}" for name in _NAMES.split()} | {
+    "migrate": "pushkit.cli.databases",
+    "trigger": "pushkit.cli.send",
+}
 
 
 class _Commands(LazyGroup):
@@ -53,7 +54,7 @@ def _import_error(module: str, exc: ImportError) -> str:
 @click.group(
     cls=_Commands,
     context_settings={"show_default": True},
-    modules={"migrate": "pushkit.cli.databases"} | {name: f"pushkit.cli.{name}" for name in _OWN},
+    modules=_MODULES,
     epilog=example(
         "pushkit keys new",
         "pushkit send update.json --to https://client.example.com/a2a/push \\",
