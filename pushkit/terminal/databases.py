@@ -10,7 +10,7 @@ import click
 
 from pushkit.storage.database import Database, opened, upgrade
 from pushkit.storage.migrations import Access
-from pushkit.terminal.progress import run_interruptibly, showing_progress, showing_steps
+from pushkit.terminal.progress import run_interruptibly, showing_progress
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -53,6 +53,6 @@ def migrate_database(found: Database, *, check: bool) -> None:
         schema.check_not_newer()
         click.echo(schema.outlook)
         sys.exit(0 if schema.is_current else 1)
-    with showing_steps(len(schema.missing)):
+    with showing_progress(steps=len(schema.missing)):
         done = run_interruptibly(upgrade(found)).done
     click.echo(done)

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine, Iterator
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import click
@@ -20,39 +19,26 @@ T = TypeVar("T")
 
 _AT_MOST_EVERY = 0.1  # seconds
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-
-
-def showing_progress() -> AbstractContextManager[None]:
-    """Show how many items are done, if standard error is a terminal; exit cleanly upon Ctrl-C.
-
-    For work in batches, each in its own transaction, that finds the remaining items when repeated.
-    """
-    counter = _Counter(visible=sys.stderr.isatty())
-    message = "interrupted after {}: these stay done; run the same command again to continue"
-    return _showing(counter, message)
-
-
-def showing_steps(number: int) -> AbstractContextManager[None]:
-    """Show how many of the steps of one transaction are done; exit cleanly upon Ctrl-C.
-
-    A step may take long, without progress meanwhile.
-    """
-    counter = _Counter(visible=sys.stderr.isatty(), steps=number)
-    counter.show()
-    message = (
-        "interrupted: all steps were applied, or none; run the same command again to make sure"
-    )
-    return _showing(counter, message)
+_IN_BATCHES = " after {}: these stay done; run the same command again to continue"
+_AT_ONCE = ": all steps were applied, or none; run the same command again to make sure"
 
 
 @contextlib.contextmanager
-def _showing(counter: _Counter, interrupted: str) -> Iterator[None]:
+def showing_progress(*, steps: int | None = None) -> Iterator[None]:
+    """Show how many items are done, if standard error is a terminal; exit cleanly upon Ctrl-C.
+
+    Args:
+        steps: How many steps the work has in its one transaction; each may take long. None for work
+            in batches, each in its own transaction, that finds the remaining items when repeated.
+    """
+    counter = _Counter(steps)
     try:
         with followed(counter.advance):
             yield
     except KeyboardInterrupt:
         counter.clear()
-        click.echo(interrupted.format(counter.done), err=True)
+        stays = _IN_BATCHES.format(counter.done) if steps is None else _AT_ONCE
+        click.echo(f"interrupted{stays}", err=True)
         sys.exit(_INTERRUPTED)
     finally:
         counter.clear()
@@ -75,12 +61,14 @@ def run_interruptibly(main: Coroutine[Any, Any, T]) -> T:
 
 
 class _Counter:
-    def __init__(self, *, visible: bool, steps: int | None = None) -> None:
+    def __init__(self, steps: int | None) -> None:
         self.done = 0
         self._steps = steps
-        self._visible = visible
+        self._visible = sys.stderr.isatty()
         self._began = self._last = time.monotonic()
         self._width = 0
+        if steps is not None:
+            self.show()
 
     def advance(self, count: int) -> None:
         self.done += count

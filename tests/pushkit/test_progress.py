@@ -24,7 +24,7 @@ from pushkit.storage.database import open_location, upgrade
 from pushkit.storage.migrations import Migration
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.terminal import progress
-from pushkit.terminal.progress import run_interruptibly, showing_progress, showing_steps
+from pushkit.terminal.progress import run_interruptibly, showing_progress
 from tests.eventually import DEADLINE
 
 TASKS = 210  # more than one batch
@@ -125,7 +125,7 @@ async def test_a_migration_reports_each_of_its_steps(location: str) -> None:
 def test_steps_are_shown_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = _Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    with showing_steps(3):
+    with showing_progress(steps=3):
         assert "\r0 of 3 steps done" in screen.getvalue()
         advance(1)
         assert "\r1 of 3 steps done" in screen.getvalue()
