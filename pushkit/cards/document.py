@@ -36,6 +36,7 @@ class CardSignature(NamedTuple):
     algorithm: Algorithm  # `alg`
     kid: str | None  # `kid`; a hint at the key
     jku: str | None  # `jku`; a hint at where the key is published, never fetched
+    typ: str | None  # `typ`
     form: CardForm | None = None  # the canonical form that it states; most signers state none
     notes: tuple[str, ...] = ()  # unusual but allowed properties of its header
 
@@ -117,6 +118,7 @@ def _read_signature(entry: JsonValue) -> CardSignature:
         algorithm=algorithm,
         kid=kid,
         jku=jku,
+        typ=typ,
         form=_form(header),
         notes=tuple(_notes(kid, typ, unprotected)),
     )
