@@ -178,12 +178,12 @@ class Metrics(Collector):
     def _registries(self) -> list[CollectorRegistry]:
         read = CollectorRegistry()
         read.register(self)
-        directory = os.environ.get(DIRECTORY)
-        if not directory:
+        folder = _shared_folder()
+        if folder is None:
             return [self._registry, read]
-        _drop_ended_processes(Path(directory))
+        _drop_ended_processes(folder)
         counted = CollectorRegistry()
-        MultiProcessCollector(counted, path=directory)  # type: ignore[no-untyped-call]
+        MultiProcessCollector(counted, path=str(folder))  # type: ignore[no-untyped-call]
         return [counted, read]
 
     def describe(self) -> Iterable[Family]:
@@ -209,15 +209,25 @@ def count_in_place(place: str | None) -> None:
     Raises:
         OSError: The disk is full.
     """
-    directory = os.environ.get(DIRECTORY)
-    if place is None or not directory:
+    folder = _shared_folder()
+    if place is None or folder is None:
         return
-    files = {kind: Path(directory, f"{kind}_{place}.db") for kind in _FILES}
+    files = {kind: folder / f"{kind}_{place}.db" for kind in _FILES}
     files["gauge_livesum"].unlink(missing_ok=True)  # gauges start again, counters do not
     for path in files.values():
         _reserve(path)
     counting = prometheus_client.values
     counting.ValueClass = counting.MultiProcessValue(lambda: place)  # type: ignore[no-untyped-call]
+
+
+def _shared_folder() -> Path | None:
+    """Return the folder of processes that count together, made again if `/tmp` was cleaned."""
+    directory = os.environ.get(DIRECTORY)
+    if not directory:
+        return None
+    folder = Path(directory)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def _reserve(path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 
 import prometheus_client
 import pytest
 
-from pushkit.telemetry.metrics import count_in_place
+from pushkit.telemetry.catalogue import SENDER_METRICS
+from pushkit.telemetry.metrics import Metrics, count_in_place
 from pushkit.telemetry.together import DIRECTORY
 
 FILES = ["counter_7-1.db", "gauge_livesum_7-1.db", "histogram_7-1.db"]
@@ -52,3 +54,19 @@ def test_a_reused_place_keeps_counters_and_drops_gauges(folder: Path) -> None:
 
     kept = [name for name in FILES if (folder / name).read_bytes() == b"counted"]
     assert kept == ["counter_7-1.db", "histogram_7-1.db"]
+
+
+async def test_a_folder_that_was_removed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DIRECTORY, str(folder := tmp_path / "cleaned"))
+    count_in_place("7-1")
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+
+    async def read() -> dict[str, dict[tuple[str, ...], float]]:
+        return {}
+
+    metrics = Metrics("pushkit", SENDER_METRICS, read=read, slots=lambda: (0, 1))
+    for _ in range(2):
+        assert (await metrics.page()).status == 200
+        shutil.rmtree(folder)
