@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pushkit import AlertOptions
+from pushkit import AlertOptions, PushSender
 from pushkit.alerts import alerts
 from pushkit.errors import ConfigError, InvalidPushConfigError
 from pushkit.events.model import Event, HealthFault
@@ -91,9 +91,8 @@ async def test_alerts_for_a_disabled_alert_subscription_are_logged(
 
 @pytest.mark.parametrize(("task", "owner"), [(ALERTS_TASK, "mallory"), ("task-1", ALERTS_OWNER)])
 async def test_clients_cannot_subscribe_to_alerts(
-    senders: Senders, webhook: Webhook, task: str, owner: str
+    sender: PushSender, webhook: Webhook, task: str, owner: str
 ) -> None:
-    sender = await senders.open()
     with pytest.raises(InvalidPushConfigError, match="reserved for the operator's alerts"):
         await sender.subscribe(task, {"url": webhook.url()}, version="1.0", owner=owner)
 

@@ -161,9 +161,8 @@ async def test_a_resent_delivery_keeps_its_earlier_attempts(
 
 
 async def test_deliveries_are_deleted_after_their_retention(
-    senders: Senders, webhook: Webhook, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
-    sender = await senders.open()
     await notify(sender, webhook.url(), status())
     assert await sender.outbox.retain(sender.options.retain) == 0
     clock.advance(timedelta(days=8).total_seconds())
@@ -172,9 +171,8 @@ async def test_deliveries_are_deleted_after_their_retention(
 
 
 async def test_housekeeping_survives_a_database_out_of_reach_and_logs_it_once(
-    senders: Senders, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    sender: PushSender, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender = await senders.open()
     outbox, retain = sender.outbox, sender.options.retain
     await sender.close()
     tries = 0

@@ -157,9 +157,8 @@ async def test_a_pause_lets_the_delivery_in_flight_finish_and_sends_no_other(
 
 @ON_SQLITE
 async def test_a_pause_covers_deliveries_of_a_dead_worker(
-    senders: Senders, clock: Clock, webhook: Webhook
+    sender: PushSender, clock: Clock, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
     await sender.worker._claim()

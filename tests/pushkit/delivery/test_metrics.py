@@ -24,9 +24,8 @@ async def read(sender: PushSender) -> MetricsRead:
 
 
 async def test_attempts_are_counted_by_outcome_and_latency_starts_at_notify(
-    senders: Senders, webhook: Webhook, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
-    sender = await senders.open()
     assert (await read(sender)).value("pushkit_attempt_seconds_count") == 0
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
     webhook.replies_with(503)
@@ -118,8 +117,7 @@ async def test_metrics_show_the_age_of_keys_and_the_next_rotation(
     assert age == timedelta(days=1).total_seconds()
 
 
-async def test_no_label_names_a_task_or_an_owner(senders: Senders, webhook: Webhook) -> None:
-    sender = await senders.open()
+async def test_no_label_names_a_task_or_an_owner(sender: PushSender, webhook: Webhook) -> None:
     page = sender.metrics
     await sender.subscribe("task-canary", {"url": webhook.url("/canary")}, version="1.0", owner="c")
     webhook.replies_with(400, path="/canary")
@@ -128,8 +126,7 @@ async def test_no_label_names_a_task_or_an_owner(senders: Senders, webhook: Webh
     assert b"canary" not in (await page.page()).body
 
 
-async def test_metrics_without_a_database_show_the_rest_of_the_page(senders: Senders) -> None:
-    sender = await senders.open()
+async def test_metrics_without_a_database_show_the_rest_of_the_page(sender: PushSender) -> None:
     assert sender.metrics
     await sender.subscribe("task-1", {"url": "https://client.example.com/"}, version="1.0")
     await sender.notify(status())
@@ -142,9 +139,8 @@ async def test_metrics_without_a_database_show_the_rest_of_the_page(senders: Sen
 
 
 async def test_an_agent_serves_metrics_on_its_own_route(
-    senders: Senders, aiohttp_server: AiohttpServer
+    sender: PushSender, aiohttp_server: AiohttpServer
 ) -> None:
-    sender = await senders.open()
     app = web.Application()
     app.add_routes([metrics_route(sender)])
     server = await aiohttp_server(app)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from aiohttp import web
 
+from pushkit import PushSender
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.outbox.retention import Retention
@@ -28,9 +29,8 @@ class _Suspending(Clock):
 
 @pytest.mark.parametrize("answer", [500, 404])
 async def test_unfinished_work_is_never_purged(
-    senders: Senders, webhook: Webhook, clock: Clock, answer: int
+    sender: PushSender, webhook: Webhook, clock: Clock, answer: int
 ) -> None:
-    sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
     await sender.notify(status())

@@ -110,9 +110,8 @@ async def test_a_delivery_uses_a_config_registered_by_another_process(
 
 
 async def test_a_subscription_removed_and_registered_again_has_a_new_route(
-    senders: Senders, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
     await subscribe(sender, webhook)
     await deliver(sender, webhook, status())
     await sender.unsubscribe("task-1", owner="alice")

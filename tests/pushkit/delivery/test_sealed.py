@@ -168,9 +168,8 @@ async def test_another_url_written_into_the_database_does_not_get_the_secrets(
 
 
 async def test_a_returned_subscription_contains_no_secret(
-    senders: Senders, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
     returned = await sender.subscribe(
         "task-1", {"url": webhook.url(), **CONFIG}, version="1.0", owner="alice"
     )

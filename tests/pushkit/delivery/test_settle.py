@@ -145,9 +145,8 @@ async def test_settling_in_one_group_has_the_result_of_settling_one_by_one(
 
 @pytest.mark.parametrize("newer_first", [True, False])
 async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
-    senders: Senders, clock: Clock, *, newer_first: bool
+    sender: PushSender, clock: Clock, *, newer_first: bool
 ) -> None:
-    sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     [delivery_id] = (await sender.notify(status())).ids
     [older] = await sender.worker._claim()
@@ -171,9 +170,8 @@ async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
 
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.RETRY, Outcome.DEAD])
 async def test_an_attempt_settled_twice_is_logged_once(
-    senders: Senders, clock: Clock, outcome: Outcome
+    sender: PushSender, clock: Clock, outcome: Outcome
 ) -> None:
-    sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     [delivery_id] = (await sender.notify(status())).ids
     [claimed] = await sender.worker._claim()
@@ -187,9 +185,8 @@ async def test_an_attempt_settled_twice_is_logged_once(
 
 
 async def test_deliveries_of_a_removed_subscription_are_not_deferred(
-    senders: Senders, clock: Clock
+    sender: PushSender, clock: Clock
 ) -> None:
-    sender = await senders.open()
     for n in range(2):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0")
         await sender.notify(status(task_id=f"task-{n}"))
@@ -251,8 +248,9 @@ async def test_concurrent_late_attempts_are_both_logged(on_postgres: Senders, cl
     assert [each.number for each in report.attempts] == [1, 2]
 
 
-async def test_a_late_attempt_recorded_twice_is_logged_once(senders: Senders, clock: Clock) -> None:
-    sender = await senders.open()
+async def test_a_late_attempt_recorded_twice_is_logged_once(
+    sender: PushSender, clock: Clock
+) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     [delivery] = await sender.deliveries("task-1")

@@ -27,9 +27,8 @@ async def seqs_of(sender: PushSender, state: DeliveryState) -> list[int]:
 
 
 async def test_enabling_after_a_410_resends_cancelled_deliveries_in_order(
-    senders: Senders, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
     subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     ids = []
     for _ in range(3):
@@ -212,9 +211,8 @@ async def test_a_subscription_of_an_ended_task_gets_no_test_notification(
 
 
 async def test_a_transaction_changes_few_subscriptions_as_each_may_have_a_backlog(
-    senders: Senders, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
     config = {"url": webhook.url()}
     ids = [
         (await sender.subscribe(f"task-{number}", config, version="1.0")).id for number in range(12)

@@ -187,8 +187,7 @@ async def test_storing_in_one_group_has_the_result_of_storing_one_by_one(
 
 
 @pytest.mark.slow
-async def test_concurrent_callers_leave_no_gap_and_one_head(senders: Senders) -> None:
-    sender = await senders.open()
+async def test_concurrent_callers_leave_no_gap_and_one_head(sender: PushSender) -> None:
     for n in range(40):
         for owner in ("alice", "bob"):
             await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner=owner)
@@ -209,8 +208,7 @@ async def test_concurrent_callers_leave_no_gap_and_one_head(senders: Senders) ->
     assert count[0]["n"] == 80
 
 
-async def test_one_caller_without_a_snapshot_is_refused_alone(senders: Senders) -> None:
-    sender = await senders.open()
+async def test_one_caller_without_a_snapshot_is_refused_alone(sender: PushSender) -> None:
     for n in range(10):
         await sender.subscribe(f"task-{n}", HOOK, version="0.3" if n == 5 else "1.0")
     found = await asyncio.gather(*(sender.notify(chunk(last=True)(f"task-{n}")) for n in range(10)))
@@ -266,8 +264,9 @@ async def test_two_ends_of_a_task_in_a_group_share_one_reserved_place(senders: S
     ]
 
 
-async def test_an_update_that_needs_a_snapshot_does_not_delay_the_others(senders: Senders) -> None:
-    sender = await senders.open()
+async def test_an_update_that_needs_a_snapshot_does_not_delay_the_others(
+    sender: PushSender,
+) -> None:
     for n in range(4):
         await sender.subscribe(f"task-{n}", HOOK, version="0.3" if n % 2 else "1.0")
     task_of: dict[int, asyncio.Future[Task]] = {
@@ -344,8 +343,7 @@ async def test_dropped_deliveries_free_their_owners_capacity(senders: Senders) -
     ]
 
 
-async def test_the_same_key_at_the_same_time_is_stored_once(senders: Senders) -> None:
-    sender = await senders.open()
+async def test_the_same_key_at_the_same_time_is_stored_once(sender: PushSender) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     found = await asyncio.gather(
         *(sender.notify(status(), idempotency_key=f"key-{n % 3}") for n in range(30))
@@ -354,8 +352,7 @@ async def test_the_same_key_at_the_same_time_is_stored_once(senders: Senders) ->
     assert [each.seq for each in await sender.deliveries("task-1")] == [1, 2, 3]
 
 
-async def test_the_end_of_a_task_in_a_group_ends_only_that_task(senders: Senders) -> None:
-    sender = await senders.open()
+async def test_the_end_of_a_task_in_a_group_ends_only_that_task(sender: PushSender) -> None:
     for n in range(3):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
     await sender.subscribe(
@@ -379,8 +376,7 @@ async def test_the_end_of_a_task_in_a_group_ends_only_that_task(senders: Senders
     }
 
 
-async def test_large_bodies_are_inserted_in_bounded_statements(senders: Senders) -> None:
-    sender = await senders.open()
+async def test_large_bodies_are_inserted_in_bounded_statements(sender: PushSender) -> None:
     for n in range(5):
         await sender.subscribe("task-1", HOOK, version="1.0", owner=f"owner-{n}")
     large = said(TaskState.WORKING, "x" * 300_000)("task-1")

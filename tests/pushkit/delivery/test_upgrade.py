@@ -221,8 +221,9 @@ def contexts(webhook: Webhook, task: str) -> list[str]:
     ]
 
 
-async def test_unfinished_deliveries_keep_order_and_ids(senders: Senders, webhook: Webhook) -> None:
-    sender = await senders.open()
+async def test_unfinished_deliveries_keep_order_and_ids(
+    sender: PushSender, webhook: Webhook
+) -> None:
     stored = {task: await sender.deliveries(task) for task in ("task-failing", "task-held")}
     await move_to(webhook, sender)
     await deliver_due(sender)
@@ -234,9 +235,8 @@ async def test_unfinished_deliveries_keep_order_and_ids(senders: Senders, webhoo
 
 
 async def test_dead_letters_are_kept_with_their_attempts_and_can_be_redriven(
-    senders: Senders, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
     [dead] = await sender.deliveries("task-dead")
     assert (dead.state, dead.last_status) == (DeliveryState.DEAD, 400)
     report = await sender.outbox.show(dead.id)
@@ -249,9 +249,8 @@ async def test_dead_letters_are_kept_with_their_attempts_and_can_be_redriven(
 
 
 async def test_a_stored_idempotency_key_is_still_recognised(
-    senders: Senders,
+    sender: PushSender,
 ) -> None:
-    sender = await senders.open()
     [delivered] = await sender.deliveries("task-good")
     again = StatusUpdate(
         task_id="task-good", context_id="1", status=TaskStatus(state=TaskState.WORKING)
