@@ -15,14 +15,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from pushkit.outbox.states import Outcome
 from pushkit.scheduling.deadlines import Deadlines
 
 if TYPE_CHECKING:
+    from pushkit.delivery.attempt import Attempt
+    from pushkit.delivery.settle import Settled
     from pushkit.delivery.slots import Claimed
 
 _MOST: Final = 8  # answered deliveries, and also waiting ones
@@ -40,9 +43,10 @@ class Chain:
 
     Args:
         first: The first delivery.
+        attempt: Makes attempts.
+        settle: Settles deliveries that were answered, or that go back.
         longest_wait: How long after its claim an attempt may begin, before its lease is too short.
         may_continue: Returns whether the next delivery may take over the slot.
-        settle: Settles the answered deliveries, while an attempt runs.
         deadlines: The timer, shared with other chains.
     """
 
@@ -50,34 +54,41 @@ class Chain:
         self,
         first: Claimed,
         *,
+        attempt: Attempt,
+        settle: Callable[[Sequence[Claimed]], Awaitable[Settled]],
         longest_wait: timedelta,
         may_continue: Callable[[], bool],
-        settle: Callable[[Chain], Coroutine[None, None, None]],
         deadlines: Deadlines,
     ) -> None:
-        self.answered: list[Claimed] = []  # attempted, and not settled yet
-        self.waiting: deque[Claimed] = deque()  # stored, and next
-        self.settling: asyncio.Task[None] | None = None  # settles while an attempt runs
-        self.is_open: bool = True  # whether deliveries may join and begin
+        self._first = first
+        self._attempt = attempt
+        self._settle = settle
         self._longest_wait = longest_wait.total_seconds()
         self._may_continue = may_continue
-        self._settle = settle
+        self._deadlines = deadlines
+        self._answered: list[Claimed] = []  # attempted, and not settled yet
+        self._waiting: deque[Claimed] = deque()  # stored, and next
+        self._settling: asyncio.Task[None] | None = None  # settles while an attempt runs
+        self._is_open = True  # whether deliveries may join and begin
         self._last_seq = first.delivery.seq
         self._settled_at = first.since
         self._promised = 0
         self._lock = Lock()
         self._loop = asyncio.get_running_loop()
         self._change: asyncio.Future[None] | None = None
-        self._deadlines = deadlines
         self._is_timed = False
+
+    def is_late(self) -> bool:
+        """Return whether the attempt of the first delivery might outlast its lease."""
+        return time.perf_counter() - self._first.since > self._longest_wait
 
     def promise(self, seq: int) -> bool:
         """Promise a place to a delivery that is being stored, if it is next in `seq` order."""
         with self._lock:
             if (
-                not self.is_open
+                not self._is_open
                 or seq != self._last_seq + 1
-                or len(self.waiting) + self._promised >= _MOST
+                or len(self._waiting) + self._promised >= _MOST
                 or not self._may_continue()
             ):
                 return False
@@ -89,7 +100,7 @@ class Chain:
         """Append a delivery that was promised a place, and is stored."""
         with self._lock:
             self._promised -= 1
-            self.waiting.append(claimed)
+            self._waiting.append(claimed)
         if self._change is not None:
             # After the caller of `notify`: its next update is being stored while this one is sent.
             self._loop.call_soon(self._wake)
@@ -98,93 +109,111 @@ class Chain:
         """Close the chain, because a delivery that was promised a place was not stored."""
         with self._lock:
             self._promised -= 1
-            self.is_open = False
+            self._is_open = False
         self._loop.call_soon_threadsafe(self._wake)
 
-    def follow(self, following: Sequence[Claimed]) -> None:
-        """Append deliveries that were claimed when the ones before them were settled."""
-        with self._lock:
-            for claimed in following:
-                self._last_seq = claimed.delivery.seq
-                self.waiting.append(claimed)
+    async def run(self) -> None:
+        """Attempt the first delivery and those that follow it; settle them.
 
-    def close(self) -> None:
-        """Let no delivery join or begin any more."""
-        with self._lock:
-            self.is_open = False
+        After an error, deliveries that are left stay under their leases.
+        """
+        current: Claimed | None = self._first
+        try:
+            while current is not None:
+                current.result = await self._attempt.make(
+                    current.delivery, current.to, refusals=current.refusals
+                )
+                self._answered.append(current)
+                if current.result.outcome is not Outcome.DELIVERED:
+                    self._is_open = False
+                while (current := await self._next()) is None and not self._end_if_empty():
+                    await self._settle_all()
+        finally:
+            self._is_open = False
+            self._stop_timer()
+            settling = self._settling
+            if settling is not None and not settling.cancel() and not settling.cancelled():
+                settling.exception()  # retrieved: it was logged, or the lease ends
 
-    async def next(self) -> Claimed | None:
+    async def _next(self) -> Claimed | None:
         """Return the next delivery to attempt; wait for one that is being stored.
 
         None if the chain must settle first, was closed, or is empty.
         """
-        if self.is_open and len(self.answered) >= _MOST:
+        if self._is_open and len(self._answered) >= _MOST:
             return None
-        if self.answered and not self._is_timed and (self._promised or self.waiting):
+        if self._answered and not self._is_timed and (self._promised or self._waiting):
             self._start_timer()
-        while self._promised and not (self.waiting and self.is_open):
+        while self._promised and not (self._waiting and self._is_open):
             self._change = self._loop.create_future()
             await self._change
             self._change = None
-        if not (self.is_open and self.waiting):
+        if not (self._is_open and self._waiting):
             return None
-        now, following = time.perf_counter(), self.waiting[0]
+        now, following = time.perf_counter(), self._waiting[0]
         if now - following.since > self._longest_wait or not self._may_continue():
-            self.close()
+            self._is_open = False
             return None
-        if self.answered and (
-            now - self.answered[0].since > self._longest_wait
+        if self._answered and (
+            now - self._answered[0].since > self._longest_wait
             # Settling reads the subscription again.
             or now - max(self._settled_at, following.since) > _KNOWN_FOR
         ):
             return None
-        return self.waiting.popleft()
+        return self._waiting.popleft()
 
-    def is_late(self, claimed: Claimed) -> bool:
-        """Return whether an attempt that begins now might outlast its lease."""
-        return time.perf_counter() - claimed.since > self._longest_wait
-
-    def settled(self, attempted: Sequence[Claimed]) -> None:
-        """Drop deliveries that were settled, or went back."""
-        self._settled_at = time.perf_counter()
-        number = min(len(attempted), len(self.answered))
-        del self.answered[:number]
-        for _ in attempted[number:]:
-            self.waiting.popleft()
-
-    def end(self) -> None:
-        """Stop; deliveries that are left stay under their leases."""
-        self.close()
-        self.stop_timer()
-        settling = self.settling
-        if settling is not None and not settling.cancel() and not settling.cancelled():
-            settling.exception()  # retrieved: it was logged, or the lease ends
-
-    def end_if_empty(self) -> bool:
+    def _end_if_empty(self) -> bool:
         """Close the chain if no delivery is left; return whether that is so."""
         with self._lock:
-            if self.answered or self.waiting or self._promised:
+            if self._answered or self._waiting or self._promised:
                 return False
-            self.is_open = False
+            self._is_open = False
             return True
+
+    async def _settle_all(self) -> None:
+        """Settle the answered deliveries; those of a closed chain that are not begun go back."""
+        while self._settling is not None:  # when one has ended, the next may have begun
+            await self._settling
+        going_back = () if self._is_open else self._waiting
+        if attempted := [*self._answered, *going_back]:
+            await self._settle_now(attempted)
+
+    async def _settle_answered(self) -> None:
+        await self._settle_now(self._answered)
+        self._settling = None
+
+    async def _settle_now(self, attempted: Sequence[Claimed]) -> None:
+        attempted = tuple(attempted)  # more may be answered meanwhile
+        self._stop_timer()
+        settled = await self._settle(attempted)
+        self._settled_at = time.perf_counter()
+        number = min(len(attempted), len(self._answered))
+        del self._answered[:number]
+        for _ in attempted[number:]:  # they went back
+            self._waiting.popleft()
+        with self._lock:
+            for claimed in settled.following:
+                self._last_seq = claimed.delivery.seq
+                self._waiting.append(claimed)
+        if not settled.may_continue:
+            self._is_open = False
 
     def expire(self) -> None:
         """Settle the answered deliveries, while an attempt runs."""
         self._is_timed = False
-        if self.settling is not None:  # the timer runs again for what was answered meanwhile
+        if self._settling is not None:  # the timer runs again for what was answered meanwhile
             self._start_timer()
         else:
-            self.settling = self._loop.create_task(self._settle(self))
-
-    def stop_timer(self) -> None:
-        """Do not settle while the current attempt runs."""
-        if self._is_timed:
-            self._deadlines.clear(self)
-            self._is_timed = False
+            self._settling = self._loop.create_task(self._settle_answered())
 
     def _start_timer(self) -> None:
         self._is_timed = True
         self._deadlines.set(self, self._loop.time() + _SETTLED_WITHIN)
+
+    def _stop_timer(self) -> None:
+        if self._is_timed:
+            self._deadlines.clear(self)
+            self._is_timed = False
 
     def _wake(self) -> None:
         if self._change is not None and not self._change.done():

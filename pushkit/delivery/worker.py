@@ -14,7 +14,7 @@ from pushkit.delivery.answers import REFUSED
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.chain import Chain
 from pushkit.delivery.options import SenderOptions
-from pushkit.delivery.settle import Settler, emit_settled
+from pushkit.delivery.settle import Settled, Settler, emit_settled
 from pushkit.delivery.slots import Claimed, DeliverySlots, Reservation
 from pushkit.errors import StorageError
 from pushkit.events.listeners import Listeners
@@ -23,7 +23,6 @@ from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim
 from pushkit.outbox.settling import CHAINED_BYTES
-from pushkit.outbox.states import Outcome
 from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.pump import Pump, cancelled
 from pushkit.scheduling.retry import persist
@@ -216,50 +215,26 @@ class Worker:
         name, destination = claimed.delivery.subscription_id, destination_of(claimed.delivery)
         chain = Chain(
             claimed,
+            attempt=self._attempt,
+            settle=self._settle,
             longest_wait=self._options.lease_margin,
             may_continue=functools.partial(self.slots.may_follow, destination),
-            settle=self._settle_answered,
             deadlines=self._deadlines,
         )
-        if chain.is_late(claimed):
+        if chain.is_late():
             # This process stood still: an attempt would outlast the lease.
             _log.warning(
                 "delivery %s: claimed too long ago; left until its lease ends", claimed.delivery.id
             )
             return
         self.slots.chains[name] = chain
-        current: Claimed | None = claimed
         try:
-            while current is not None:
-                current.result = await self._attempt.make(
-                    current.delivery, current.to, refusals=current.refusals
-                )
-                chain.answered.append(current)
-                if current.result.outcome is not Outcome.DELIVERED:
-                    chain.close()
-                while (current := await chain.next()) is None and not chain.end_if_empty():
-                    await self._settle_all(chain)
+            await chain.run()
         finally:
-            chain.end()
             if self.slots.chains.get(name) is chain:
                 del self.slots.chains[name]
 
-    async def _settle_answered(self, chain: Chain) -> None:
-        """Settle the answered deliveries of a chain, while the next attempt runs."""
-        await self._settle(chain, chain.answered)
-        chain.settling = None
-
-    async def _settle_all(self, chain: Chain) -> None:
-        """Settle the answered deliveries; those of a closed chain that are not begun go back."""
-        while chain.settling is not None:  # when one has ended, the next may have begun
-            await chain.settling
-        going_back = () if chain.is_open else chain.waiting
-        if attempted := [*chain.answered, *going_back]:
-            await self._settle(chain, attempted)
-
-    async def _settle(self, chain: Chain, attempted: Sequence[Claimed]) -> None:
-        attempted = tuple(attempted)  # more may be answered meanwhile
-        chain.stop_timer()
+    async def _settle(self, attempted: Sequence[Claimed]) -> Settled:
         # Until it is settled, a delivery that arrived would be sent again: so settling is retried
         # until the lease ends, if the database is out of reach.
         settled = await persist(
@@ -268,13 +243,10 @@ class Worker:
             within=self._options.lease_margin,
         )
         emit_settled(self._events, attempted, settled)
-        chain.settled(attempted)
-        chain.follow(settled.following)
-        if not settled.may_continue:
-            chain.close()
         if settled.some_wait:
             self.slots.note_waiting()
             self.pump.wake()
+        return settled
 
     async def _until_due(self) -> timedelta | None:
         return await self._database.read(self._until_due_script())

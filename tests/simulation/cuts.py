@@ -195,10 +195,10 @@ CUTS = (
     _cut(
         "chain goes back",
         "Deliveries of a chain that follow a failed one are put back behind it.",
-        _WORKER,
+        "pushkit.delivery.chain",
         (
             "                if current.result.outcome is not Outcome.DELIVERED:\n"
-            "                    chain.close()\n",
+            "                    self._is_open = False\n",
             "",
         ),
     ),

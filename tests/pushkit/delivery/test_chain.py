@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,10 @@ from aiohttp import web
 
 from pushkit import PushSender, RetryPolicy, wait_schedule
 from pushkit.delivery.chain import Chain
-from pushkit.outbox.states import DeliveryState
+from pushkit.delivery.settle import Settled
+from pushkit.delivery.slots import Claimed
+from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.scheduling.deadlines import Deadlines
 from tests.eventually import eventually
 from tests.pushkit.delivery.claimed import claimed_delivery
@@ -333,7 +336,7 @@ async def test_one_settlement_of_a_queue_ends_before_another_begins(
         return bool(await connection.fetchval(count))
 
     async def all_are_answered() -> bool:
-        return len(chain.answered) == answered
+        return len(chain._answered) == answered
 
     async with subscription_locked(postgres_dsn) as connection:
         await gate.answer_next()
@@ -353,22 +356,27 @@ async def test_one_settlement_of_a_queue_ends_before_another_begins(
 async def test_a_following_delivery_is_sent_after_its_caller_continues() -> None:
     happened: list[str] = []
     first, second = map(claimed_delivery, (1, 2))
+
+    class Attempts:
+        async def make(self, delivery: Delivery, *_: object, **__: object) -> Result:
+            happened.append(f"{delivery.seq} is sent")
+            return Result(outcome=Outcome.DELIVERED)
+
+    async def settle(attempted: Sequence[Claimed]) -> Settled:
+        return Settled(datetime.now(UTC), [True for _ in attempted], may_continue=True)
+
     chain = Chain(
         first,
+        attempt=Attempts(),  # type: ignore[arg-type]
+        settle=settle,
         longest_wait=timedelta(minutes=1),
         may_continue=lambda: True,
-        settle=lambda _: asyncio.sleep(0),
         deadlines=Deadlines(),
     )
-
-    async def send() -> None:
-        assert await chain.next() is second
-        happened.append("sent")
-
     assert chain.promise(2)
-    sending = asyncio.create_task(send())
+    sending = asyncio.create_task(chain.run())
     await asyncio.sleep(0)  # it waits for the promised delivery
     chain.join(second)
     asyncio.get_running_loop().call_soon(happened.append, "its caller continues")
     await sending
-    assert happened == ["its caller continues", "sent"]
+    assert happened == ["1 is sent", "its caller continues", "2 is sent"]
