@@ -1,4 +1,9 @@
-"""The API as requests and answers, independent of a web framework."""
+"""The API as requests and answers, independent of a web framework.
+
+The HTTP+JSON routes of A2A 1.0 (§11.3) are `/tasks/{id}/pushNotificationConfigs` and
+`/tasks/{id}/pushNotificationConfigs/{id}`, each also with a tenant as its first segment. Where the
+API is mounted, it answers JSON-RPC.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,12 @@ from pushkit.integrations.push_config_api.errors import (
     http_error,
     json_rpc_error,
 )
-from pushkit.integrations.push_config_api.http_json import Route, answer_http_json, route_of
-from pushkit.integrations.push_config_api.members import read_object
+from pushkit.integrations.push_config_api.members import (
+    check_version,
+    number,
+    optional_text,
+    read_object,
+)
 
 _JSON = "application/json"
 _A2A_JSON = "application/a2a+json"
@@ -129,15 +138,7 @@ class PushConfigApi:
                 return await self._answer_json_rpc(request, owner)
             if request.body is None:
                 raise self.too_long()
-            document = await answer_http_json(
-                self._configs,
-                owner,
-                request.method,
-                route,
-                query=request.query,
-                body=request.body,
-                version=request.version,
-            )
+            document = await self._answer_http_json(request, request.body, route, owner)
         except ApiError as error:
             allow = {"Allow": ", ".join(error.allow)} if error.allow else {}
             headers = {"Content-Type": _JSON} | allow
@@ -155,15 +156,67 @@ class PushConfigApi:
             return ApiAnswer(status=204)
         return ApiAnswer(status=200, headers={"Content-Type": _JSON}, body=_bytes(document))
 
+    async def _answer_http_json(
+        self, request: ApiRequest, body: bytes, route: _Route, owner: str
+    ) -> JsonObject:
+        """Answer a request as its JSON-RPC method. Raises ApiError if it is refused."""
+        check_version(request.version, WireVersion.V1_0)
+        # A request with two tenants attacks a proxy that checked only the other one.
+        tenant = _the_same("tenant", route.tenant, request.query, "the tenant of the path")
+        params: JsonObject = {"taskId": route.task_id}
+        if request.method == "POST":
+            params = read_object(body, "a TaskPushNotificationConfig", ErrorKind.PARAMS)
+            tenant = _the_same("tenant", tenant, params, "the tenant of the path or the query")
+            task_id = _the_same("taskId", route.task_id, params, "the task of the path")
+            params = {name: value for name, value in params.items() if name != "task_id"}
+            params["taskId"] = task_id
+        elif route.config_id is None:
+            params["pageSize"] = number(request.query, "pageSize")
+            params["pageToken"] = optional_text(request.query, "pageToken")
+        else:
+            params["id"] = route.config_id
+        params["tenant"] = tenant
+        method = _METHODS[request.method, route.config_id is not None]
+        found = await self.call(method, params, owner=owner, version=request.version)
+        return found if isinstance(found, dict) else {}
+
     def too_long(self) -> ApiError:
         """Return the refusal of a request that is too long, or incomplete."""
         detail = f"expected a complete body of at most {self.max_body_bytes} bytes"
         return ApiError(ErrorKind.REQUEST, detail, status=413)
 
 
-def _check(request: ApiRequest) -> tuple[Route | None, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Route:
+    """The task and the config that a path names."""
+
+    tenant: str
+    task_id: str
+    config_id: str | None
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The allowed HTTP methods."""
+        return ("GET", "POST") if self.config_id is None else ("GET", "DELETE")
+
+
+def _route_of(segments: Sequence[str]) -> _Route | None:
+    """Return the route of a path's decoded segments; None if it is not one of this API."""
+    match tuple(segments):
+        case ("tasks", task_id, "pushNotificationConfigs"):
+            return _Route(tenant="", task_id=task_id, config_id=None)
+        case ("tasks", task_id, "pushNotificationConfigs", config_id):
+            return _Route(tenant="", task_id=task_id, config_id=config_id)
+        case (tenant, "tasks", task_id, "pushNotificationConfigs"):
+            return _Route(tenant=tenant, task_id=task_id, config_id=None)
+        case (tenant, "tasks", task_id, "pushNotificationConfigs", config_id):
+            return _Route(tenant=tenant, task_id=task_id, config_id=config_id)
+    return None
+
+
+def _check(request: ApiRequest) -> tuple[_Route | None, str]:
     """Check a request; return its route (None for the JSON-RPC endpoint) and its owner."""
-    route = route_of(request.segments)
+    route = _route_of(request.segments)
     if route is None and any(request.segments):
         raise ApiError(ErrorKind.METHOD, "no such path")
     methods = route.methods if route else ("POST",)
@@ -176,6 +229,23 @@ def _check(request: ApiRequest) -> tuple[Route | None, str]:
     if request.method == "POST" and media_type not in _MEDIA_TYPES:
         raise ApiError(ErrorKind.REQUEST, f"expected {_JSON} or {_A2A_JSON}", status=415)
     return route, request.owner
+
+
+# By the HTTP method, and whether the path names a config.
+_METHODS = {
+    ("POST", False): "CreateTaskPushNotificationConfig",
+    ("GET", False): "ListTaskPushNotificationConfigs",
+    ("GET", True): "GetTaskPushNotificationConfig",
+    ("DELETE", True): "DeleteTaskPushNotificationConfig",
+}
+
+
+def _the_same(name: str, known: str, members: Mapping[str, JsonValue], expected: str) -> str:
+    """Return the known value, or that of the member; if there are both, they must be equal."""
+    value = optional_text(members, name) or ""
+    if value and known and value != known:
+        raise ApiError(ErrorKind.PARAMS, f"{name}: expected {expected}")
+    return known or value
 
 
 @dataclass(frozen=True, slots=True)
