@@ -670,50 +670,30 @@ CREDENTIALS = ("Bearer static-credentials", "the-api-key-is-private")
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "code"),
     [
-        pytest.param("Authorization", "Bearer static-credentials", id="authorization"),
-        pytest.param("Authorization", "bearer static-credentials", id="scheme-in-any-case"),
-        pytest.param("X-Api-Key", "the-api-key-is-private", id="api-key"),
+        ("Authorization", "Bearer static-credentials", "accepted"),
+        ("Authorization", "bearer static-credentials", "accepted"),
+        ("X-Api-Key", "the-api-key-is-private", "accepted"),
+        ("Authorization", "Bearer other", "invalid_token"),
+        ("Authorization", "Basic static-credentials", "invalid_token"),
+        ("Authorization", "Bearer STATIC-credentials", "invalid_token"),
+        ("Authorization", "Bearer", "invalid_token"),
+        ("Authorization", "", "invalid_token"),
+        ("X-Api-Key", "other", "invalid_token"),
+        ("X-Api-Key", "", "invalid_token"),
+        ("X-Other", "", "invalid_token"),
     ],
 )
-async def test_static_credentials_that_were_handed_out_are_accepted(
-    make_world: WorldFactory, name: str, value: str
+async def test_static_credentials_that_were_handed_out_are_accepted_and_others_refused(
+    make_world: WorldFactory, name: str, value: str, code: str
 ) -> None:
     world = make_world(credentials=CREDENTIALS)
     draft = world.draft()
     draft.jwt_header = "X-A2A-Signature"
     draft.replace_header(name, value)
 
-    verdict = await world.receive(draft)
-
-    assert verdict.status == 202
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        pytest.param("Authorization", "Bearer other", id="other"),
-        pytest.param("Authorization", "Basic static-credentials", id="another-scheme"),
-        pytest.param("Authorization", "Bearer STATIC-credentials", id="another-case"),
-        pytest.param("Authorization", "Bearer", id="scheme-alone"),
-        pytest.param("Authorization", "", id="empty"),
-        pytest.param("X-Api-Key", "other", id="another-api-key"),
-        pytest.param("X-Api-Key", "", id="an-empty-api-key"),
-        pytest.param("X-Other", "", id="none"),
-    ],
-)
-async def test_other_static_credentials_are_refused(
-    make_world: WorldFactory, name: str, value: str
-) -> None:
-    world = make_world(credentials=CREDENTIALS)
-    draft = world.draft()
-    draft.jwt_header = "X-A2A-Signature"
-    draft.replace_header(name, value)
-
-    verdict = await world.receive(draft)
-
-    assert (verdict.status, verdict.code) == (401, "invalid_token")
+    assert (await world.receive(draft)).code == code
 
 
 async def test_several_static_tokens_are_valid_during_a_change(make_world: WorldFactory) -> None:

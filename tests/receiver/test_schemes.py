@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
-from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey, generate_key
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.net.jwks_client import StaticKeys
 from pushkit.signing.http_message_signatures import content_digest, sign_http_message
 from pushkit.signing.jose import at_once
@@ -36,7 +36,7 @@ from receiver.selection import UnknownSenderError
 from receiver.trust import Trust
 from receiver.verification import Head
 from tests.eventually import DEADLINE
-from tests.receiver.selecting import selected_by, selected_of
+from tests.receiver.selecting import UnreachableKeys, selected_by, selected_of
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory
@@ -570,7 +570,7 @@ async def test_keys_are_looked_up_by_what_is_claimed(world: World) -> None:
         BASE,
         [
             (by_http("a", OTHER_KEY), StaticKeys([OTHER_KEY.to_verification_key()])),
-            (by_http("b", OTHER_KEY), _Unreachable()),
+            (by_http("b", OTHER_KEY), UnreachableKeys()),
         ],
     )
     draft = drafted(world, HTTP)
@@ -581,27 +581,10 @@ async def test_keys_are_looked_up_by_what_is_claimed(world: World) -> None:
 
 
 async def test_unavailable_keys_are_a_temporary_refusal(world: World) -> None:
-    trust = Trust(BASE, [(by_http("b", OTHER_KEY), _Unreachable())])
+    trust = Trust(BASE, [(by_http("b", OTHER_KEY), UnreachableKeys())])
     draft = drafted(world, HTTP)
     with pytest.raises(KeysUnavailableError):
         await selected_by(trust, PATH, draft.request().headers)
-
-
-class _Unreachable:
-    async def find(self, kid: str) -> VerificationKey | None:
-        raise KeysUnavailableError(f"no keys yet, and no {kid}")
-
-    async def keys(self) -> Mapping[str, VerificationKey]:
-        raise KeysUnavailableError("no keys yet")
-
-    def at_hand(self, kids: Collection[str]) -> None:
-        """None are."""
-
-    def missing(self) -> str:
-        return "no keys yet"
-
-    async def close(self) -> None:
-        """Nothing is under way."""
 
 
 # --- configuration ------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,31 +23,12 @@ from pushkit.webhook import Headers
 from receiver import SenderProfile, TaskPolicy, TrustedSender, fetch_trust, load_trust
 from receiver.selection import UnknownSenderError
 from receiver.trust import Trust, sender_keys
-from tests.receiver.selecting import selected_by, selected_of
+from tests.receiver.selecting import UnreachableKeys, selected_by, selected_of
 
 KEY = generate_key(Algorithm.ES256).to_verification_key()
 OTHER = generate_key(Algorithm.ES256).to_verification_key()
 ISSUER = "https://agent.example.com"
 SETTINGS: Mapping[str, Any] = {"name": "agent", "issuer": ISSUER, "keys": {KEY.kid: KEY}}
-
-
-class UnreachableKeys:
-    """The keys of a sender whose JWK Set was never fetched."""
-
-    async def find(self, kid: str) -> VerificationKey | None:
-        raise KeysUnavailableError(f"no keys yet, and no {kid}")
-
-    async def keys(self) -> Mapping[str, VerificationKey]:
-        raise KeysUnavailableError("no keys yet")
-
-    def at_hand(self, kids: Collection[str]) -> None:
-        """None are."""
-
-    def missing(self) -> str:
-        return "no keys yet"
-
-    async def close(self) -> None:
-        """Nothing is under way."""
 
 
 def now() -> datetime:
