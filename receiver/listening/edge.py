@@ -12,13 +12,13 @@ from datetime import datetime
 
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError
-from pushkit.webhook import WebhookRequest
+from pushkit.webhook import Headers, WebhookRequest
 from receiver.answers import Answer
 from receiver.edge import BrokenBodyError, ReadBody, Reply, Rest, replied
 from receiver.listening.steps import Step, steps_of
 from receiver.listening.trusting import Trusting
 from receiver.receiver import Receiver
-from receiver.selection import keys_to_ask_for
+from receiver.selection import Endpoint, keys_to_ask_for
 from receiver.verification import Head, VerifiedNotification, verify_notification
 
 _MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -68,7 +68,10 @@ class ListeningEdge:
             method=head.method, target=head.target, headers=head.headers, body=whole or b""
         )
         seen = replace(head, headers=await self._trusting.prepare(head.headers), body=None)
-        found = await self._verified(replace(request, headers=seen.headers), head.path, now)
+        trust = self._receiver.trust
+        # By its path as it is configured: that of a head is decoded.
+        endpoint = trust.endpoints.get(head.path) or trust.at(head.path)
+        found = await self._verified(replace(request, headers=seen.headers), endpoint.path, now)
 
         async def again(_limit: int) -> bytes | None:
             if broken is not None:
@@ -90,7 +93,7 @@ class ListeningEdge:
                         request,
                         found,
                         code=code,
-                        possible=self._possible(seen),
+                        possible=_possible(endpoint, seen.headers),
                         source=self._trusting.source,
                         now=now,
                     )
@@ -99,14 +102,6 @@ class ListeningEdge:
             )
         )
         reply(answer)
-
-    def _possible(self, head: Head) -> list[str]:
-        """Return the names of the senders that a request may be from, by its headers."""
-        endpoint = self._receiver.trust.at(head.path)
-        entries = endpoint.entries
-        with contextlib.suppress(InboundError):
-            entries = keys_to_ask_for(endpoint, head.headers).entries
-        return [entry.sender.name for entry in entries]
 
     async def _whole(self, read: ReadBody) -> tuple[bytes | None, Exception | None]:
         """Return the body, or None and an error if it is incomplete; None if it is too long."""
@@ -127,6 +122,14 @@ class ListeningEdge:
             )
         except InboundError as exc:
             return exc
+
+
+def _possible(endpoint: Endpoint, headers: Headers) -> list[str]:
+    """Return the names of the senders that a request may be from, by its headers."""
+    entries = endpoint.entries
+    with contextlib.suppress(InboundError):
+        entries = keys_to_ask_for(endpoint, headers).entries
+    return [entry.sender.name for entry in entries]
 
 
 def _code_of(answer: Answer) -> str:

@@ -87,7 +87,8 @@ def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Open:
     ) -> AsyncIterator[Terminal]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            agent = SigningAgent(webhook_url=f"{url}/a2a/push")
+            path = changes.pop("path", "/a2a/push")
+            agent = SigningAgent(webhook_url=f"{url}{path}")
             (tmp_path / "jwks.json").write_text(json.dumps(agent.jwks()))
             source = KeySource(
                 jwks=str(tmp_path / "jwks.json") if jwks else None,
@@ -98,7 +99,7 @@ def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Open:
             )
             options = Listening(
                 url=url,
-                path="/a2a/push",
+                path=path,
                 source=source,
                 token=agent.token,
                 trial_key=TRIAL_KEY.to_verification_key(),
@@ -134,8 +135,9 @@ STEPS = (
 )
 
 
-async def test_every_step_of_a_genuine_notification_is_shown(terminal: Open) -> None:
-    async with terminal(jwks=True, issuer="https://agent.example.com") as listener:
+@pytest.mark.parametrize("path", ["/a2a/push", "/a%20path"])
+async def test_every_step_of_a_genuine_notification_is_shown(terminal: Open, path: str) -> None:
+    async with terminal(jwks=True, issuer="https://agent.example.com", path=path) as listener:
         answer = await listener.post(listener.agent.draft("task-1"))
     [arrival] = listener.arrivals()
     assert (answer.status, arrival["status"], arrival["code"]) == (202, 202, "accepted")
