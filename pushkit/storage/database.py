@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from pushkit.errors import StorageError
 from pushkit.lazy import from_extra
+from pushkit.storage.faults import RecentFault
 from pushkit.storage.location import postgres_dsn
 from pushkit.storage.migrations import Access, Migration, Schema
 from pushkit.storage.script import Group, OnDone, Script
@@ -29,6 +30,10 @@ class Database(Protocol):
     @property
     def locks(self) -> WorkerLocks | None:
         """The locks of the workers, if all of them are on one machine."""
+
+    @property
+    def write_fault(self) -> RecentFault:
+        """Why disk or server refused this process a write recently: reading works meanwhile."""
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Connect for a kind of access: by default, to serve, with the schema brought up to date.
@@ -120,12 +125,6 @@ class Database(Protocol):
     def announce(self) -> Script[None]:
         """Notify other processes when this commits of rows that are no work for them."""
 
-    def write_fault(self) -> str | None:
-        """Return why disk or server refused this process a write in the last ten seconds, if so.
-
-        Reading works meanwhile, and so do transactions that change nothing.
-        """
-
     async def listen(
         self, wake: Callable[[], None], news: Callable[[], None] = lambda: None
     ) -> None:
@@ -150,7 +149,7 @@ async def fault_of(database: Database, reading: Script[object]) -> str | None:
             await database.read(reading)
     except StorageError as exc:
         return str(exc)
-    fault = database.write_fault()
+    fault = database.write_fault.reason()
     return None if fault is None else f"it cannot be written: {fault}"
 
 

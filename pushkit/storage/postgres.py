@@ -207,7 +207,7 @@ class PostgresDatabase:
         self._pool: asyncpg.Pool | None = None
         self._waiting = self._reading = asyncio.Semaphore()
         self._faults = RepeatedLog(_log)
-        self._write_fault = RecentFault()
+        self.write_fault: RecentFault = RecentFault()
         self._group_commit: GroupCommit | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -408,10 +408,6 @@ class PostgresDatabase:
         if self._group_commit is not None:
             await self._group_commit.drain(within)
 
-    def write_fault(self) -> str | None:
-        """Return why the server refused a write in the last ten seconds, if it cannot write."""
-        return self._write_fault.reason()
-
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the READ COMMITTED transaction of a caller's connection."""
         found = driver_connection(connection)
@@ -554,7 +550,7 @@ class PostgresDatabase:
             if isinstance(exc, asyncpg.ReadOnlySQLTransactionError):
                 await pool.expire_connections()  # after a failover they lead to a standby
             if isinstance(exc, _CANNOT_WRITE):
-                self._write_fault.note(_reason(exc))
+                self.write_fault.note(_reason(exc))
             raise self._refusal(exc, "nothing was stored") from exc
         finally:
             self._scripts -= 1

@@ -106,8 +106,8 @@ class SqliteDatabase:
         self._opened: tuple[int | None, ...] = (None, None, None)  # inodes that the writer opened
         self._log_check_at = 0.0  # when the log's length is checked again
         self._faults = RepeatedLog(_log)
-        self._write_fault = RecentFault()
-        self.locks: WorkerLocks = WorkerLocks(self._file, self._write_fault)
+        self.write_fault: RecentFault = RecentFault()
+        self.locks: WorkerLocks = WorkerLocks(self._file, self.write_fault)
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the file for a kind of access."""
@@ -212,7 +212,7 @@ class SqliteDatabase:
             return connection
 
         return _Writer(
-            connect, self._write_fault, self._busy_timeout.total_seconds(), self._keep_log_short
+            connect, self.write_fault, self._busy_timeout.total_seconds(), self._keep_log_short
         )
 
     def _keep_log_short(self, connection: sqlite3.Connection) -> None:
@@ -285,10 +285,6 @@ class SqliteDatabase:
         """Wait until everything submitted by `write_together` is done, at most so many seconds."""
         if self._group_commit is not None:
             await self._group_commit.drain(within)
-
-    def write_fault(self) -> str | None:
-        """Return why the disk refused a write in the last ten seconds, if it did."""
-        return self._write_fault.reason()
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the caller's thread, to which the connection belongs."""

@@ -440,12 +440,12 @@ async def test_open_and_close_may_be_called_twice(location: str) -> None:
 async def test_close_finishes_submitted_scripts(location: str) -> None:
     database = things(location)
     await database.open()
-    waiting = [asyncio.create_task(database.write(insert(f"{n:03}"))) for n in range(200)]
+    waiting = [asyncio.create_task(database.write(insert(f"{n:03}"))) for n in range(600)]
     await asyncio.sleep(0)
     await database.close()
-    assert len(await asyncio.gather(*waiting)) == 200
+    assert len(await asyncio.gather(*waiting)) == 600
     await database.open()
-    assert len(await database.read(names())) == 200
+    assert len(await database.read(names())) == 600
     await database.close()
 
 
@@ -824,10 +824,10 @@ async def test_a_fault_that_keeps_the_server_from_writing_is_remembered(
     def fail() -> Script[None]:
         yield Statement(f"DO $$ BEGIN RAISE '{says}' USING ERRCODE = '{code}'; END $$")
 
-    assert database.write_fault() is None
+    assert database.write_fault.reason() is None
     with pytest.raises(StorageError):
         await database.write(fail())
-    assert database.write_fault() == says
+    assert database.write_fault.reason() == says
     await database.close()
 
 

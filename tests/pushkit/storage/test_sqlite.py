@@ -126,11 +126,6 @@ class Gate:
 # --- one script --------------------------------------------------------------------------------
 
 
-async def test_written_rows_are_read(database: SqliteDatabase) -> None:
-    assert await database.write(insert("a")) == "a"
-    assert await database.read(names()) == ["a"]
-
-
 async def test_a_process_that_changes_its_directory_keeps_its_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,16 +255,6 @@ async def test_a_log_that_grows_beside_a_long_reader_is_logged(
     assert "things.db: its -wal has" in record.message
 
 
-async def test_written_rows_are_there_after_a_restart(path: Path) -> None:
-    first, second = things(path), things(path)
-    await first.open()
-    await first.write(insert("a"))
-    await first.close()
-    await second.open()
-    assert await second.read(names()) == ["a"]
-    await second.close()
-
-
 def open_files() -> str:
     """Return the names of the files that this process has open."""
     found = []
@@ -343,12 +328,6 @@ async def test_a_value_that_cannot_be_stored_is_a_storage_error(
         await write(database, insert(name, size))
     with pytest.raises(StorageError, match="cannot be stored"):
         await database.read(insert(name, size))
-
-
-async def test_a_reader_cannot_write(database: SqliteDatabase) -> None:
-    with pytest.raises(StorageError):
-        await database.read(insert("a"))
-    assert await database.read(names()) == []
 
 
 async def test_a_reader_works_after_a_script_that_fails(database: SqliteDatabase) -> None:
@@ -658,13 +637,13 @@ async def test_a_full_disk_is_a_storage_error_and_nothing_is_stored(
         yield from insert("b" * 100_000)
 
     await write(database, fill_up())
-    assert database.write_fault() is None
+    assert database.write_fault.reason() is None
     with pytest.raises(StorageError, match="full"):
         await write(database, insert_much())
     assert await database.read(names()) == []
     await write(database, insert("c"))
     assert await database.read(names()) == ["c"]
-    assert database.write_fault() == "database or disk is full"
+    assert database.write_fault.reason() == "database or disk is full"
 
 
 async def test_a_fault_of_the_disk_is_remembered_for_ten_seconds(
@@ -686,7 +665,7 @@ async def test_an_error_of_a_statement_is_no_fault_of_the_disk(
     await write(database, insert("a"))
     with pytest.raises(StorageError, match="UNIQUE"):
         await write(database, insert("a"))
-    assert database.write_fault() is None
+    assert database.write_fault.reason() is None
 
 
 async def test_with_a_full_disk_no_item_of_the_batch_gets_a_result(
@@ -717,7 +696,7 @@ async def test_a_commit_in_which_the_disk_fails_is_uncertain(
     try:
         with pytest.raises(CommitUncertainError, match="may have been stored or not"):
             await write(database, insert("b"))
-        assert database.write_fault() == "disk I/O error"
+        assert database.write_fault.reason() == "disk I/O error"
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     await write(database, insert("c"))
@@ -801,59 +780,9 @@ async def test_a_file_that_is_created_is_private(path: Path, database: SqliteDat
     assert modes == {0o600}
 
 
-# --- life --------------------------------------------------------------------------------------
-
-
-async def test_nothing_works_before_it_is_open_or_after_it_is_closed(path: Path) -> None:
-    database = things(path)
-    for _ in range(2):
-        with pytest.raises(StorageError, match="not open"):
-            await database.write(insert("a"))
-        with pytest.raises(StorageError, match="not open"):
-            await database.read(names())
-        await database.open()
-        await database.close()
-
-
-async def test_open_and_close_may_be_called_twice(path: Path) -> None:
-    database = things(path)
-    await database.open()
-    await database.open()
-    await database.write(insert("a"))
-    await database.close()
-    await database.close()
-
-
-async def test_close_finishes_submitted_scripts(path: Path) -> None:
-    database = things(path)
-    await database.open()
-    waiting = [asyncio.create_task(database.write(insert(f"{n:03}"))) for n in range(600)]
-    await asyncio.sleep(0)
-    await database.close()
-    assert len(await asyncio.gather(*waiting)) == 600
-
-
 # --- migrations --------------------------------------------------------------------------------
 
 SIZES = Migration(2, ("ALTER TABLE things ADD COLUMN colour TEXT DEFAULT 'red'",))
-
-
-async def test_an_older_schema_is_brought_up_to_date(path: Path) -> None:
-    for database in (things(path), things(path, SIZES), things(path, SIZES)):
-        await database.open()
-        await database.close()
-    with contextlib.closing(sqlite3.connect(path)) as reader:
-        assert reader.execute("SELECT version FROM pushkit_schema").fetchall() == [(2,)]
-
-
-async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
-    newer, older = things(path, SIZES), things(path)
-    await newer.open()
-    await newer.close()
-    with pytest.raises(StorageError, match="schema version 2, this code knows up to 1"):
-        await older.open()
-    await newer.open()
-    await newer.close()
 
 
 async def test_a_process_that_is_too_old_is_refused_in_its_own_transaction_too(path: Path) -> None:
@@ -869,29 +798,6 @@ async def test_a_process_that_is_too_old_is_refused_in_its_own_transaction_too(p
     assert await newer.read(names()) == ["b"]
     await older.close()
     await newer.close()
-
-
-async def test_a_migration_that_fails_leaves_the_schema_as_it_was(path: Path) -> None:
-    broken = Migration(2, ("CREATE TABLE more (id TEXT)", "CREATE TABLE things (id TEXT)"))
-    with pytest.raises(StorageError):
-        await things(path, broken).open()
-    fixed = things(path, SIZES)
-    await fixed.open()
-    assert await fixed.read(names()) == []
-    await fixed.close()
-
-
-async def test_two_components_share_a_file(path: Path) -> None:
-    others = Migration(7, ("CREATE TABLE others (id TEXT)",))
-    database = things(path)
-    other = SqliteDatabase(path, component="others", migrations=[others])
-    await database.open()
-    await other.open()
-    await database.close()
-    await other.close()
-    with contextlib.closing(sqlite3.connect(path)) as reader:
-        found = reader.execute("SELECT * FROM pushkit_schema ORDER BY version").fetchall()
-    assert found == [("things", 1), ("others", 7)]
 
 
 _OPEN_IT = """
