@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pushkit.outbox.attempts import fold, is_folded
 from pushkit.outbox.heads import pass_heads_on
@@ -32,6 +32,7 @@ from pushkit.storage.script import (
 CHAINED_BYTES = 2**15
 """The longest body in a chain, whose bodies wait in memory: longer ones wait in the outbox."""
 _AT_ONCE = 8  # of a queue
+_LastOfEach: TypeAlias = "dict[str, tuple[Delivery, Result]]"  # by subscription
 _RETRIED = {outcome for outcome, state in SETTLED.items() if state is DeliveryState.PENDING}
 
 
@@ -75,20 +76,21 @@ def settle(
         ahead: How far the database's clock is ahead of the worker's, which timed the attempts.
     """
     moment = to_micros(now)
-    found = yield from _store_results(settled, worker, moment, ahead)
-    behind = _find_behind(settled, found)
+    lasts = {each[0].subscription_id: each for each in settled}
+    found = yield from _store_results(settled, lasts, worker, moment, ahead)
+    behind = _find_behind(settled, lasts, found)
     stopped = behind.lost | (yield from _move_heads_along(behind.chained, moment))
     wanted = [
-        (each.next_id, each.delivery.origin)
-        for each in behind.waiting
-        if until is not None and may_follow(each.delivery, each.result)
+        (next_id, lasts[subscription_id][0].origin)
+        for subscription_id, next_id in behind.waiting.items()
+        if until is not None and may_follow(*lasts[subscription_id])
     ]
     claimed: list[Delivery] = []
     if wanted and until is not None:
         claim = Claim(worker=worker, until=until)
         claimed = yield from _claim_by(_claiming_next, wanted, claim, now)
         claimed += yield from _chain_behind(claimed, claim, now)
-    unclaimed = behind.left.union(each.delivery.subscription_id for each in behind.waiting)
+    unclaimed = behind.left.union(behind.waiting)
     passed_on = sorted(unclaimed.difference(each.subscription_id for each in claimed))
     if passed_on:
         yield from pass_heads_on(passed_on)
@@ -100,13 +102,16 @@ def settle(
 
 
 def _store_results(
-    settled: Sequence[tuple[Delivery, Result]], worker: str, now: int, ahead: timedelta
+    settled: Sequence[tuple[Delivery, Result]],
+    lasts: _LastOfEach,
+    worker: str,
+    now: int,
+    ahead: timedelta,
 ) -> Script[dict[tuple[str, int], Row]]:
     """Store results; return the rows that were still this worker's, by id and claim.
 
     The last of each queue is stored after the others, and its row names the delivery behind it.
     """
-    lasts = _last_of_each(settled)
     alike: dict[tuple[SqlValue, ...], list[tuple[SqlValue, SqlValue]]] = {}
     for delivery, result in settled:
         is_last = lasts[delivery.subscription_id][0] is delivery
@@ -133,13 +138,6 @@ def _store_results(
             )
             found |= {(row["id"], row["claims"]): row for row in rows}
     return found
-
-
-def _last_of_each(
-    settled: Sequence[tuple[Delivery, Result]],
-) -> dict[str, tuple[Delivery, Result]]:
-    """Return the last settled delivery of each subscription."""
-    return {each[0].subscription_id: each for each in settled}
 
 
 @functools.cache
@@ -180,14 +178,6 @@ _CHAINED_ID = (
 # --- what is behind -----------------------------------------------------------------------------
 
 
-class _Waiting(NamedTuple):
-    """The next delivery of a queue, which is pending, and the one that was settled before it."""
-
-    next_id: str
-    delivery: Delivery
-    result: Result
-
-
 @record(frozen=False, slots=True)
 class _Behind:
     """The deliveries behind the settled ones, by subscription."""
@@ -195,11 +185,13 @@ class _Behind:
     lost: set[str]  # those with a settled delivery that was not this worker's any more
     left: set[str]  # those whose oldest delivery is another one, or the settled one again
     chained: dict[str, Row] = field(default_factory=dict)  # with `next_id` and `chained_id`
-    waiting: list[_Waiting] = field(default_factory=list)
+    waiting: dict[str, str] = field(default_factory=dict)  # the ids of the next, pending ones
 
 
 def _find_behind(
-    settled: Sequence[tuple[Delivery, Result]], found: Mapping[tuple[str, int], Row]
+    settled: Sequence[tuple[Delivery, Result]],
+    lasts: _LastOfEach,
+    found: Mapping[tuple[str, int], Row],
 ) -> _Behind:
     """Return what is behind; `found` has the rows of the settled ones, by id and claim."""
     held, lost, again = set[str](), set[str](), set[str]()
@@ -210,14 +202,14 @@ def _find_behind(
         if is_ours and result.outcome in _RETRIED:
             again.add(delivery.subscription_id)
     behind = _Behind(lost, held & (lost | again))
-    for subscription_id, (delivery, result) in _last_of_each(settled).items():
+    for subscription_id, (delivery, _) in lasts.items():
         if subscription_id in behind.left or subscription_id not in held:
             continue
         row = found[delivery.id, delivery.claims]
         if row["chained_id"] is not None:
             behind.chained[subscription_id] = row
         elif row["next_id"] is not None:
-            behind.waiting.append(_Waiting(row["next_id"], delivery, result))
+            behind.waiting[subscription_id] = row["next_id"]
     return behind
 
 

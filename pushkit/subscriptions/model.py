@@ -89,8 +89,7 @@ class DisabledBy(StrEnum):
     """`pushkit subscriptions disable`, or `PushSender.disable()`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionKey:
+class SubscriptionKey(NamedTuple):
     """The key of a subscription: setting the same key again changes it, and keeps its `seq`."""
 
     tenant: str

@@ -23,7 +23,7 @@ def seal_secrets(
     vault: Vault, key: SubscriptionKey, config: PushConfig
 ) -> tuple[str | None, str | None]:
     """Return the token and the credentials of a config as its row holds them."""
-    authentication, row = config.authentication, _row(key, config)
+    authentication, row = config.authentication, (*key, config.url)
     credentials = authentication.credentials if authentication else None
     return (
         vault.seal_text(TOKEN, config.token, row),
@@ -38,7 +38,7 @@ def open_subscription(vault: Vault, stored: StoredSubscription) -> Subscription:
         SealedSecretError: A secret cannot be opened; the message names it and the reason.
     """
     subscription, config = stored.subscription, stored.subscription.config
-    row = _row(subscription.key, config)
+    row = (*subscription.key, config.url)
     token = vault.open_text(TOKEN, subscription.id, stored.token, row)
     credentials = vault.open_text(CREDENTIALS, subscription.id, stored.credentials, row)
     authentication = config.authentication
@@ -46,7 +46,3 @@ def open_subscription(vault: Vault, stored: StoredSubscription) -> Subscription:
         authentication = replace(authentication, credentials=credentials)
     opened = replace(config, token=token, authentication=authentication)
     return replace(subscription, config=opened)
-
-
-def _row(key: SubscriptionKey, config: PushConfig) -> tuple[str, ...]:
-    return (key.tenant, key.task_id, key.owner, key.config_id, config.url)

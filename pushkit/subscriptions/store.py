@@ -78,7 +78,7 @@ class SubscriptionStore:
             " revision = pushkit_subscriptions.revision + 1,"
             " updated_at = excluded.updated_at RETURNING *",
             (
-                *_key_columns(key),
+                *key,
                 _new_id(now),
                 version.value,
                 config.url,
@@ -102,7 +102,7 @@ class SubscriptionStore:
         rows = yield Statement(
             "SELECT COALESCE(MAX(seq), 0) AS seq FROM pushkit_deliveries"
             " WHERE tenant = $1 AND task_id = $2 AND owner = $3 AND config_id = $4",
-            _key_columns(subscription.key),
+            subscription.key,
         )
         last_seq = int(rows[0]["seq"])
         if last_seq <= subscription.last_seq:
@@ -116,7 +116,7 @@ class SubscriptionStore:
     def remove(self, key: SubscriptionKey) -> Script[str | None]:
         """Remove a subscription and return its id, or None if there was none."""
         rows = yield Statement(
-            f"DELETE FROM pushkit_subscriptions WHERE {_BY_KEY} RETURNING id", _key_columns(key)
+            f"DELETE FROM pushkit_subscriptions WHERE {_BY_KEY} RETURNING id", key
         )
         return str(rows[0]["id"]) if rows else None
 
@@ -179,7 +179,7 @@ class SubscriptionStore:
     def count_of_owner(self, key: SubscriptionKey, limit: int) -> Script[int]:
         """Return how many subscriptions the owner of a key has to its task, at most `limit`."""
         rows = f"pushkit_subscriptions WHERE {_OF_OWNER}"
-        return count(rows, *_key_columns(key)[:3], limit=limit)
+        return count(rows, *key[:3], limit=limit)
 
     def lock_recipients(
         self, tasks: Sequence[tuple[str, str]], *, wait: bool = True
@@ -353,10 +353,6 @@ def _from_tasks(tasks: int, joined: str = "") -> str:
 
 def _skip_locked_unless(wait: bool) -> str:
     return "" if wait else " SKIP LOCKED"
-
-
-def _key_columns(key: SubscriptionKey) -> tuple[str, str, str, str]:
-    return (key.tenant, key.task_id, key.owner, key.config_id)
 
 
 def _schemes_column(authentication: Authentication | None) -> str:

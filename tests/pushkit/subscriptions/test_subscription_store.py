@@ -62,11 +62,6 @@ def database(scripts: ScriptRunner) -> Database:
     return Database(scripts)
 
 
-def other(**changes: str) -> SubscriptionKey:
-    found = {name: getattr(KEY, name) for name in ("tenant", "task_id", "owner", "config_id")}
-    return SubscriptionKey(**(found | changes))
-
-
 def test_everything_that_was_put_comes_back(database: Database) -> None:
     authentication = Authentication(schemes=("Bearer", "Basic"), credentials="secret value")
     config = PushConfig(url=URL, token="token", authentication=authentication)
@@ -130,7 +125,8 @@ def test_each_subscription_takes_the_numbers_that_it_needs(database: Database) -
 def test_a_later_id_sorts_after_the_others(database: Database) -> None:
     # Rows are locked in the order of their ids.
     ids = [
-        database.put(other(config_id=str(n)), now=NOW + timedelta(seconds=n)).id for n in range(20)
+        database.put(KEY._replace(config_id=str(n)), now=NOW + timedelta(seconds=n)).id
+        for n in range(20)
     ]
     assert ids == sorted(ids)
 
@@ -158,12 +154,12 @@ def test_setting_a_disabled_one_again_enables_it(database: Database) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        pytest.param(other(tenant=""), id="tenant"),
-        pytest.param(other(owner="bob"), id="owner"),
-        pytest.param(other(owner="ALICE"), id="owner in capitals"),
-        pytest.param(other(owner="alice "), id="owner with a space"),
-        pytest.param(other(task_id="task-2"), id="task"),
-        pytest.param(other(config_id="config-2"), id="config"),
+        pytest.param(KEY._replace(tenant=""), id="tenant"),
+        pytest.param(KEY._replace(owner="bob"), id="owner"),
+        pytest.param(KEY._replace(owner="ALICE"), id="owner in capitals"),
+        pytest.param(KEY._replace(owner="alice "), id="owner with a space"),
+        pytest.param(KEY._replace(task_id="task-2"), id="task"),
+        pytest.param(KEY._replace(config_id="config-2"), id="config"),
     ],
 )
 def test_another_key_is_another_subscription(database: Database, key: SubscriptionKey) -> None:
@@ -181,8 +177,8 @@ def test_an_owner_sees_only_their_own(database: Database) -> None:
 
 
 def test_updates_go_to_every_owner_of_the_tenant_in_id_order(database: Database) -> None:
-    mine = [database.put(other(owner=owner)) for owner in ("alice", "bob", "carol")]
-    database.put(other(tenant="another"))
+    mine = [database.put(KEY._replace(owner=owner)) for owner in ("alice", "bob", "carol")]
+    database.put(KEY._replace(tenant="another"))
     found = database.run(STORE.stored_of_task(tenant="acme", task_id="task-1"))
     assert [each.subscription.id for each in found] == sorted(each.id for each in mine)
 
@@ -216,7 +212,7 @@ def test_a_withdrawn_one_is_not_removed_by_its_key(database: Database) -> None:
 
 
 def test_only_withdrawn_ones_that_were_named_are_forgotten(database: Database) -> None:
-    named, unnamed, active = (database.put(other(config_id=str(n))) for n in range(3))
+    named, unnamed, active = (database.put(KEY._replace(config_id=str(n))) for n in range(3))
     database.run(STORE.withdraw([named.id, unnamed.id], NOW))
     assert database.run(STORE.forget([named.id, active.id])) == 1
     assert set(database.run(STORE.by_ids([named.id, unnamed.id, active.id]))) == {

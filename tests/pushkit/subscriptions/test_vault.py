@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -80,10 +79,10 @@ def test_a_secret_is_bound_to_the_same_columns_as_in_earlier_versions() -> None:
 @pytest.mark.parametrize(
     "elsewhere",
     [
-        pytest.param({"key": replace(KEY, tenant="other")}, id="tenant"),
-        pytest.param({"key": replace(KEY, task_id="task-2")}, id="task"),
-        pytest.param({"key": replace(KEY, owner="mallory")}, id="owner"),
-        pytest.param({"key": replace(KEY, config_id="config-2")}, id="config"),
+        pytest.param({"key": KEY._replace(tenant="other")}, id="tenant"),
+        pytest.param({"key": KEY._replace(task_id="task-2")}, id="task"),
+        pytest.param({"key": KEY._replace(owner="mallory")}, id="owner"),
+        pytest.param({"key": KEY._replace(config_id="config-2")}, id="config"),
         pytest.param({"url": "https://mallory.example.com/"}, id="url"),
     ],
 )
