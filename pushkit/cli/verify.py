@@ -171,7 +171,7 @@ def verify(
         says = f"answered {in_a_line(saved.answered)} when it came; time, audience and keys"
         click.echo(f"{'saved':12} {says} are from {file.with_suffix('.json').name}")
     verifiers = [read_verifier(secret) for secret in load_webhook_secrets(secrets_file)]
-    if Scheme.HTTP_MESSAGE_SIGNATURES in chosen and audience is None:
+    if Scheme.HTTP_MESSAGE_SIGNATURES in chosen and not audience:
         raise ConfigError("--audience: expected the URL of the webhook, which is signed")
     if Scheme.STANDARD_WEBHOOKS in chosen and not verifiers:
         raise ConfigError(
