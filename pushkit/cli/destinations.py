@@ -20,8 +20,7 @@ from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.dialling import EgressProxy
 from pushkit.net.oauth import ClientAuthentication, OAuthClient
 from pushkit.net.tls import ClientCertificate
-from pushkit.terminal.toml_mistakes import mistakes_of
-from pushkit.terminal.toml_places import Location, line_of, name_of
+from pushkit.terminal.toml import Location, line_of, mistakes_of, name_of
 from pushkit.url import masked_url
 
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")

@@ -28,7 +28,6 @@ from pushkit.terminal.options import (
     read_by,
     variable_option,
 )
-from pushkit.terminal.toml_places import did_you_mean
 from pushkit.url import Url
 from pushkit.variables import secret_variable
 
@@ -149,6 +148,8 @@ signing_options = gathered(
 def _error_code(value: str) -> str:
     if is_error_code(value):
         return value
+    from pushkit.terminal.toml import did_you_mean  # only now: it needs pydantic
+
     raise click.BadParameter(
         f"there is no code {value!r}, expected one of"
         f" {', '.join(ERROR_CODES)}{did_you_mean(value, ERROR_CODES)}"

@@ -14,8 +14,7 @@ from pydantic_settings import SettingsError
 
 from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.terminal.toml_mistakes import mistakes_of
-from pushkit.terminal.toml_places import Location, line_of, name_of
+from pushkit.terminal.toml import Location, line_of, mistakes_of, name_of
 from pushkit.url import parse_host_and_port
 from receiver.settings.service import ReceiverSettings
 

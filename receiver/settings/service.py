@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from pushkit.errors import ConfigError
 from pushkit.storage.location import is_file
 from pushkit.terminal.log_output import LogFormat
-from pushkit.terminal.toml_places import Location
+from pushkit.terminal.toml import Location
 from receiver.callbacks.registry import NO_TIMEOUT
 from receiver.limits import ConnectionLimits, Limits
 from receiver.peers import ForwardedHeader
