@@ -325,15 +325,11 @@ class OutboxAdmin:
     @contextlib.contextmanager
     def _counting(self, change: OutboxChange) -> Iterator[Callable[[int], None]]:
         """Yield a function that counts changed deliveries; emit the event at the end, or error."""
-        done = 0
-
-        def count(number: int) -> None:
-            nonlocal done
-            done += number
-
+        counted: list[int] = []
         try:
-            yield count
+            yield counted.append
         finally:
+            done = sum(counted)
             if done and self._events.wants(OutboxChanged.usual_level):
                 self._events.emit(OutboxChanged(at=self._clock(), change=change, count=done))
 

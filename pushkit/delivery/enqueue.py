@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TypeAlias
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
@@ -77,11 +78,8 @@ class Notice:
         return None if key is None or key.is_new else TaskKey(*self.bodies.task, key.key)
 
 
-@record(frozen=True, slots=True)
-class SnapshotsMissing:
-    """The result of an update that was not stored, because it needs snapshots first."""
-
-    of: set[tuple[WireVersion, str]]  # version and owner of each
+SnapshotsMissing: TypeAlias = set[tuple[WireVersion, str]]
+"""Versions and owners whose snapshots an update needs before it can be stored."""
 
 
 class Enqueuer:
@@ -123,7 +121,7 @@ class Enqueuer:
             if isinstance(found, NotifyResult):
                 return found
             # Each owner's snapshot is fetched at most once, so the loop ends.
-            await notice.bodies.fetch_snapshots(found.of)
+            await notice.bodies.fetch_snapshots(found)
 
     def enqueue(
         self, notices: Sequence[Notice], /, *, wait: bool = True
@@ -232,7 +230,7 @@ class _Transaction:
         if not versions.isdisjoint(bodies.by_owner):
             missing = bodies.missing_snapshots(queue.recipient for queue in without)
             if missing:
-                return SnapshotsMissing(missing)
+                return missing
         bodies.remember(versions)
         status = _status_mark(update)
         added, refused, notice.some_wait = list[NewDelivery](), [], False

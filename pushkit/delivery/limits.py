@@ -8,28 +8,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from pushkit.errors import ConfigError, InvalidUrlError
+from pushkit.errors import InvalidUrlError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.url import Url
 
 _MAX_REMEMBERED: Final = 10_000
-_LONGEST_WAIT: Final = timedelta(seconds=10)
-
-
-def check_pace(per_second: float | None, concurrency_per_host: int) -> None:
-    """Check that no attempt waits long for its turn: it holds a slot meanwhile.
-
-    Raises:
-        ConfigError: The rate is too low for that number of concurrent attempts.
-    """
-    if per_second is None:
-        return
-    least = concurrency_per_host / _LONGEST_WAIT.total_seconds()
-    if not per_second >= least:
-        raise ConfigError(
-            f"rate_per_origin: found {per_second:g} a second, expected at least {least:g}"
-            " (concurrency_per_host / 10): lower concurrency_per_host too"
-        )
 
 
 class Pace:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pushkit.arguments import check_callable, check_count, check_duration, check_type
 from pushkit.delivery.answers import BreakerPolicy
-from pushkit.delivery.limits import check_pace
 from pushkit.delivery.signatures import Signing, SigningChoice
+from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationRules
 from pushkit.outbox.retention import Retention
@@ -113,7 +113,13 @@ class SenderOptions:
             check_count(name, getattr(self, name))
         for name in _ABOVE_ZERO:
             check_duration(name, getattr(self, name))
-        check_pace(self.rate_per_origin, self.concurrency_per_host)
+        # An attempt waits at most 10 s for its turn: it holds a slot meanwhile.
+        rate, least = self.rate_per_origin, self.concurrency_per_host / 10
+        if rate is not None and not rate >= least:
+            raise ConfigError(
+                f"rate_per_origin: found {rate:g} a second, expected at least {least:g}"
+                " (concurrency_per_host / 10): lower concurrency_per_host too"
+            )
 
 
 _AT_LEAST_ONE = (

@@ -47,7 +47,6 @@ from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
-from pushkit.record import record
 from pushkit.subscriptions.model import Subscription
 
 _log: Final = logging.getLogger("pushkit.integrations")
@@ -149,22 +148,15 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
             InvalidUpdateError: The object is not an event that is pushed.
         """
         update = native_update(event)
-        snapshot = _Snapshots(self._task_store, update.task_id)
+
+        async def snapshot(owner: str) -> Task | None:
+            # Task stores are scoped by owner, too: read the task as the subscriber would.
+            context = ServerCallContext(user=_Owner(owner))
+            task = await self._task_store.get(update.task_id, context)
+            found = None if task is None else native_update(task).neutral
+            return found.task if isinstance(found, TaskSnapshot) else None
+
         await self._enqueue(task_id, update, size=event.ByteSize(), snapshot=snapshot)
-
-
-@record(frozen=True, slots=True)
-class _Snapshots:
-    """Reads a task as each owner sees it."""
-
-    task_store: TaskReader
-    task_id: str
-
-    async def __call__(self, owner: str) -> Task | None:
-        # Task stores are scoped by owner, too: read the task as the subscriber would.
-        task = await self.task_store.get(self.task_id, ServerCallContext(user=_Owner(owner)))
-        found = None if task is None else native_update(task).neutral
-        return found.task if isinstance(found, TaskSnapshot) else None
 
 
 class _Owner(User):

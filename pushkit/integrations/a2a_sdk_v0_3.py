@@ -46,10 +46,6 @@ class SdkObject(Protocol):
         ...
 
 
-def _one_owner() -> str:
-    return ""
-
-
 class PushkitConfigStore:
     """The SDK's config store over a `PushSender`'s subscriptions.
 
@@ -58,7 +54,7 @@ class PushkitConfigStore:
         owner_of: Returns the owner of the current call.
     """
 
-    def __init__(self, sender: PushSender, owner_of: Callable[[], str] = _one_owner) -> None:
+    def __init__(self, sender: PushSender, owner_of: Callable[[], str] = lambda: "") -> None:
         self._sender = sender
         self._owner_of = owner_of
         self._sdk: Any = importlib.import_module("a2a.types")  # 1.x has other names there
