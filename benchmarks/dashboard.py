@@ -37,7 +37,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import aiohttp
 import asyncpg
-from aiohttp import web
 
 from pushkit import KeyRing, PushConfig
 from pushkit.a2a import WireVersion
@@ -68,6 +67,7 @@ from receiver.inbox.model import NewNotification
 from receiver.inbox.store import Inbox
 from receiver.refusals import REFUSALS
 from tests.databases import PostgresConnection, ScriptRunner, SqliteConnection
+from tests.served import served
 
 NOW = datetime.now(UTC)
 SINCE = NOW - timedelta(days=7)
@@ -367,11 +367,7 @@ async def measure(
         return time.process_time() + (postgres.cpu() if postgres is not None else 0)
 
     within = True
-    async with side as (site, wanted):
-        runner = web.AppRunner(site.app(), access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with side as (site, wanted), served(site.app()) as base:
         print(f"{title:32}{'p50':>9}{'p95':>9}{'CPU':>9}   ms")
         async with aiohttp.ClientSession(base) as client:
             for name, path in wanted.items():
@@ -387,7 +383,6 @@ async def measure(
                 p95 = statistics.quantiles(took, n=20)[-1]
                 within &= p95 < 100
                 print(f"{name:32}{statistics.median(took):9.1f}{p95:9.1f}{spent:9.1f}")
-        await runner.cleanup()
     return within
 
 

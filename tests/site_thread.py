@@ -9,13 +9,13 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import schemathesis
-from aiohttp import web
 from hypothesis import given, settings
 from schemathesis.schemas import APIOperation
 
 from pushkit.webui.site import Site
 from tests.eventually import DEADLINE
 from tests.long_runs import examples
+from tests.served import served
 
 __all__ = ["SiteThread", "check_answers"]
 
@@ -52,14 +52,9 @@ class SiteThread(threading.Thread):
 
     async def _serve(self) -> None:
         self._ending = asyncio.Event()
-        async with self._opened() as site:
-            runner = web.AppRunner(site.app(), access_log=None)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            self.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with self._opened() as site, served(site.app()) as self.base:
             self._listens.set()
             await self._ending.wait()
-            await runner.cleanup()
 
 
 def check_answers(

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from pushkit.bounded_json import JsonObject
 from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
 from tests.interop.client import Client
@@ -26,6 +24,7 @@ from tests.interop.environments import (
 )
 from tests.interop.processes import PATIENCE, TOKEN, MismatchError, running
 from tests.ports import free_port
+from tests.served import served
 
 __all__ = [
     "Agent",
@@ -137,13 +136,8 @@ async def receiving(sender: TrustedSender, folder: Path, port: int) -> AsyncIter
     async def every_update(notification: Notification) -> None:
         called.append(notification)
 
-    runner = web.AppRunner(receiver.app(), access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
+    async with served(receiver.app(), port):
         yield called
-    finally:
-        await runner.cleanup()
 
 
 def trusted(agent: Agent, agent_port: int) -> TrustedSender:

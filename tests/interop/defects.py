@@ -24,6 +24,7 @@ from tests.interop.environments import FOLDER, ROOT, cargo_program
 from tests.interop.processes import TOKEN, MismatchError, running
 from tests.interop.verify_programs import VECTORS, verdicts_of
 from tests.ports import free_port
+from tests.served import answering, served
 
 __all__ = ["DEFECTS", "Defect"]
 
@@ -59,20 +60,15 @@ async def _heard(agent: Agent, text: str = "hi", **config: Any) -> list[Mapping[
         heads.append({name.lower(): value for name, value in request.headers.items()})
         return web.Response()
 
-    app = web.Application()
-    app.router.add_post("/hook", hear)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    hook, port = free_port(), free_port()
-    await web.TCPSite(runner, "127.0.0.1", hook).start()
-    registered: JsonObject = {"url": f"http://127.0.0.1:{hook}/hook", "token": TOKEN, **config}
-    try:
-        async with running(*agent.command, "--port", str(port), port=port):
-            client = Client(url=f"http://127.0.0.1:{port}/", version=agent.version)
-            await client.send(text, method=agent.method, config=registered)
-            await asyncio.sleep(_GRACE)
-    finally:
-        await runner.cleanup()
+    port = free_port()
+    async with (
+        served(answering(hear)) as base,
+        running(*agent.command, "--port", str(port), port=port),
+    ):
+        client = Client(url=f"http://127.0.0.1:{port}/", version=agent.version)
+        registered: JsonObject = {"url": f"{base}/hook", "token": TOKEN, **config}
+        await client.send(text, method=agent.method, config=registered)
+        await asyncio.sleep(_GRACE)
     return heads
 
 

@@ -15,6 +15,7 @@ import svix.webhooks
 from aiohttp import web
 
 from pushkit.keys.jwks import parse_jwks
+from tests.served import answering, served
 
 __all__ = ["LIBRARIES", "REFUSALS", "SECRET", "Library", "verifying"]
 
@@ -86,12 +87,5 @@ async def verifying(
         said.put_nowait(None)
         return web.Response(status=202)
 
-    app = web.Application()
-    app.add_routes([web.post("/hook", receive)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
+    async with served(answering(receive), port):
         yield said
-    finally:
-        await runner.cleanup()

@@ -26,6 +26,7 @@ from tests.interop.processes import (
 from tests.interop.samples import UPDATES
 from tests.interop.verifiers import SECRET, Library, verifying
 from tests.ports import free_port
+from tests.served import served
 
 __all__ = ["sender_to_jose", "sender_to_library", "sender_to_node_library", "sender_to_trpc"]
 
@@ -55,14 +56,8 @@ async def sending(
     app = web.Application()
     app.add_routes([jwks_route(push)])
     app.add_subapp("/a2a", push_config_app(config_api(push), owner=lambda _: OWNER))
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
-        async with push:
-            yield push, issuer
-    finally:
-        await runner.cleanup()
+    async with served(app, port), push:
+        yield push, issuer
 
 
 async def sender_to_jose() -> None:

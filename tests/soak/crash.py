@@ -33,6 +33,8 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from tests.served import answering, served
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -173,23 +175,13 @@ class Killer:
 
     async def run(self, kills: int) -> Report:
         """Kill so many times in all, let the rest be delivered, and count."""
-        async with self._serving(), self._reading() as database:
+        app = answering(self.webhook.receive)
+        async with served(app) as self._url, self._reading() as database:
             left = iter(range(kills))
             await asyncio.gather(*(self._lives(agent, left, database) for agent in self._agents))
             await self._deliver_the_rest(database)
         self._count()
         return self.report
-
-    @asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
-        app = web.Application()
-        app.add_routes([web.post("/hook", self.webhook.receive)])
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self._url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-        yield
-        await runner.cleanup()
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[Database]:

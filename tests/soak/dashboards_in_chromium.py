@@ -53,6 +53,7 @@ from pushkit.webui.access import DashboardAccess
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from receiver.dashboard.app import dashboard_of
 from tests.ports import free_port
+from tests.served import answering, served
 
 TOKEN = "a-token-of-the-dashboards"
 ISSUER = "https://agent.example.com"
@@ -224,15 +225,13 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
     async with contextlib.AsyncExitStack() as stack:
         ring = KeyRing.create(utc_now())
         answers = {"/strict": 400, "/broken": 503}
-        hooks = await stack.enter_async_context(_served(_webhook(answers)))
+        hooks = await stack.enter_async_context(served(_webhook(answers)))
         port = free_port()
         receiver = _receiver(folder, ring, port)
         # Before anything is refused: it keeps refusals from now on.
         access = DashboardAccess(token=TOKEN, allow_actions=True)
-        inbox = await stack.enter_async_context(
-            _served(dashboard_of(receiver, access=access).app())
-        )
-        await stack.enter_async_context(_served(receiver.app(), port))
+        inbox = await stack.enter_async_context(served(dashboard_of(receiver, access=access).app()))
+        await stack.enter_async_context(served(receiver.app(), port))
         sender = PushSender(
             issuer=ISSUER,
             keys=ring,
@@ -248,7 +247,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
             keys=ring,
             issuer=ISSUER,
         )
-        shown = await stack.enter_async_context(_served(outbox.app()))
+        shown = await stack.enter_async_context(served(outbox.app()))
         await _happen(sender, hooks, f"http://127.0.0.1:{port}", f"http://localhost:{port}")
         await asyncio.sleep(3)
         _let_an_hour_pass(folder / "outbox.db")
@@ -263,9 +262,7 @@ def _webhook(answers: dict[str, int]) -> web.Application:
         said = "" if status < 300 else '{"error": "artifact.parts: expected at least one part"}'
         return web.Response(status=status, text=said)
 
-    app = web.Application()
-    app.router.add_post("/{path:.*}", answer)
-    return app
+    return answering(answer)
 
 
 def _receiver(folder: Path, ring: KeyRing, port: int) -> Receiver:
@@ -355,15 +352,6 @@ def _let_an_hour_pass_in(inbox: Path) -> None:
             " issued_at = issued_at - by, finished_at = finished_at - by"
             " FROM earlier WHERE earlier.id = pushkit_inbox.id"
         )
-
-
-@contextlib.asynccontextmanager
-async def _served(app: web.Application, port: int = 0) -> AsyncIterator[str]:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
 
 
 # --- what is tried ------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -56,6 +56,7 @@ from pushkit.progress import advance
 from pushkit.terminal.progress import showing_progress
 from receiver.testing import SigningAgent
 from tests.ports import free_port
+from tests.served import answering, served
 from tests.soak.hostile_peers import (
     AT_RECEIVER,
     AT_SENDER,
@@ -170,7 +171,7 @@ class Soak:
             spawn = get_context("spawn")
             pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=hostile_agent)
             stack.enter_context(pool).submit(int)  # it imports before the first round
-            webhook = await stack.enter_async_context(self._webhook())
+            webhook = await stack.enter_async_context(served(answering(self._arrive)))
             for side in self._answered:
                 code = "from receiver.cli import main; main()"
                 await self._start(stack, side, code, "serve", "--config", f"{side}.toml")
@@ -270,25 +271,13 @@ class Soak:
         if writer is not None:
             writer.transport.abort()
 
-    @contextlib.asynccontextmanager
-    async def _webhook(self) -> AsyncIterator[str]:
-        """Serve the webhook of the sender's genuine updates."""
-
-        async def arrive(request: web.Request) -> web.Response:
-            update = (await request.json())["statusUpdate"]
-            number, at = update["contextId"].split()
-            self._arrived.append(int(number))
-            self._subjects["sender"].took(time.time() - float(at))
-            return web.Response(status=202)
-
-        app = web.Application()
-        app.router.add_post("/", arrive)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        port = free_port()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        yield f"http://127.0.0.1:{port}/"
-        await runner.cleanup()
+    async def _arrive(self, request: web.Request) -> web.Response:
+        """Be the webhook of the sender's genuine updates."""
+        update = (await request.json())["statusUpdate"]
+        number, at = update["contextId"].split()
+        self._arrived.append(int(number))
+        self._subjects["sender"].took(time.time() - float(at))
+        return web.Response(status=202)
 
     # --- rounds ----------------------------------------------------------------------------------
 

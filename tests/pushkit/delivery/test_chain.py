@@ -23,6 +23,7 @@ from pushkit.scheduling.deadlines import Deadlines
 from tests.eventually import eventually
 from tests.pushkit.delivery.claimed import claimed_delivery
 from tests.pushkit.delivery.conftest import Senders, status
+from tests.served import answering, served
 
 DELIVERED = {DeliveryState.DELIVERED}
 SOON = RetryPolicy(wait=wait_schedule((0.05,)))
@@ -70,16 +71,9 @@ class Gate:
 @pytest.fixture
 async def gate() -> AsyncIterator[Gate]:
     gate = Gate()
-    app = web.Application()
-    app.router.add_post("/", gate.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    gate.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    yield gate
-    gate.open()
-    await runner.cleanup()
+    async with served(answering(gate.answer)) as gate.url:
+        yield gate
+        gate.open()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from pushkit.outbox.leases import ClaimResult
 from tests.eventually import eventually
 from tests.pushkit.delivery.claimed import claimed_delivery
 from tests.pushkit.delivery.conftest import Senders, Webhook, status
+from tests.served import answering, served
 
 HOOK = {"id": "1", "url": "https://client.example.com/hook"}
 
@@ -152,15 +153,8 @@ class Slow:
 async def slow() -> AsyncIterator[Slow]:
     slow = Slow()
     slow.open.set()
-    app = web.Application()
-    app.router.add_post("/", slow.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    slow.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    yield slow
-    await runner.cleanup()
+    async with served(answering(slow.answer)) as slow.url:
+        yield slow
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 64])

@@ -17,14 +17,13 @@ from typing import Any, BinaryIO
 from unittest import mock
 from urllib.parse import unquote_to_bytes
 
-from aiohttp import web
-
 from receiver import Receiver, refusals
 from receiver.app import HideMalformedRequests
 from receiver.asgi import AsgiApp
 from receiver.settings import load_settings
 from tests.eventually import DEADLINE, eventually
 from tests.ports import free_port
+from tests.served import served
 from tests.soak.fuzzing.exchange import Answer
 from tests.soak.fuzzing.making import Request
 from tests.soak.fuzzing.parties import configuration
@@ -219,15 +218,10 @@ def _hiding_malformed_requests() -> Iterator[None]:
 async def _app(folder: Path) -> AsyncIterator[Door]:
     receiver = load_settings(configuration(folder)).build()
     with _listening() as lines, _hiding_malformed_requests():
-        runner = web.AppRunner(receiver.app(), access_log=None, shutdown_timeout=1)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            connection = _Connection(runner.addresses[0][1])
+        async with served(receiver.app()) as base:
+            connection = _Connection(int(base.rpartition(":")[2]))
             yield Door(receiver, connection.send, lines.taken)
             connection.close()
-        finally:
-            await runner.cleanup()
 
 
 async def _send_by_asgi(app: AsgiApp, request: Request) -> Answer:
