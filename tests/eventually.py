@@ -20,12 +20,12 @@ Found = TypeVar("Found")
 
 
 @overload
-async def eventually(look: Callable[[], Awaitable[Found]]) -> Found: ...
+async def eventually(look: Callable[[], Awaitable[Found]], *, within: float = ...) -> Found: ...
 @overload
-async def eventually(look: Callable[[], Found]) -> Found: ...
-async def eventually(look: Callable[[], object]) -> object:
-    """Return the first thing that is found and is not false."""
-    async with asyncio.timeout(DEADLINE):
+async def eventually(look: Callable[[], Found], *, within: float = ...) -> Found: ...
+async def eventually(look: Callable[[], object], *, within: float = DEADLINE) -> object:
+    """Return the first thing that is found and is not false; looks for so many seconds."""
+    async with asyncio.timeout(within):
         while True:
             found = look()
             if isinstance(found, Awaitable):

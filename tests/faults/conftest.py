@@ -7,7 +7,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from tenacity import stop_after_attempt
 
 from pushkit import KeyRing, PushSender, RetryPolicy, SenderOptions, StatusUpdate, wait_schedule
 from pushkit.a2a import TaskState, TaskStatus
+from pushkit.clock import utc_now
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import CommitUncertainError, StorageError
 from pushkit.outbox.states import DeliveryState
@@ -26,11 +27,7 @@ from tests.eventually import eventually
 RETRY_SOON = RetryPolicy(wait=wait_schedule([0.05], jitter=0), stop=stop_after_attempt(1000))
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0), stop=stop_after_attempt(1000))
 NEVER_OPENS = BreakerPolicy(failures=1_000_000)
-KEYS = KeyRing.create(datetime.now(UTC) - timedelta(days=2))
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+KEYS = KeyRing.create(utc_now() - timedelta(days=2))
 
 
 def numbered(task: str, number: int, size: int = 0) -> StatusUpdate:

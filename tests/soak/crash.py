@@ -26,8 +26,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -38,14 +37,16 @@ from tests.served import answering, served
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+from pushkit.clock import utc_now
 from pushkit.outbox.leases import Leases
 from pushkit.progress import advance
 from pushkit.storage.database import Database, open_location
 from pushkit.storage.migrations import Migration
 from pushkit.storage.script import Script, Statement
 from pushkit.terminal.progress import showing_progress
+from tests.eventually import eventually
 from tests.forked import forked
-from tests.soak.reporting import until, utc_now, write_report
+from tests.soak.reporting import write_report
 
 TASKS = 8  # of each process
 _PATIENCE = 60  # seconds in which something must arrive, in the end
@@ -196,9 +197,9 @@ class Killer:
     async def _lives(self, agent: Agent, left: Iterable[int], database: Database) -> None:
         for _ in left:
             reading = await self._start(agent, agent.tasks)
-            await until(lambda: agent.worker != "", seconds=60)
+            await eventually(lambda: agent.worker != "")
             seen = sum(self.webhook.ids.values())
-            await until(lambda: sum(self.webhook.ids.values()) > seen, seconds=60)  # noqa: B023
+            await eventually(lambda: sum(self.webhook.ids.values()) > seen)  # noqa: B023
             await asyncio.sleep(self._random.uniform(0.0, 0.3))
             await self._kill(agent, reading)
             await self._look_at_what_it_held(agent, database)
@@ -271,7 +272,7 @@ def _held_by(worker: str) -> Script[list[str]]:
 
 
 def _count_unfinished() -> Script[int]:
-    due = yield from Leases().next_due(datetime.now(UTC))
+    due = yield from Leases().next_due(utc_now())
     return int(due is not None)
 
 
@@ -293,7 +294,7 @@ async def main() -> int:
             lease=(arguments.timeout, arguments.margin),
         )
         report = await killer.run(arguments.kills)
-    return write_report(report, seed=arguments.seed)
+    return write_report(asdict(report), holds=report.holds, seed=arguments.seed)
 
 
 if __name__ == "__main__":

@@ -50,11 +50,13 @@ from pushkit import (
     TaskStatus,
     wait_schedule,
 )
+from pushkit.clock import utc_now
 from pushkit.keys.jwk import signing_key_to_pem
 from pushkit.net import connection
 from pushkit.progress import advance
 from pushkit.terminal.progress import showing_progress
 from receiver.testing import SigningAgent
+from tests.eventually import DEADLINE, eventually
 from tests.ports import free_port
 from tests.served import answering, served
 from tests.soak.hostile_peers import (
@@ -66,7 +68,6 @@ from tests.soak.hostile_peers import (
     hostile_agent,
     written,
 )
-from tests.soak.reporting import until, utc_now
 
 __all__ = ["Soak"]
 
@@ -79,7 +80,6 @@ RETURNING = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "13107
 PEAK, LEFT = 128.0, 192.0  # MiB
 FILES, FILES_LEFT = CONNECTIONS + 40, 8
 TIMEOUT = 2  # seconds, of requests
-PATIENCE = 120.0  # seconds, for the start and for genuine work
 _CALLED = """import pathlib
 async def note(notification):
     with pathlib.Path(__file__).with_suffix(".txt").open("a") as file:
@@ -144,7 +144,7 @@ class Soak:
         # The behaviours to draw from, at least one of each side; all if empty.
         only: Collection[str] = (),
         origins: int = 30,  # how many hostile webhooks there are
-        patience: float = PATIENCE,  # for how long the return to quiet may take, in seconds
+        patience: float = DEADLINE,  # for how long the return to quiet may take, in seconds
     ) -> None:
         self._folder = folder
         self._seed = seed
@@ -180,7 +180,7 @@ class Soak:
             work = [asyncio.create_task(self._post(side)) for side in self._answered]
             watching = asyncio.create_task(self._watch())
             subjects = self._subjects.values()
-            await until(lambda: all(each.done > 50 for each in subjects), seconds=PATIENCE)
+            await eventually(lambda: all(each.done > 50 for each in subjects))
             for each in subjects:
                 each.first_memory, each.first_files = each.memory(), each.files()
             for number in range(rounds):
@@ -257,7 +257,7 @@ class Soak:
                     writer.write(written(draft))
                     head = await reader.readuntil(b"\r\n\r\n")
                 except (OSError, EOFError):  # a new connection closes idle ones
-                    if time.monotonic() > begun + PATIENCE:
+                    if time.monotonic() > begun + DEADLINE:
                         raise
                     if writer is not None:
                         writer.transport.abort()
@@ -353,7 +353,7 @@ class Soak:
     async def _until(self, holds: Callable[[], bool]) -> None:
         """Wait for what the processes bring about, or until patience ends."""
         with contextlib.suppress(TimeoutError):
-            await until(holds, seconds=self._patience)
+            await eventually(holds, within=self._patience)
 
     async def _ask_sender(self, line: str) -> None:
         """Let the sender notify, and note how many genuine updates it has accepted so far."""

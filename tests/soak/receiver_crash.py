@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -48,6 +48,7 @@ from pushkit import (
     TaskStatus,
     wait_schedule,
 )
+from pushkit.clock import utc_now
 from pushkit.keys.jwk import public_jwk
 from pushkit.progress import advance
 from pushkit.storage.database import Database
@@ -56,8 +57,9 @@ from pushkit.terminal.progress import showing_progress
 from receiver import InboxStatus
 from receiver.admin import open_inbox
 from receiver.inbox.inspection import Inspection
+from tests.eventually import eventually
 from tests.soak.call_log import CallLog
-from tests.soak.reporting import until, utc_now, write_report
+from tests.soak.reporting import write_report
 from tests.soak.webhook_process import ISSUER, TOKEN, Settings, reserved_port, start
 
 AHEAD = 20  # a task's updates that are accepted and not yet called back
@@ -206,7 +208,7 @@ class Killer:
             self._start(place)
             pid = _pid(place)
             if self._random.random() < 0.8:  # else while it starts
-                await until(lambda: self.log.begun[pid] > 0, seconds=120)  # noqa: B023
+                await eventually(lambda: self.log.begun[pid] > 0)  # noqa: B023
             await asyncio.sleep(self._random.uniform(0, 0.3))
             await self._kill(place, inbox)
             self.report.kills += 1
@@ -236,7 +238,7 @@ class Killer:
             raise RuntimeError(f"a receiver ended by itself, with {process.exitcode}: see its log")
         # Read while it stands still: as soon as it is gone another receiver takes over.
         os.kill(pid, signal.SIGSTOP)
-        await until(lambda: _stands_still(pid), seconds=120)
+        await eventually(lambda: _stands_still(pid))
         self._read_lines()
         held = await inbox.read(_held_by(self.log.dispatchers.get(pid, "")))
         self.log.kill(pid)
@@ -350,7 +352,7 @@ async def main() -> int:
             lease=arguments.lease,
         )
         report = await killer.run(arguments.kills)
-    return write_report(report, seed=arguments.seed)
+    return write_report(asdict(report), holds=report.holds, seed=arguments.seed)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ from receiver.admin import open_inbox
 from receiver.callbacks import dispatcher, waiting
 from receiver.testing import SigningAgent
 from tests.databases import PostgresServer, fresh
+from tests.eventually import eventually
 from tests.redis_server import RedisServer
 
 __all__ = ["run_scenario"]
@@ -353,9 +354,7 @@ class Scenario:
 
     async def _until(self, complaint: str, holds: Callable[[], Awaitable[object]]) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
-                while not await holds():  # noqa: ASYNC110  # depends on threads and databases
-                    await asyncio.sleep(0.02)
+            await eventually(holds, within=PATIENCE)
         except TimeoutError:
             self.complaints.append(complaint)
 
