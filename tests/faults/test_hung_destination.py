@@ -58,16 +58,12 @@ async def test_one_hung_destination_of_a_hundred_does_not_hold_the_others_up(
             await sender.notify(numbered(f"task-{port}", number))
     running = asyncio.create_task(sender.worker.run())
 
-    async def others_delivered() -> bool:
-        return all(arrived[f"task-{port}"] == UPDATES for port in ports)
-
-    await eventually(others_delivered)
+    await eventually(lambda: all(arrived[f"task-{port}"] == UPDATES for port in ports))
     all_others_delivered.set()
 
-    async def hung_ones_delivered() -> bool:
-        return all(arrived[f"hung-{number}"] for number in range(TASKS_OF_THE_HUNG_ONE))
-
-    await eventually(hung_ones_delivered)
+    await eventually(
+        lambda: all(arrived[f"hung-{number}"] for number in range(TASKS_OF_THE_HUNG_ONE))
+    )
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await sender.worker.pump.drain()

@@ -71,10 +71,7 @@ async def test_a_sender_tells_of_an_outage_once_per_cause(
         await sender.subscribe(f"task-{number}", {"url": webhook.url}, version="1.0")
         await sender.notify(numbered(f"task-{number}", 1))
 
-    async def all_asked() -> bool:
-        return sum(webhook.ids.values()) == MANY
-
-    await eventually(all_asked)
+    await eventually(lambda: sum(webhook.ids.values()) == MANY)
     refused: list[int] = []
     notifying = asyncio.create_task(keep_notifying(sender, refused))
     await asyncio.to_thread(server.stop)
@@ -82,10 +79,7 @@ async def test_a_sender_tells_of_an_outage_once_per_cause(
     # Nothing can be settled, and its workers give up one after another.
     await sender.worker.pump.drain()
 
-    async def many_were_refused() -> bool:
-        return len(refused) > 3 * MANY
-
-    await eventually(many_were_refused)
+    await eventually(lambda: len(refused) > 3 * MANY)
     await asyncio.to_thread(server.start)
     notifying.cancel()
 
@@ -139,10 +133,7 @@ async def test_a_receiver_tells_of_an_outage_once_per_cause(
     await eventually(many_were_answered_503)
     await asyncio.to_thread(server.start)
 
-    async def all_are_called_back() -> bool:
-        return len(set(seen)) == 4
-
-    await eventually(all_are_called_back)
+    await eventually(lambda: len(set(seen)) == 4)
     await runner.cleanup()
 
     lines = told(caplog, "pushkit.scheduling", "pushkit.storage", "asyncpg.pool")

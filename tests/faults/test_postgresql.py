@@ -81,10 +81,7 @@ async def test_what_was_accepted_before_a_restart_is_delivered_without_another_c
     answering.set()
     await asyncio.to_thread(server.start)
 
-    async def arrived() -> bool:
-        return 5 in webhook.numbers["task-1"]
-
-    await eventually(arrived)
+    await eventually(lambda: 5 in webhook.numbers["task-1"])
     assert webhook.in_order
 
 
@@ -138,11 +135,7 @@ async def test_a_sender_ends_though_the_server_is_silent(
     dsn = await asyncio.to_thread(fresh, server.dsn)
     sender = await senders.make(dsn, drain=timedelta(0), prepare=_patient)
     with server.silent():
-
-        async def claims() -> bool:
-            return bool(sender.worker.pump._filling)
-
-        await eventually(claims)
+        await eventually(lambda: sender.worker.pump._filling)
         async with asyncio.timeout(DEADLINE):
             await sender.close()
 

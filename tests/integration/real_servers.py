@@ -153,10 +153,7 @@ def _uvicorn(http: str) -> Serve:
         with _listening() as sock:
             running = asyncio.create_task(server.serve([sock]))
 
-            async def started() -> bool:
-                return server.started
-
-            await eventually(started)
+            await eventually(lambda: server.started)
             yield _url(sock, certificate)
             server.should_exit = True
             await running

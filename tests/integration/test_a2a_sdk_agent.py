@@ -265,12 +265,9 @@ async def test_the_receiver_verifies_and_calls_back_every_event(
         async def every_update(notification: Notification) -> None:
             called.append(notification)
 
-        async def all_called() -> bool:
-            return len(called) >= 4
-
         await aiohttp_server(receiver.app(), port=unused_tcp_port)
         await agent.send(f"http://127.0.0.1:{unused_tcp_port}/a2a/push")
-        await eventually(all_called)
+        await eventually(lambda: len(called) >= 4)
     assert [(n.seq, n.kind.value) for n in called] == [
         (1, "task"),
         (2, "status-update"),

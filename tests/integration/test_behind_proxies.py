@@ -213,10 +213,7 @@ async def test_a_client_cannot_say_who_it_is(proxied: Proxied, agent: SigningAge
     assert refused is not None
     assert refused.status == 401
 
-    async def told() -> bool:
-        return "peer=127.0.0.1" in proxied.log.read_text("utf-8")
-
-    await eventually(told)
+    await eventually(lambda: "peer=127.0.0.1" in proxied.log.read_text("utf-8"))
     assert "192.0.2.7" not in proxied.log.read_text("utf-8")
 
 

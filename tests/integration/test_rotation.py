@@ -152,10 +152,7 @@ async def test_twenty_rotations_under_traffic_lose_nothing(house: House) -> None
             await asyncio.sleep(BETWEEN_ROTATIONS.total_seconds())
         last = ring.keys[-1].kid
 
-        async def signed_by_the_last() -> bool:
-            return any(notification.kid == last for notification in house.called)
-
-        await eventually(signed_by_the_last)
+        await eventually(lambda: any(notification.kid == last for notification in house.called))
     await eventually(house.all_called)
 
     async def all_settled() -> bool:  # a callback may be quicker than the sender's own note of it
@@ -218,9 +215,8 @@ async def test_revoking_the_active_key_under_traffic_loses_nothing(
         await eventually(thief.is_refused)
         successor = load_key_ring(house.keys).signing_key(datetime.now(UTC))
 
-        async def signed_by_the_successor() -> bool:
-            return any(notification.kid == successor.kid for notification in house.called)
-
-        await eventually(signed_by_the_successor)
+        await eventually(
+            lambda: any(notification.kid == successor.kid for notification in house.called)
+        )
         assert await thief.is_refused()
     assert successor.kid != thief.agent.key.kid

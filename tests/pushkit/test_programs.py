@@ -63,10 +63,7 @@ def test_a_program_is_given_up_although_a_child_in_another_group_holds_its_stand
             with pytest.raises(TimeoutError):
                 await run_program(command, bytes(1024 * 1024), within=timedelta(seconds=1))
 
-        async def is_closed() -> bool:
-            return open_files() == files
-
-        await eventually(is_closed)
+        await eventually(lambda: open_files() == files)
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(asyncio.sleep(0))

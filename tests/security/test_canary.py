@@ -732,9 +732,6 @@ async def run_receiver(house: House) -> None:
     (house.folder / "jwks.json").write_text(exported.stdout)
     seen: list[Notification] = []
 
-    async def called() -> bool:
-        return bool(seen)
-
     async with receiving(house, seen) as url:
         sender = house.sender(secrets=house.secrets)
         await sender.open()
@@ -745,7 +742,7 @@ async def run_receiver(house: House) -> None:
             await sender.notify(house.update(task_id))
         while await sender.worker.run_once():
             pass
-        await eventually(called)
+        await eventually(lambda: seen)
         house.output.note("notification", seen[0])
         assert [found.last_status for found in await sender.deliveries("task-2")] == [401]
         await sender.close()

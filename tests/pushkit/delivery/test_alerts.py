@@ -54,10 +54,7 @@ async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
     webhook.replies_with(422, path="/alerts")
     await sender.notify(status())
 
-    async def both_are_dead() -> bool:
-        return len(emitted(events, DeliveryDead)) == 2
-
-    await eventually(both_are_dead)
+    await eventually(lambda: len(emitted(events, DeliveryDead)) == 2)
     await sender.notify(status("completed"))
 
     async def is_delivered() -> list[Delivered]:
@@ -125,10 +122,7 @@ async def test_a_command_receives_the_alert_on_stdin_without_our_variables(
     webhook.replies_with(422)
     await sender.notify(status())
 
-    async def is_written() -> bool:
-        return alert.exists()
-
-    await eventually(is_written)
+    await eventually(alert.exists)
     assert json.loads(alert.read_text())["code"] == "dead_letter"
     assert "CANARY" not in variables.read_text()
 
@@ -141,11 +135,7 @@ async def test_a_fault_of_the_outbox_is_logged_and_not_sent_through_the_outbox(
     assert sender._alerts is not None
     sender._alerts.start()
     with caplog.at_level(logging.ERROR, "pushkit.alerts"):
-
-        async def logged() -> bool:
-            return "alert health_fault: worker: it does not run" in caplog.text
-
-        await eventually(logged)
+        await eventually(lambda: "alert health_fault: worker: it does not run" in caplog.text)
     assert await sender.deliveries(ALERTS_TASK) == []
 
 
@@ -158,10 +148,9 @@ async def test_the_failure_of_a_command_is_logged_with_the_alert(
     webhook.replies_with(422)
     await sender.notify(status())
 
-    async def logged() -> bool:
-        return "alert not sent by command: command: ended with status 1" in caplog.text
-
-    await eventually(logged)
+    await eventually(
+        lambda: "alert not sent by command: command: ended with status 1" in caplog.text
+    )
     assert "was given up" in caplog.text
 
 

@@ -185,10 +185,7 @@ async def test_housekeeping_survives_a_database_out_of_reach_and_logs_it_once(
     monkeypatch.setattr(housekeeping, "_INTERVAL", timedelta(0))
     running = asyncio.create_task(housekeeping.housekeep("outbox", try_to_retain, log=LOG))
 
-    async def tried_again() -> bool:
-        return tries > 2
-
-    await eventually(tried_again)
+    await eventually(lambda: tries > 2)
     assert caplog.text.count("the outbox is out of reach") == 1
     assert not running.done()
     running.cancel()

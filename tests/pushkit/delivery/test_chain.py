@@ -61,10 +61,7 @@ class Gate:
     async def answer_next(self) -> None:
         """Wait for a new request, and answer it."""
 
-        async def is_there() -> bool:
-            return bool(self.held) and not self.held[-1].is_set()
-
-        await eventually(is_there)
+        await eventually(lambda: bool(self.held) and not self.held[-1].is_set())
         self.held[-1].set()
 
 
@@ -111,10 +108,7 @@ async def notify(sender: PushSender, gate: Gate, number: int) -> list[str]:
     """Notify of several updates, of all but one while the first is at the gate; return ids."""
     ids = [*(await sender.notify(status())).ids]
 
-    async def is_there() -> bool:
-        return bool(gate.ids)
-
-    await eventually(is_there)
+    await eventually(lambda: gate.ids)
     for _ in range(number - 1):
         ids += (await sender.notify(status())).ids
     return ids
@@ -224,10 +218,7 @@ async def test_following_deliveries_are_cancelled_if_the_subscription_ends_durin
     await getattr(sender, end)("task-1")
     gate.open()
 
-    async def all_at_rest() -> bool:
-        return not sender.worker.slots.chains
-
-    await eventually(all_at_rest)
+    await eventually(lambda: not sender.worker.slots.chains)
     assert gate.ids == ids[:1]
     assert set(await states(sender)) == {DeliveryState.CANCELLED}
 
@@ -272,10 +263,7 @@ async def test_closing_a_sender_gives_back_deliveries_it_has_not_begun(
     slots = sender.worker.slots
     closing = asyncio.create_task(sender.close())
 
-    async def is_closing() -> bool:
-        return not slots.is_open
-
-    await eventually(is_closing)
+    await eventually(lambda: not slots.is_open)
     gate.open()
     await closing
     later = await senders.open()
@@ -295,10 +283,7 @@ async def test_a_chain_takes_one_slot_at_its_destination(
     await other.notify(status(task_id="task-2"))
     running = asyncio.create_task(other.worker.run_once())
 
-    async def is_there() -> bool:
-        return len(gate.ids) == 2
-
-    await eventually(is_there)
+    await eventually(lambda: len(gate.ids) == 2)
     gate.open()
     await running
 
@@ -329,15 +314,12 @@ async def test_one_settlement_of_a_queue_ends_before_another_begins(
         count = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted"
         return bool(await connection.fetchval(count))
 
-    async def all_are_answered() -> bool:
-        return len(chain._answered) == answered
-
     async with subscription_locked(postgres_dsn) as connection:
         await gate.answer_next()
         await eventually(settlement_waits)
         for _ in range(1, answered):
             await gate.answer_next()
-        await eventually(all_are_answered)
+        await eventually(lambda: len(chain._answered) == answered)
         assert gate.ids == ids[:answered]
     gate.open()
     await until_all_are_delivered(sender)

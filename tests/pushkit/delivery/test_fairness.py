@@ -104,10 +104,7 @@ async def test_ninety_nine_owners_are_served_while_the_hundredth_fills_its_slots
         for state in ("working", "working"):
             await sender.notify(status(state, task_id=f"quick-{number}"))
 
-    async def are_served() -> bool:
-        return len(webhooks.answered) == 2 * OTHERS
-
-    await eventually(are_served)
+    await eventually(lambda: len(webhooks.answered) == 2 * OTHERS)
     assert webhooks.hanging == 12
     order: dict[str, list[int | None]] = {f"/{number}": [] for number in range(OTHERS)}
     for request in webhooks.answered:
@@ -157,10 +154,7 @@ async def test_ending_subscriptions_during_attempts_gives_an_owner_no_more_slots
             await sender.notify(status(task_id=task))
         assert await sender.worker.pump.fill() == begun
 
-        async def hang() -> bool:
-            return webhooks.hanging == 12
-
-        await eventually(hang)
+        await eventually(lambda: webhooks.hanging == 12)
         for number in range(24):
             for before in (0, 12):
                 await getattr(sender, way)(f"task-{number}-after-{before}", owner="mallory")

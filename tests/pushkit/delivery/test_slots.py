@@ -176,10 +176,7 @@ async def test_many_tasks_at_once_keep_the_limit_and_their_order(
 
     await asyncio.gather(*map(notify_all, tasks))
 
-    async def all_arrived() -> bool:
-        return sum(map(len, slow.seqs.values())) >= 200
-
-    await eventually(all_arrived)
+    await eventually(lambda: sum(map(len, slow.seqs.values())) >= 200)
     assert slow.seqs == {task: list(range(10)) for task in tasks}
     assert slow.most <= concurrency
 
@@ -201,10 +198,7 @@ async def test_long_queues_in_every_slot_do_not_starve_a_later_task(
     await sender.notify(_numbered(status(task_id="late"), 0))
     slow.open.set()
 
-    async def all_arrived() -> bool:
-        return len(slow.tasks) >= 81
-
-    await eventually(all_arrived)
+    await eventually(lambda: len(slow.tasks) >= 81)
     assert slow.tasks.index("late") < 40
     await all_free(sender)
 
@@ -276,10 +270,8 @@ async def _refuse_in_the_commit(dsn: str, *, task: str) -> None:
 
 
 async def all_free(sender: PushSender) -> None:
-    async def are_free() -> bool:
-        return sender.worker.slots.free == sender.options.concurrency
 
-    await eventually(are_free)
+    await eventually(lambda: sender.worker.slots.free == sender.options.concurrency)
 
 
 def _numbered(update: StatusUpdate, number: int | str) -> StatusUpdate:

@@ -131,10 +131,7 @@ async def test_an_update_that_may_have_been_stored_is_stored_once(
     await adapter.send_notification("task-1", status())
     assert len(adapter.buffer) == 1
 
-    async def stored() -> bool:
-        return not len(adapter.buffer)
-
-    await eventually(stored)
+    await eventually(lambda: not len(adapter.buffer))
     assert calls == 3
     assert len(await push.deliveries("task-1")) == 1
 

@@ -74,13 +74,6 @@ async def run(buffer: EnqueueBuffer, enqueue: Enqueue, task_id: str = "task-1") 
     await buffer.run(task_id, enqueue, size=100)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async def holds() -> bool:
-        return condition()
-
-    await eventually(holds)
-
-
 async def test_updates_that_could_not_be_stored_are_stored_later_in_order(
     outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:
@@ -92,7 +85,7 @@ async def test_updates_that_could_not_be_stored_are_stored_later_in_order(
     assert (outbox.stored, len(buffer)) == ([1], 2)
     outbox.away = None
     await run(buffer, outbox.storing(4))  # must not overtake those that wait
-    await until(lambda: len(outbox.stored) == 4)
+    await eventually(lambda: len(outbox.stored) == 4)
     assert (outbox.stored, buffer.refused, len(buffer)) == ([1, 2, 3, 4], 0, 0)
 
 
@@ -115,12 +108,12 @@ async def test_the_updates_of_a_task_are_stored_one_after_another(
     outbox.goes_away()
     outbox.gate.clear()
     first = asyncio.create_task(run(buffer, outbox.storing(1)))
-    await until(lambda: outbox.begun == 1)
+    await eventually(lambda: outbox.begun == 1)
     second = asyncio.create_task(run(buffer, outbox.storing(2)))
     outbox.away = None  # too late for the first, which waits in memory now
     outbox.gate.set()
     await asyncio.gather(first, second)
-    await until(lambda: len(outbox.stored) == 2)
+    await eventually(lambda: len(outbox.stored) == 2)
     assert outbox.stored == [1, 2]
 
 
@@ -137,9 +130,9 @@ async def test_the_last_caller_waits_for_all_before_it(make_buffer: MakeBuffer) 
         return enqueue
 
     calls = [asyncio.create_task(run(buffer, storing(number))) for number in (0, 1)]
-    await until(lambda: begun == [0])
+    await eventually(lambda: begun == [0])
     gates[0].set()
-    await until(lambda: begun == [0, 1])
+    await eventually(lambda: begun == [0, 1])
     calls.append(asyncio.create_task(run(buffer, storing(2))))
     await calls[0]
     await asyncio.sleep(0)
@@ -172,7 +165,7 @@ async def test_one_more_than_fits_is_refused_and_counted(
     assert (buffer.refused, len(buffer)) == (1, 1)
     assert "will not be sent to its webhooks" in caplog.text
     outbox.away = None
-    await until(lambda: not len(buffer))
+    await eventually(lambda: not len(buffer))
     outbox.goes_away()
     await run(buffer, outbox.storing(3))  # there is room again
     assert (buffer.refused, len(buffer)) == (1, 1)
@@ -188,7 +181,7 @@ async def test_the_end_of_a_task_has_a_place_of_its_own(
     with pytest.raises(StorageError):
         await buffer.run("task-1", outbox.storing(3), size=100, is_last=True)
     outbox.away = None
-    await until(lambda: outbox.stored == [1, 2])
+    await eventually(lambda: outbox.stored == [1, 2])
 
 
 async def test_the_capacity_of_one_task_leaves_capacity_for_the_others(
@@ -201,7 +194,7 @@ async def test_the_capacity_of_one_task_leaves_capacity_for_the_others(
         await run(buffer, outbox.storing(2), "task-1")
     await run(buffer, outbox.storing(3), "task-2")
     outbox.away = None
-    await until(lambda: not len(buffer))
+    await eventually(lambda: not len(buffer))
     assert sorted(outbox.stored) == [1, 3]
 
 
@@ -229,7 +222,7 @@ async def test_an_invalid_update_does_not_delay_the_others(
     await run(buffer, outbox.storing(1, error))
     await run(buffer, outbox.storing(2))
     outbox.away = None
-    await until(lambda: not len(buffer))
+    await eventually(lambda: not len(buffer))
     assert (outbox.stored, buffer.refused) == ([2], 1)
 
 
@@ -286,9 +279,9 @@ async def test_closing_waits_for_a_running_enqueue(outbox: Outbox, make_buffer: 
     outbox.away = None
     outbox.gate.clear()
     begun = outbox.begun
-    await until(lambda: outbox.begun > begun)  # tried again
+    await eventually(lambda: outbox.begun > begun)  # tried again
     calling = asyncio.create_task(run(buffer, outbox.storing(2), "task-2"))
-    await until(lambda: outbox.begun > begun + 1)
+    await eventually(lambda: outbox.begun > begun + 1)
     closing = asyncio.create_task(buffer.close())
     await asyncio.sleep(0)
     outbox.gate.set()
@@ -316,7 +309,7 @@ async def test_an_update_that_may_have_been_stored_is_tried_again(
     outbox.away = CommitUncertainError("the connection broke in the commit")
     await run(buffer, outbox.storing(1))
     outbox.away = None
-    await until(lambda: outbox.stored == [1])
+    await eventually(lambda: outbox.stored == [1])
 
 
 async def test_a_task_with_nothing_to_store_leaves_nothing_behind(
@@ -327,10 +320,10 @@ async def test_a_task_with_nothing_to_store_leaves_nothing_behind(
     for number in range(5):
         await run(buffer, outbox.storing(number), f"task-{number}")
     outbox.away = None
-    await until(lambda: not len(buffer))
+    await eventually(lambda: not len(buffer))
     for number in range(100):
         await run(buffer, outbox.storing(number), f"other-{number}")
-    await until(lambda: not buffer._queues)
+    await eventually(lambda: not buffer._queues)
 
 
 async def test_updates_that_are_refused_leave_nothing_behind(

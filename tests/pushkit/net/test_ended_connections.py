@@ -28,15 +28,12 @@ async def _leaving_none(*kinds: type) -> AsyncIterator[None]:
     def number() -> int:
         return sum(isinstance(each, kinds) for each in gc.get_objects())
 
-    async def none_is_left() -> bool:
-        return number() == before
-
     gc.collect()
     before = number()
     gc.disable()
     try:
         yield
-        await eventually(none_is_left)
+        await eventually(lambda: number() == before)
     finally:
         gc.enable()
 

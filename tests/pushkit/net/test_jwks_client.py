@@ -371,10 +371,8 @@ def short_lived(monkeypatch: pytest.MonkeyPatch) -> Callable[[Publisher], JwksCl
 
 
 async def renewed(publisher: Publisher) -> None:
-    async def often() -> bool:
-        return publisher.hits >= 4
 
-    await eventually(often)
+    await eventually(lambda: publisher.hits >= 4)
 
 
 async def test_an_unused_set_is_renewed_at_its_end(

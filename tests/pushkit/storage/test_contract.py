@@ -755,10 +755,7 @@ async def test_a_script_that_waits_for_a_row_leaves_connections_to_others_and_ru
     make = [Growing() for _ in range(10)]
     growing = [asyncio.create_task(database.write_patiently(each)) for each in make]
 
-    async def all_came_again() -> bool:
-        return all(each.made > 1 for each in make)
-
-    await eventually(all_came_again)
+    await eventually(lambda: all(each.made > 1 for each in make))
     assert await database.write(insert("b")) == "b"
     assert await database.read(names()) == ["a", "b"]
     assert not any(each.done() for each in growing)
@@ -894,10 +891,7 @@ async def test_a_close_ends_scripts_that_wait_for_a_row(
     await database.open()
     growing = asyncio.create_task(database.write_patiently(make := Growing()))
 
-    async def came_again() -> bool:
-        return make.made > 1
-
-    await eventually(came_again)
+    await eventually(lambda: make.made > 1)
     await asyncio.wait_for(database.close(), DEADLINE)
     with pytest.raises(StorageError):
         await asyncio.wait_for(growing, DEADLINE)

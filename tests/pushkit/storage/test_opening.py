@@ -88,12 +88,11 @@ async def test_a_start_waits_for_a_long_writer_and_logs_it(
 ) -> None:
     database = things(path, start_timeout=timedelta(seconds=DEADLINE))
 
-    async def is_said() -> bool:
-        return f"{path}: it is locked, by another process that writes to it" in caplog.text
-
     with held(path, wal=wal):
         opening = asyncio.create_task(database.open())
-        await eventually(is_said)
+        await eventually(
+            lambda: f"{path}: it is locked, by another process that writes to it" in caplog.text
+        )
         assert not opening.done()
     await asyncio.wait_for(opening, DEADLINE)
     await database.write(insert("a"))
@@ -132,10 +131,7 @@ async def test_an_open_that_fails_leaves_no_thread(
     with pytest.raises(StorageError):
         await things(path).open(access)
 
-    async def ended() -> bool:
-        return threads_of_ours() <= before
-
-    await eventually(ended)
+    await eventually(lambda: threads_of_ours() <= before)
 
 
 async def test_an_open_of_a_busy_file_that_fails_leaves_no_thread(path: Path) -> None:
@@ -143,10 +139,7 @@ async def test_an_open_of_a_busy_file_that_fails_leaves_no_thread(path: Path) ->
     with held(path, wal=True), pytest.raises(StorageError):
         await things(path).open()
 
-    async def ended() -> bool:
-        return threads_of_ours() <= before
-
-    await eventually(ended)
+    await eventually(lambda: threads_of_ours() <= before)
 
 
 async def test_an_open_that_is_cancelled_leaves_no_thread(path: Path) -> None:
@@ -158,10 +151,7 @@ async def test_an_open_that_is_cancelled_leaves_no_thread(path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await opening
 
-    async def ended() -> bool:
-        return threads_of_ours() <= before
-
-    await eventually(ended)
+    await eventually(lambda: threads_of_ours() <= before)
 
 
 # --- for what is meant --------------------------------------------------------------------------

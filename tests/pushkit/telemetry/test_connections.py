@@ -20,15 +20,12 @@ async def test_of_many_silent_connections_few_stay_open() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
 
-    async def few_are_open() -> bool:
-        return len(server.connections) <= 128
-
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(server.shutdown, 0)
         await stack.enter_async_context(accepting(server, [listener]))
         for _ in range(300):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             stack.callback(writer.close)
-        await eventually(few_are_open)
+        await eventually(lambda: len(server.connections) <= 128)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert (await reader.read()).endswith(b"alive")  # the newest is served
