@@ -86,20 +86,10 @@ def _began(result: Result) -> datetime:
 
 def _unfold(folded: str) -> LoggedAttempt:
     *numbers, address = folded.split(" ", 7)
-    started_at, status, *took = (int(each) if each else None for each in numbers)
-    duration, resolve, connect, wait, body = map(_duration, took)
-    return LoggedAttempt(
-        number=1,
-        started_at=from_micros(started_at or 0),
-        duration=duration or timedelta(0),
-        timing=Timing(
-            resolve=resolve, connect=connect, wait=wait, body=body, address=address or None
-        ),
-        outcome=Outcome.DELIVERED.value,
-        status=status,
-        error=None,
-        answer=None,
-    )
+    names = ("started_at", "status", "duration", "resolve", "connect", "wait", "body")
+    row = {name: int(each) if each else None for name, each in zip(names, numbers, strict=True)}
+    others = {"number": 1, "outcome": Outcome.DELIVERED.value, "error": None, "answer": None}
+    return _logged_attempt({**row, **others, "address": address or None})
 
 
 class AttemptLog:
@@ -195,14 +185,11 @@ def _row(first: int) -> str:
 
 def _values(delivery_id: str, result: Result) -> tuple[SqlValue, ...]:
     timing = result.timing or _NO_TIMING
+    took = (result.duration, timing.resolve, timing.connect, timing.wait, timing.body)
     return (
         delivery_id,
         to_micros(_began(result)),
-        result.duration // _MICROSECOND,
-        _micros(timing.resolve),
-        _micros(timing.connect),
-        _micros(timing.wait),
-        _micros(timing.body),
+        *[None if each is None else each // _MICROSECOND for each in took],
         timing.address,
         result.outcome.value,
         result.status,
@@ -228,10 +215,6 @@ def _logged_attempt(row: Row) -> LoggedAttempt:
         error=row["error"],
         answer=None if row["answer"] is None else bytes(row["answer"]),
     )
-
-
-def _micros(duration: timedelta | None) -> int | None:
-    return None if duration is None else duration // _MICROSECOND
 
 
 def _duration(micros: int | None) -> timedelta | None:

@@ -54,7 +54,7 @@ class Schema:
 
     where: str  # the database, as a message may show it
     component: str  # whose tables are meant
-    known: tuple[int, ...]  # the versions that the code knows, oldest first
+    migrations: Sequence[Migration] = field(repr=False)  # all that the code knows
     # The version of every component that has tables in the database.
     versions: Mapping[str, int] = field(default_factory=dict)
     exists: bool = True  # whether there is a database at all
@@ -74,12 +74,12 @@ class Schema:
     @property
     def newest(self) -> int:
         """The newest version that the code knows."""
-        return self.known[-1]
+        return self.migrations[-1].version
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The versions that a migration would apply."""
-        return tuple(version for version in self.known if version > self.found)
+        return tuple(each.version for each in self.migrations if each.version > self.found)
 
     @property
     def is_current(self) -> bool:
@@ -166,7 +166,7 @@ def find_schema(
     """
     there = yield Statement(has_table, ("pushkit_schema",))
     versions = (yield from _versions()) if there else {}
-    return schema_of(where, component, migrations, versions)
+    return Schema(where=where, component=component, migrations=migrations, versions=versions)
 
 
 def migrate(
@@ -202,11 +202,12 @@ def _migrate(
         "CREATE TABLE IF NOT EXISTS pushkit_writers"
         " (component TEXT PRIMARY KEY, oldest INTEGER NOT NULL)"
     )
-    schema = schema_of(where, component, migrations, (yield from _versions()))
+    versions = yield from _versions()
+    schema = Schema(where=where, component=component, migrations=migrations, versions=versions)
     schema.check_not_newer()
     if alone is not None and schema.missing:
         yield Statement(alone)
-    steps = [each for each in migrations if each.version in schema.missing]
+    steps = [each for each in migrations if each.version > schema.found]
     made = max((each.version for each in steps if each.anew and not schema.found), default=0)
     for step in steps:
         if step.version >= made:
@@ -225,12 +226,6 @@ def _migrate(
     )
 
 
-def newer_writers(component: str, newest: int) -> str:
-    """Return a query for the oldest version that may write, if it is newer than the code."""
-    of = f"component = '{component}' AND oldest > {newest}"
-    return f"SELECT oldest FROM pushkit_writers WHERE {of}"  # noqa: S608  # constants of the code
-
-
 def too_old_to_write(where: str, component: str, oldest: int, newest: int) -> SchemaError:
     """Return the error for a process whose database was upgraded while it ran."""
     tables = _TABLES.get(component, component)
@@ -244,18 +239,3 @@ def too_old_to_write(where: str, component: str, oldest: int, newest: int) -> Sc
 def _versions() -> Script[dict[str, int]]:
     rows = yield Statement("SELECT component, version FROM pushkit_schema")
     return {row["component"]: row["version"] for row in rows}
-
-
-def schema_of(
-    where: str,
-    component: str,
-    migrations: Sequence[Migration],
-    versions: Mapping[str, int] | None = None,
-    *,
-    exists: bool = True,
-) -> Schema:
-    """Return a schema, compared with the versions of these migrations."""
-    known = tuple(each.version for each in migrations)
-    return Schema(
-        where=where, component=component, known=known, versions=versions or {}, exists=exists
-    )

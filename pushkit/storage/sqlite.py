@@ -33,8 +33,6 @@ from pushkit.storage.migrations import (
     Schema,
     find_schema,
     migrate,
-    newer_writers,
-    schema_of,
     too_old_to_write,
 )
 from pushkit.storage.script import Group, OnDone, Rows, Script, driver_connection
@@ -163,7 +161,8 @@ class SqliteDatabase:
 
     def _check_schema(self, connection: sqlite3.Connection) -> None:
         newest = self._migrations[-1].version
-        found = _execute(connection, newer_writers(self._component, newest), ())
+        newer = "SELECT oldest FROM pushkit_writers WHERE component = $1 AND oldest > $2"
+        found = _execute(connection, newer, (self._component, newest))
         if found:
             raise too_old_to_write(str(self.path), self._component, found[0]["oldest"], newest)
 
@@ -246,7 +245,12 @@ class SqliteDatabase:
         if not self._file.exists():
             if not self._file.parent.is_dir():
                 raise StorageError(f"{where}: there is no such folder")
-            return schema_of(where, self._component, self._migrations, exists=False)
+            return Schema(
+                where=where,
+                component=self._component,
+                migrations=self._migrations,
+                exists=False,
+            )
         try:
             with contextlib.closing(self._connect(Access.READ)) as connection:
                 script = find_schema(where, self._component, self._migrations, _HAS_TABLE)
