@@ -170,7 +170,7 @@ class Caller:
                 self._log_timed_out(run, "was cut off after %g s")
                 return Call(notification.id, callback.name, TIMED_OUT)
             if error is not None:
-                _log_failed(callback, notification, error)
+                self._log_failed(callback, notification, error)
                 return Call(notification.id, callback.name, type(error).__name__)
             return Call(notification.id, callback.name, None)
         finally:
@@ -272,6 +272,24 @@ class Caller:
             extra={"code": TIMED_OUT, "callback": callback.name, **logged_of(notification)},
         )
 
+    def _log_failed(
+        self, callback: Callback, notification: Notification, error: BaseException
+    ) -> None:
+        """Log a line per failure; its traceback only if it is the first like it in a minute."""
+        # The message of our own errors, mostly a forward's, says all that a traceback would.
+        is_ours = isinstance(error, PushkitError)
+        is_first = not is_ours and self._said.due((callback.name, type(error))) is not None
+        _log.error(
+            "callback %s failed on notification %d task=%a%s: %s",
+            callback.name,
+            notification.id,
+            notification.task_id,
+            within_trace(notification),
+            error if is_ours else type(error).__name__,
+            exc_info=error if is_first else None,
+            extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
+        )
+
 
 def _failure_of(raised: BaseException) -> BaseException:
     """Return the error of a callback that raised; raise again what ends the program."""
@@ -283,21 +301,6 @@ def _failure_of(raised: BaseException) -> BaseException:
     error = RuntimeError(f"the callback raised {type(raised).__name__}")
     error.__cause__ = raised
     return error
-
-
-def _log_failed(callback: Callback, notification: Notification, error: BaseException) -> None:
-    # The message of our own errors, mostly a forward's, says all that a traceback would.
-    is_ours = isinstance(error, PushkitError)
-    _log.error(
-        "callback %s failed on notification %d task=%a%s%s",
-        callback.name,
-        notification.id,
-        notification.task_id,
-        within_trace(notification),
-        f": {error}" if is_ours else "",
-        exc_info=None if is_ours else error,
-        extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
-    )
 
 
 def logged_of(notification: Notification | StoredNotification) -> dict[str, object]:

@@ -233,6 +233,19 @@ async def test_a_callback_that_keeps_failing_is_a_dead_letter_and_its_task_conti
     assert "dead letter: record: RuntimeError" in caplog.text
 
 
+async def test_failures_alike_are_lines_with_one_traceback(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.record("record", failures=3)
+    for number in range(3):
+        await house.store(task_id=f"task-{number}")
+    await house.run_once()
+
+    failed = [each for each in caplog.records if "callback record failed" in each.message]
+    assert [each.message.endswith(": RuntimeError") for each in failed] == [True] * 3
+    assert [each.exc_info is not None for each in failed] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("attempts", "called"),
     [
