@@ -258,7 +258,6 @@ def _with_transport(allow: tuple[str, ...], use: Callable[[Transport], Awaitable
 
 
 def _verdict_lines(verdict: CardVerdict) -> list[str]:
-    """Return the report on one card."""
     lines = [_headline(verdict)]
     lines += [f"  {n}. {_signature_line(entry)}" for n, entry in enumerate(verdict.signatures, 1)]
     lines += [painted(f"warning: {_shown(each, 1000)}", "yellow") for each in verdict.warnings]
@@ -272,7 +271,6 @@ def _verdict_lines(verdict: CardVerdict) -> list[str]:
 
 
 def _verdict_document(verdict: CardVerdict) -> JsonObject:
-    """Return the verdict on one card, for programs."""
     return {
         "verified": verdict.verified,
         "reason": verdict.reason,
@@ -288,7 +286,6 @@ def _verdict_document(verdict: CardVerdict) -> JsonObject:
 
 
 def _summary_lines(summary: CardSummary) -> list[str]:
-    """Return the report on many cards."""
     rows = [(check.outcome.value, check.url, _shown(check.reason)) for check in summary.checks]
     heading, *body = table(("OUTCOME", "CARD", ""), *rows).splitlines()
     verified = [check.outcome is CardOutcome.VERIFIED for check in summary.checks]
@@ -298,7 +295,6 @@ def _summary_lines(summary: CardSummary) -> list[str]:
 
 
 def _summary_document(summary: CardSummary) -> JsonObject:
-    """Return the summary of many cards, for programs."""
     cards: list[JsonValue] = [
         {
             **document(check, "url outcome reason"),
@@ -324,7 +320,6 @@ def _inspection_document(card: JsonObject) -> JsonObject:
 
 
 def _inspection_lines(found: Mapping[str, Any]) -> list[str]:
-    """Return the report on a card that is not verified, of which this is the inspection."""
     name, version = (
         _shown("-" if found[each] is None else str(found[each])) for each in ("name", "version")
     )

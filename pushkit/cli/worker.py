@@ -248,7 +248,7 @@ def worker(
             name="pushkit-worker",
             deadline=settings["drain"] + _MARGIN,
         )
-        with counted_together(processes):
+        with counted_together():
             status = workers.run()
         sys.exit(status)
 

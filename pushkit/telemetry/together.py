@@ -12,9 +12,9 @@ DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client's word
 
 
 @contextlib.contextmanager
-def counted_together(processes: int) -> Iterator[None]:
+def counted_together() -> Iterator[None]:
     """Let processes started in this context count together; keeps a folder that is set already."""
-    if processes == 1 or os.environ.get(DIRECTORY):
+    if os.environ.get(DIRECTORY):
         yield
         return
     with tempfile.TemporaryDirectory(prefix="pushkit-metrics-") as folder:

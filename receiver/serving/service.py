@@ -148,7 +148,7 @@ def run_service(options: ServiceOptions) -> int:
         restart_after=_RESTART_AFTER,
         forward=[signal.SIGHUP],
     )
-    with counted_together(options.processes):
+    with counted_together():
         return service.run()
 
 
