@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 import pushkit.cli.main
 import receiver.cli
+from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
 
 ROOT = Path(__file__).resolve().parents[2]
 ISSUER = "https://agent.example.com"
@@ -22,6 +26,12 @@ TOKEN = "a-token-that-nobody-may-read"
 UPDATE = (
     b'{"statusUpdate":{"taskId":"task-1","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}'
 )
+
+
+SECRET = "a-word-of-the-payload"
+RING = KeyRing.create(datetime(2026, 1, 1, tzinfo=UTC))
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -172,3 +182,55 @@ def webhook() -> Iterator[Webhook]:
         yield webhook
         server.shutdown()
         serving.join()
+
+
+# --- an outbox ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outbox(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the commands look for the outbox."""
+    path = own_folder / "outbox.db"
+    monkeypatch.setenv("PUSHKIT_DATABASE", str(path))
+    return path
+
+
+def on_outbox(
+    database: str | Path,
+    work: Callable[[PushSender], Coroutine[Any, Any, T]],
+    options: SenderOptions | None = None,
+) -> T:
+    """Run a piece of a sender's life; its worker does nothing by itself."""
+
+    async def live() -> T:
+        sender = PushSender(
+            issuer=ISSUER, keys=RING, database=database, allow=["127.0.0.1:*"], options=options
+        )
+        await sender.open()
+        try:
+            return await work(sender)
+        finally:
+            await sender.close()
+
+    return asyncio.run(live())
+
+
+def enqueue(database: str | Path, webhook: Webhook, tasks: int) -> list[str]:
+    """Store an update of each of so many tasks; return the ids of the deliveries."""
+
+    async def notify(sender: PushSender) -> list[str]:
+        ids = []
+        for number in range(1, tasks + 1):
+            task_id, config = f"task-{number}", {"url": webhook.url, "token": TOKEN}
+            await sender.subscribe(task_id, config, version="1.0", owner="alice")
+            status = TaskStatus(state=TaskState.WORKING)
+            update = StatusUpdate(task_id=task_id, context_id=SECRET, status=status)
+            ids += (await sender.notify(update)).ids
+        return ids
+
+    return on_outbox(database, notify)
+
+
+def deliver(database: str | Path, options: SenderOptions | None = None) -> None:
+    """Attempt what is due, once."""
+    on_outbox(database, lambda sender: sender.worker.run_once(), options)

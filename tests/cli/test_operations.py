@@ -19,8 +19,7 @@ import pytest
 from pushkit import KeyRing, save_key_ring
 from pushkit.keys.jwks import jwks_response
 from pushkit.terminal.systemd import Relay
-from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Run, Webhook, environment
-from tests.cli.test_worker_cli import enqueue
+from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Run, Webhook, enqueue, environment
 from tests.eventually import DEADLINE, eventually_sync
 from tests.forked import forked
 from tests.metrics_page import MetricsRead
@@ -220,7 +219,7 @@ def test_a_worker_logs_objects_with_code_and_delivery(
 
     line = eventually_sync(attempted)
     assert line is not None
-    assert (line["delivery_id"], line["level"], line["task"]) == (delivery_id, "warning", "task-0")
+    assert (line["delivery_id"], line["level"], line["task"]) == (delivery_id, "warning", "task-1")
     assert (line["outcome"], line["status"], line["error"]) == ("retry", 503, "status_503")
 
 

@@ -2,75 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Coroutine
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
+from pushkit import SenderOptions
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.delivery.signatures import Signing
 from pushkit.subscriptions.model import Subscription
-from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook
-
-SECRET = "a-word-of-the-payload"
-RING = KeyRing.create(datetime(2026, 1, 1, tzinfo=UTC))
-
-
-def run(work: Coroutine[Any, Any, list[str]]) -> list[str]:
-    return asyncio.run(work)
-
-
-async def send(
-    path: Path,
-    webhook: Webhook,
-    *,
-    tasks: int,
-    deliver: bool = True,
-    options: SenderOptions | None = None,
-) -> list[str]:
-    """Notify of so many tasks, and make one attempt at each; return the delivery ids."""
-    sender = PushSender(
-        issuer=ISSUER, keys=RING, database=path, allow=["127.0.0.1:*"], options=options
-    )
-    await sender.open()
-    ids = []
-    for number in range(1, tasks + 1):
-        task_id = f"task-{number}"
-        config = {"url": webhook.url, "token": TOKEN}
-        await sender.subscribe(task_id, config, version="1.0", owner="alice")
-        update = StatusUpdate(
-            task_id=task_id,
-            context_id=SECRET,
-            status=TaskStatus(state=TaskState.WORKING),
-        )
-        ids += (await sender.notify(update)).ids
-    if deliver:
-        await sender.worker.run_once()
-    await sender.close()
-    return ids
-
-
-@pytest.fixture
-def outbox(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the commands look for the outbox."""
-    path = own_folder / "outbox.db"
-    monkeypatch.setenv("PUSHKIT_DATABASE", str(path))
-    return path
+from tests.cli.conftest import SECRET, TOKEN, Run, Webhook, deliver, enqueue
 
 
 @pytest.fixture
 def dead(outbox: Path, webhook: Webhook) -> list[str]:
     """Two dead letters; the webhook accepts again."""
     webhook.status = 400
-    ids = run(send(outbox, webhook, tasks=2))
+    ids = enqueue(outbox, webhook, 2)
+    deliver(outbox)
     webhook.status = 202
     return ids
 
@@ -145,7 +97,7 @@ def test_a_dead_letter_is_redriven_and_may_repeat(
     assert ran.status == 0
     assert "1 dead letter pending again" in ran.out
     assert "may receive notifications a second time" in ran.err
-    run(send(outbox, webhook, tasks=0))
+    deliver(outbox)
     assert [request.header("webhook-id") for request in webhook.requests].count(dead[0]) == 2
 
 
@@ -168,7 +120,8 @@ def test_a_redrive_of_something_else_is_an_error(pushkit_command: Run, dead: lis
 def test_delivered_updates_are_sent_again(
     pushkit_command: Run, outbox: Path, webhook: Webhook
 ) -> None:
-    run(send(outbox, webhook, tasks=1))
+    enqueue(outbox, webhook, 1)
+    deliver(outbox)
     ran = pushkit_command("outbox", "resend", "--task", "task-1", "--from-seq", "1")
     assert "1 delivered update pending again" in ran.out
     ran = pushkit_command("outbox", "resend", "--task", "task-1", "--from-seq", "2")
@@ -178,7 +131,7 @@ def test_delivered_updates_are_sent_again(
 def test_a_pending_delivery_is_cancelled_once(
     pushkit_command: Run, outbox: Path, webhook: Webhook
 ) -> None:
-    [delivery_id] = run(send(outbox, webhook, tasks=1, deliver=False))
+    [delivery_id] = enqueue(outbox, webhook, 1)
     assert pushkit_command("outbox", "cancel", delivery_id).out == "cancelled 1\n"
     ran = pushkit_command("outbox", "cancel", delivery_id, "dlv_1")
     assert ran.status == 1
@@ -228,7 +181,7 @@ def test_numbers_are_shown(pushkit_command: Run, dead: list[str], webhook: Webho
 def test_numbers_say_how_long_the_oldest_waits(
     pushkit_command: Run, outbox: Path, webhook: Webhook
 ) -> None:
-    run(send(outbox, webhook, tasks=1, deliver=False))
+    enqueue(outbox, webhook, 1)
     assert "oldest       pending for " in pushkit_command("outbox", "stats").out
 
 
@@ -241,7 +194,8 @@ def test_numbers_tell_what_waits_by_no_fault_of_its_webhook(
         raise KeyError("nobody has told this function how")
 
     webhook.status = 503
-    run(send(outbox, webhook, tasks=3, options=SenderOptions(signing=signing)))
+    enqueue(outbox, webhook, 3)
+    deliver(outbox, SenderOptions(signing=signing))
 
     lines = pushkit_command("outbox", "stats").out.splitlines()
     assert "signing_failed       2 (2 wait because of a fault on this side)" in lines
@@ -315,9 +269,9 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     pushkit_command("outbox", "redrive", dead[0])
     ran = pushkit_command("outbox", "retry-now", "--all", "--dry-run")
     assert ran.out.splitlines() == ["1 pending delivery would be due now", f"  {dead[0]}"]
-    run(send(outbox, webhook, tasks=0))
+    deliver(outbox)
     assert "1 delivery would be" in pushkit_command("outbox", "resend", dead[0], "--dry-run").out
-    run(send(outbox, webhook, tasks=0))
+    deliver(outbox)
     requests = [request.header("webhook-id") or "" for request in webhook.requests]
     assert sorted(requests) == sorted([*dead, dead[0]])
 
@@ -331,14 +285,15 @@ def test_what_is_pending_is_tried_now(
     pushkit_command: Run, outbox: Path, webhook: Webhook, wanted: list[str]
 ) -> None:
     webhook.status = 503
-    [delivery_id] = run(send(outbox, webhook, tasks=1))
+    [delivery_id] = enqueue(outbox, webhook, 1)
+    deliver(outbox)
     webhook.status = 202
-    run(send(outbox, webhook, tasks=0))
+    deliver(outbox)
     assert len(webhook.requests) == 1  # the next attempt is seconds away
     full = {"--origin": ["--origin", webhook.origin], "ID": [delivery_id]}.get(wanted[0], wanted)
     ran = pushkit_command("outbox", "retry-now", *full)
     assert (ran.status, ran.out) == (0, "1 pending delivery due now\n")
-    run(send(outbox, webhook, tasks=0))
+    deliver(outbox)
     assert len(webhook.requests) == 2
 
 
@@ -346,7 +301,7 @@ def test_what_is_pending_is_tried_now(
 def test_where_logs_are_asked_for_a_command_writes_what_it_did(
     outbox: Path, webhook: Webhook
 ) -> None:
-    [delivery_id] = run(send(outbox, webhook, tasks=1, deliver=False))
+    [delivery_id] = enqueue(outbox, webhook, 1)
     call = [sys.executable, "-m", "pushkit.cli.main", "outbox", "cancel", delivery_id]
     asked = {**os.environ, "PUSHKIT_LOG_FORMAT": "json", "PUSHKIT_DATABASE": str(outbox)}
     ran = subprocess.run(call, env=asked, capture_output=True, text=True, check=True)  # noqa: S603  # our own command
@@ -357,7 +312,7 @@ def test_where_logs_are_asked_for_a_command_writes_what_it_did(
 def test_what_was_cancelled_is_sent_by_its_id_or_by_who_cancelled_it(
     pushkit_command: Run, outbox: Path, webhook: Webhook
 ) -> None:
-    first, second = run(send(outbox, webhook, tasks=2, deliver=False))
+    first, second = enqueue(outbox, webhook, 2)
     pushkit_command("outbox", "cancel", first, second)
     shown = json.loads(pushkit_command("outbox", "show", first, "--json").out)
     assert shown["cancelled_by"] == "operator"
@@ -367,7 +322,7 @@ def test_what_was_cancelled_is_sent_by_its_id_or_by_who_cancelled_it(
     assert pushkit_command("outbox", "resend", "--all", *by, "disabled").status == 1
     ran = pushkit_command("outbox", "resend", "--all", *by, "operator")
     assert ran.out == "1 cancelled update pending again\n"
-    run(send(outbox, webhook, tasks=0))
+    deliver(outbox)
     assert {request.header("webhook-id") for request in webhook.requests} == {first, second}
 
 

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from pushkit import KeyRing, PushSender, SecretKeys, StatusUpdate, TaskState, TaskStatus
-from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook
-
-RING = KeyRing.create(datetime(2026, 1, 1, tzinfo=UTC))
-
-
-async def _leave_behind(path: Path, webhook: Webhook) -> str:
-    sender = PushSender(issuer=ISSUER, keys=RING, database=path, allow=["127.0.0.1:*"])
-    await sender.open()
-    config = {"url": webhook.url, "token": TOKEN}
-    await sender.subscribe("task-1", config, version="1.0", owner="alice")
-    working = TaskStatus(state=TaskState.WORKING)
-    result = await sender.notify(StatusUpdate(task_id="task-1", context_id="c", status=working))
-    await sender.close()
-    return result.ids[0]
+from pushkit import SecretKeys
+from tests.cli.conftest import Run, Webhook, enqueue
 
 
 @pytest.fixture
-def outbox(own_folder: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> str:
+def outbox(outbox: Path, webhook: Webhook) -> str:
     """An outbox of one plain subscription with one plain delivery; its id."""
-    path = own_folder / "outbox.db"
-    monkeypatch.setenv("PUSHKIT_DATABASE", str(path))
-    return asyncio.run(_leave_behind(path, webhook))
+    return enqueue(outbox, webhook, 1)[0]
 
 
 @pytest.fixture

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit import PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.bounded_json import JsonValue
-from tests.cli.conftest import ISSUER, TOKEN, Ran, Run, Webhook
+from tests.cli.conftest import TOKEN, Ran, Run, Webhook, on_outbox
 
 T = TypeVar("T")
 
-RING = KeyRing.create(datetime(2026, 1, 1, tzinfo=UTC))
 OWNERS = {"task-1": "alice", "task-2": "alice", "task-3": "bob"}
 
 
 @pytest.fixture
-def with_sender(
-    own_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Callable[[PushSender], Coroutine[Any, Any, T]]], T]:
+def with_sender(outbox: Path) -> Callable[[Callable[[PushSender], Coroutine[Any, Any, T]]], T]:
     """Run a piece of a sender's life on the outbox that the commands look at."""
-    path = own_folder / "outbox.db"
-    monkeypatch.setenv("PUSHKIT_DATABASE", str(path))
-
-    async def on_sender(work: Callable[[PushSender], Coroutine[Any, Any, T]]) -> T:
-        sender = PushSender(issuer=ISSUER, keys=RING, database=path, allow=["127.0.0.1:*"])
-        await sender.open()
-        try:
-            return await work(sender)
-        finally:
-            await sender.close()
-
-    return lambda work: asyncio.run(on_sender(work))
+    return lambda work: on_outbox(outbox, work)
 
 
 async def pump(sender: PushSender) -> None:

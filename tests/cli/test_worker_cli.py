@@ -20,18 +20,14 @@ import pytest
 
 from pushkit import (
     KeyRing,
-    PushSender,
     Retention,
     SenderOptions,
-    StatusUpdate,
-    TaskState,
-    TaskStatus,
     save_key_ring,
 )
 from pushkit.cli.worker import sender_of, worker_settings
 from pushkit.scheduling.retry import MAX_AGE, gives_up, wait_schedule
 from pushkit.storage.postgres import _MIGRATION_LOCK
-from tests.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, environment
+from tests.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, enqueue, environment
 from tests.eventually import DEADLINE, eventually, eventually_sync
 from tests.forked import forked
 
@@ -86,31 +82,6 @@ def workers(own_folder: Path) -> Iterator[Workers]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(DEADLINE)
-
-
-def enqueue(database: str, webhook: Webhook, count: int) -> list[str]:
-    return asyncio.run(_enqueue(database, webhook, count))
-
-
-async def _enqueue(database: str, webhook: Webhook, count: int) -> list[str]:
-    """Enqueue updates for a task each, as an agent does that leaves delivering to others."""
-    sender = PushSender(
-        issuer=ISSUER,
-        keys=KeyRing.create(datetime.now(UTC)),
-        database=database,
-        allow=["127.0.0.1:*"],
-    )
-    await sender.open()
-    ids = []
-    for number in range(count):
-        task_id = f"task-{number}"
-        await sender.subscribe(task_id, {"url": webhook.url}, version="1.0")
-        status = TaskStatus(state=TaskState.WORKING)
-        ids += (
-            await sender.notify(StatusUpdate(task_id=task_id, context_id="c", status=status))
-        ).ids
-    await sender.close()
-    return ids
 
 
 def received(webhook: Webhook) -> list[str | None]:
