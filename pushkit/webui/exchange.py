@@ -67,14 +67,6 @@ class Refused(Exception):  # noqa: N818  # an answer, no error of this program
         self.headers = headers
 
 
-class SeeOther(Exception):  # noqa: N818  # an answer, no error of this program
-    """Raised to redirect (303) to another page: a path below the dashboard's root."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-
 def joined_fields(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return header fields by lower-case name; the values of a repeated name are joined."""
     found: dict[str, str] = {}

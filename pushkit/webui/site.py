@@ -24,7 +24,7 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.logs import RepeatedLog, printable
 from pushkit.webui import formats
 from pushkit.webui.access import SESSION_LIFETIME, DashboardAccess
-from pushkit.webui.exchange import Answer, PageRequest, ReadForm, Refused, SeeOther, values_of
+from pushkit.webui.exchange import Answer, PageRequest, ReadForm, Refused, values_of
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -133,7 +133,7 @@ class Site:
         """Serve the search field: redirect to the path that `found_by` returns for its text."""
 
         async def serve(request: PageRequest) -> Answer:
-            raise SeeOther(found_by(request.query.get("q", "").strip()))
+            return _see_other(request, found_by(request.query.get("q", "").strip()))
 
         self._route("GET", "/search", serve)
 
@@ -184,7 +184,7 @@ class Site:
             self._audit(request, name, "asked")
             then = await act(request)
             self._audit(request, name, "done")
-            raise SeeOther(then)
+            return _see_other(request, then)
 
         self._route("POST", path, serve)
 
@@ -237,8 +237,6 @@ class Site:
             query = {name: values[0] for name, values in values_of(request.query_string).items()}
             request = replace(request, query=query)
             answer = await self._handle(request, read)
-        except SeeOther as exc:
-            answer = Answer(status=303, headers=(("Location", request.root + exc.path),))
         except Refused as exc:
             answer = self._refusal(request, exc)
         except ConfigError as exc:
@@ -255,7 +253,7 @@ class Site:
         if not self.access.knows_host(request.headers.get("host"), request.local_address):
             raise Refused(421, "Host names another server: give this name by --host or `hosts`")
         if not request.path.startswith(("/static/", "/login")) and not self._may_read(request):
-            self._require_login(request)
+            return self._login_first(request)
         handler, values = self._find(request)
         request = replace(request, values=values)
         if request.method == "POST":
@@ -265,7 +263,7 @@ class Site:
             request = replace(request, form=values_of(body.decode("utf-8", "replace")))
         return await handler(request)
 
-    def _require_login(self, request: PageRequest) -> None:
+    def _login_first(self, request: PageRequest) -> Answer:
         if request.path.startswith("/api/") or request.method not in _READS:
             challenge = ("WWW-Authenticate", "Bearer")
             raise Refused(401, "expected the token: Authorization: Bearer …", challenge)
@@ -273,7 +271,7 @@ class Site:
             raise Refused(403, "without a token, the dashboard answers loopback clients only")
         query = urlencode(request.query)
         then = urlencode({"next": request.path + (f"?{query}" if query else "")})
-        raise SeeOther(f"/login?{then}")
+        return _see_other(request, f"/login?{then}")
 
     def _may_read(self, request: PageRequest) -> bool:
         access = self.access
@@ -351,13 +349,13 @@ class Site:
             return self._html(request, "login.html", {"then": then, "wrong": True}, status=403)
         lifetime = int(SESSION_LIFETIME.total_seconds())
         cookie = self._set_cookie(request, self.access.begin_session(utc_now()), lifetime)
-        return Answer(status=303, headers=(("Location", request.root + then), cookie))
+        return _see_other(request, then, cookie)
 
     async def _logout(self, request: PageRequest) -> Answer:
         if not self.access.is_same_origin(request.headers):
             raise Refused(403, "the form is not from a page of this dashboard")
         cookie = self._set_cookie(request, "", 0)
-        return Answer(status=303, headers=(("Location", f"{request.root}/login"), cookie))
+        return _see_other(request, "/login", cookie)
 
     def _set_cookie(self, request: PageRequest, value: str, lifetime: int) -> tuple[str, str]:
         cookie = f"{self._cookie}={value}; Path={request.root or '/'}; Max-Age={lifetime}"
@@ -418,6 +416,11 @@ def _local(path: str | None) -> str:
     if not path or not path.startswith("/") or path.startswith("//") or "\\" in path:
         return "/"
     return path if path.isascii() and path.isprintable() else "/"
+
+
+def _see_other(request: PageRequest, path: str, *headers: tuple[str, str]) -> Answer:
+    """Redirect to another page: a path below the dashboard's root."""
+    return Answer(status=303, headers=(("Location", request.root + path), *headers))
 
 
 def _json(found: JsonObject, *, status: int = 200, content_type: str = _JSON) -> Answer:
