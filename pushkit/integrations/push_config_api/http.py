@@ -140,21 +140,15 @@ class PushConfigApi:
                 raise self.too_long()
             document = await self._answer_http_json(request, request.body, route, owner)
         except ApiError as error:
-            allow = {"Allow": ", ".join(error.allow)} if error.allow else {}
-            headers = {"Content-Type": _JSON} | allow
-            return ApiAnswer(status=error.status, headers=headers, body=_bytes(http_error(error)))
-        return ApiAnswer(status=200, headers={"Content-Type": _A2A_JSON}, body=_bytes(document))
+            return _answer(error.status, http_error(error), allow=error.allow)
+        return _answer(200, document, media_type=_A2A_JSON)
 
     async def _answer_json_rpc(self, request: ApiRequest, owner: str) -> ApiAnswer:
         if request.body is None:
             error = self.too_long()
-            return ApiAnswer(
-                status=error.status, headers={"Content-Type": _JSON}, body=_bytes(_refusal(error))
-            )
+            return _answer(error.status, _refusal(error))
         document = await self.json_rpc(request.body, owner=owner, version=request.version)
-        if document is None:
-            return ApiAnswer(status=204)
-        return ApiAnswer(status=200, headers={"Content-Type": _JSON}, body=_bytes(document))
+        return ApiAnswer(status=204) if document is None else _answer(200, document)
 
     async def _answer_http_json(
         self, request: ApiRequest, body: bytes, route: _Route, owner: str
@@ -176,7 +170,7 @@ class PushConfigApi:
         else:
             params["id"] = route.config_id
         params["tenant"] = tenant
-        method = _METHODS[request.method, route.config_id is not None]
+        method = _METHODS[route.config_id is not None][request.method]
         found = await self.call(method, params, owner=owner, version=request.version)
         return found if isinstance(found, dict) else {}
 
@@ -193,11 +187,6 @@ class _Route:
     tenant: str
     task_id: str
     config_id: str | None
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """The allowed HTTP methods."""
-        return ("GET", "POST") if self.config_id is None else ("GET", "DELETE")
 
 
 def _route_of(segments: Sequence[str]) -> _Route | None:
@@ -219,7 +208,7 @@ def _check(request: ApiRequest) -> tuple[_Route | None, str]:
     route = _route_of(request.segments)
     if route is None and any(request.segments):
         raise ApiError(ErrorKind.METHOD, "no such path")
-    methods = route.methods if route else ("POST",)
+    methods = tuple(_METHODS[route.config_id is not None]) if route else ("POST",)
     if request.method not in methods:
         detail = f"expected {', '.join(methods)}"
         raise ApiError(ErrorKind.METHOD, detail, status=405, allow=methods)
@@ -231,12 +220,13 @@ def _check(request: ApiRequest) -> tuple[_Route | None, str]:
     return route, request.owner
 
 
-# By the HTTP method, and whether the path names a config.
+# By whether the path names a config, and the HTTP method.
 _METHODS = {
-    ("POST", False): "CreateTaskPushNotificationConfig",
-    ("GET", False): "ListTaskPushNotificationConfigs",
-    ("GET", True): "GetTaskPushNotificationConfig",
-    ("DELETE", True): "DeleteTaskPushNotificationConfig",
+    False: {
+        "GET": "ListTaskPushNotificationConfigs",
+        "POST": "CreateTaskPushNotificationConfig",
+    },
+    True: {"GET": "GetTaskPushNotificationConfig", "DELETE": "DeleteTaskPushNotificationConfig"},
 }
 
 
@@ -273,5 +263,9 @@ def _refusal(error: ApiError) -> JsonObject:
     return {"jsonrpc": "2.0", "id": None, "error": json_rpc_error(error, WireVersion.V1_0)}
 
 
-def _bytes(document: JsonObject) -> bytes:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+def _answer(
+    status: int, document: JsonObject, *, media_type: str = _JSON, allow: Sequence[str] = ()
+) -> ApiAnswer:
+    headers = {"Content-Type": media_type} | ({"Allow": ", ".join(allow)} if allow else {})
+    body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    return ApiAnswer(status=status, headers=headers, body=body)
