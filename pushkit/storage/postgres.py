@@ -672,7 +672,8 @@ def _reason(exc: BaseException) -> str:
         return f"its certificate is refused: {exc.verify_message}"
     if isinstance(exc, ssl.SSLError):  # its number is none of the operating system
         return f"TLS failed: {exc.reason or type(exc).__name__}"
-    if isinstance(exc, asyncpg.InternalClientError):
+    # Its subclasses are mistakes of a call or a DSN.
+    if isinstance(exc, asyncpg.InternalClientError) or type(exc) is asyncpg.InterfaceError:
         return "the connection broke"
     if not isinstance(exc, asyncpg.PostgresError):
         number = exc.errno if isinstance(exc, OSError) else None

@@ -990,13 +990,23 @@ async def test_an_error_with_a_hint_is_one_line(postgres_dsn: str) -> None:
     await database.close()
 
 
-async def test_the_error_of_a_closing_connection_says_so(postgres_dsn: str) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.InternalClientError("got result for unknown protocol state 0"),
+        asyncpg.InterfaceError("connection is closed"),
+    ],
+    ids=["closing", "closed"],
+)
+async def test_the_error_of_a_broken_connection_says_so(
+    postgres_dsn: str, error: Exception
+) -> None:
     database = things(postgres_dsn)
     await database.open()
 
     def meet_it() -> Script[None]:
         yield from insert("a")
-        raise asyncpg.InternalClientError("got result for unknown protocol state 0")
+        raise error
 
     with pytest.raises(StorageError) as failed:
         await database.write(meet_it())
