@@ -69,10 +69,7 @@ async def test_each_call_and_the_final_dead_letter_emit_an_event(make_world: Wor
     world.receiver.callbacks.add(broken, name="broken")
     await world.receive(world.draft())
 
-    async def given_up() -> list[NotificationDead]:
-        return emitted(events, NotificationDead)
-
-    await eventually(given_up)
+    await eventually(lambda: emitted(events, NotificationDead))
 
     calls = emitted(events, CalledBack)
     assert {(call.callback, call.error) for call in calls} == {

@@ -171,11 +171,7 @@ async def test_another_scheme_than_the_jwt_is_accepted_if_it_is_given(
             await push.subscribe("task-1", config, version="1.0")
             working = TaskStatus(state=TaskState.WORKING)
             await push.notify(StatusUpdate(task_id="task-1", context_id="c", status=working))
-
-            async def arrived() -> list[dict[str, Any]]:
-                return listener.arrivals()
-
-            [arrival] = await eventually(arrived)
+            [arrival] = await eventually(listener.arrivals)
         unsigned = await listener.post(replace(agent.draft("task-1"), signed=False))
     assert (arrival["code"], arrival["sender"]) == ("accepted", "agent")
     found = results(arrival)

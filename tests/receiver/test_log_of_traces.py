@@ -86,11 +86,7 @@ async def test_a_callback_that_fails_and_the_dead_letter_in_the_end(
     world.receiver.callbacks.add(broken)
     async with world.receiver:
         await world.receive(traced(world))
-
-        async def dead() -> list[NotificationDead]:
-            return emitted(events, NotificationDead)
-
-        await eventually(dead)
+        await eventually(lambda: emitted(events, NotificationDead))
     for beginning, code in (
         ("callback ", "callback_failed"),
         ("notification 1 is a dead letter", "notification_dead"),

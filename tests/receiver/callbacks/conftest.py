@@ -19,6 +19,7 @@ from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.inbox.inspection import Inspection
 from receiver.inbox.store import Inbox
+from tests.eventually import eventually
 from tests.receiver.storing import store
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -87,6 +88,14 @@ class House:
     async def counts(self) -> dict[str, int]:
         found = await self.database.read(Inspection().stats())
         return {status.value: count for status, count in found.statuses.items() if count}
+
+    async def until(self, counts: dict[str, int]) -> None:
+        """Wait until the inbox has so many notifications of each status."""
+
+        async def look() -> bool:
+            return await self.counts() == counts
+
+        await eventually(look)
 
     def record(self, name: str, failures: int = 0) -> None:
         """Register a callback that records its calls and fails the first so many times."""

@@ -141,11 +141,7 @@ async def test_a_coroutine_that_swallows_its_cancellation_gives_up_its_slot(hous
     async with running(dispatcher):
         await eventually(lambda: len(called) == 2)
         go_on.set()
-
-        async def settled() -> bool:
-            return await house.counts() == {"received": 1, "done": 1}
-
-        await eventually(settled)
+        await house.until({"received": 1, "done": 1})
 
     assert "timed_out" in str(await errors(house))
 
@@ -176,21 +172,13 @@ async def test_a_plain_function_that_times_out_delays_only_its_own_task(
     await house.store(1, "task-2")
     dispatcher = house.another_dispatcher(1, timeout=SOON)
     async with running(dispatcher):
-
-        async def others_went_on() -> bool:
-            return await house.counts() == {"in_progress": 1, "received": 1, "done": 1}
-
-        await eventually(others_went_on)
+        await house.until({"in_progress": 1, "received": 1, "done": 1})
         house.now += timedelta(hours=1)  # its lease is renewed
         dispatcher.pump.wake()
         await dispatcher.pump.fill()
         while_it_hangs, hanging = list(house.called), dict(dispatcher.caller.hanging)
         release.set()
-
-        async def all_done() -> bool:
-            return await house.counts() == {"done": 3}
-
-        await eventually(all_done)
+        await house.until({"done": 3})
 
     assert while_it_hangs == ["task-1#1", "task-2#1"]
     assert hanging == {"slow": 1}
