@@ -159,12 +159,7 @@ class Acceptance:
         if lease is not None:
             self._dispatcher.begin(
                 ClaimedNotification(
-                    stored=notification,
-                    attempts=1,
-                    since=notification.received_at,
-                    broken_off=False,
-                    callbacks={},
-                    leased_at=lease.taken,
+                    stored=notification, since=notification.received_at, leased_at=lease.taken
                 )
             )
         else:

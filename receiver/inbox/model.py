@@ -158,13 +158,13 @@ class ClaimedNotification:
 
     # The notification, decoded already if it has been held since it was stored.
     stored: StoredNotification | Notification
-    attempts: int  # how often it was claimed, this time included; a redrive begins anew
     since: datetime  # when it was accepted, or redriven
+    leased_at: float  # when its lease began, by this process's monotonic clock
+    attempts: int = 1  # how often it was claimed, this time included; a redrive begins anew
     # Whether the previous attempt did not end: its process died, or was suspended or out of reach
     # of the database until the lease ended.
-    broken_off: bool
-    callbacks: Mapping[str, CallbackState]  # its calls so far, by callback
-    leased_at: float  # when its lease began, by this process's monotonic clock
+    broken_off: bool = False
+    callbacks: Mapping[str, CallbackState] = field(default_factory=dict)  # its calls, by callback
 
     def had_by(self, callback: str) -> bool:
         """Return whether a callback has had it already."""
