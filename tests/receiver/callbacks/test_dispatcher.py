@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 
 import asyncpg
@@ -468,7 +468,9 @@ async def test_a_worker_suspended_in_a_claim_calls_nothing_back(
     assert house.called == ["record:task-1#1"]
 
 
-async def test_a_worker_that_lost_its_lease_settles_nothing(house: House) -> None:
+@contextlib.asynccontextmanager
+async def during_a_callback(house: House) -> AsyncIterator[None]:
+    """Store a notification, and hold its callback until the block ends."""
     started, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(_: Notification) -> None:
@@ -480,30 +482,23 @@ async def test_a_worker_that_lost_its_lease_settles_nothing(house: House) -> Non
     await house.store()
     first = asyncio.create_task(house.run_once())
     await started.wait()
-    house.now += LEASE
-    await house.database.write(claim("other", limit=1, now=house.now, until=house.now + LEASE))
+    yield
     go_on.set()
     await first
+
+
+async def test_a_worker_that_lost_its_lease_settles_nothing(house: House) -> None:
+    async with during_a_callback(house):
+        house.now += LEASE
+        await house.database.write(claim("other", limit=1, now=house.now, until=house.now + LEASE))
 
     assert await house.counts() == {"in_progress": 1}
 
 
 async def test_a_clock_that_leaps_does_not_call_back_what_is_held(house: House) -> None:
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(_: Notification) -> None:
-        house.called.append("slow")
-        started.set()
-        await go_on.wait()
-
-    house.registry.add(slow)
-    await house.store()
-    first = asyncio.create_task(house.run_once())
-    await started.wait()
-    house.now += timedelta(hours=1)
-    claimed = await house.dispatcher.pump.fill()
-    go_on.set()
-    await first
+    async with during_a_callback(house):
+        house.now += timedelta(hours=1)
+        claimed = await house.dispatcher.pump.fill()
 
     assert (claimed, house.called) == (0, ["slow"])
     assert await house.counts() == {"done": 1}
