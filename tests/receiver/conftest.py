@@ -439,7 +439,17 @@ async def decoded_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture(params=["aiohttp", "asgi"])
-def world_behind(world: World, request: pytest.FixtureRequest) -> World:
-    """The same, behind each of the edges: they answer alike."""
-    world.edge = request.param
-    return world
+def make_world_behind(make_world: WorldFactory, request: pytest.FixtureRequest) -> WorldFactory:
+    """Make a world behind each of the edges: they answer alike."""
+
+    def make(options: dict[str, Any] | None = None, **sender: Any) -> World:
+        world = make_world(options, **sender)
+        world.edge = request.param
+        return world
+
+    return make
+
+
+@pytest.fixture
+def world_behind(make_world_behind: WorldFactory) -> World:
+    return make_world_behind()

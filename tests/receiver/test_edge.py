@@ -14,27 +14,20 @@ from receiver import Limits, RateLimit
 from receiver.answers import _READINESS_HOLDS
 
 if TYPE_CHECKING:
-    from tests.receiver.conftest import WorldFactory
-
-EDGES = pytest.mark.parametrize("edge", ["aiohttp", "asgi"])
+    from tests.receiver.conftest import World, WorldFactory
 
 
-@EDGES
-async def test_alive_and_ready(make_world: WorldFactory, edge: str) -> None:
-    world = make_world()
-    world.edge = edge
+async def test_alive_and_ready(world_behind: World) -> None:
     for path, state in (("/healthz", "alive"), ("/readyz", "ready")):
-        answer = await world.get(path)
+        answer = await world_behind.get(path)
         assert (answer.status, json.loads(answer.text)) == (200, {"status": state})
 
 
-@EDGES
 async def test_a_sender_without_keys_is_said_and_is_no_reason_to_stop(
-    make_world: WorldFactory, edge: str, unused_tcp_port: int, caplog: pytest.LogCaptureFixture
+    make_world_behind: WorldFactory, unused_tcp_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     nowhere = f"http://127.0.0.1:{unused_tcp_port}/jwks.json"
-    world = make_world({"allow": ["127.0.0.1:*"]}, keys=None, jwks_url=nowhere)
-    world.edge = edge
+    world = make_world_behind({"allow": ["127.0.0.1:*"]}, keys=None, jwks_url=nowhere)
     refused = await world.post(world.draft())
     ready = await world.get("/readyz")
     assert (refused.status, refused.code) == (503, "keys_unavailable")
@@ -43,19 +36,16 @@ async def test_a_sender_without_keys_is_said_and_is_no_reason_to_stop(
     assert "degraded: keys of sender agent: no keys from http://127.0.0.1" in caplog.text
 
 
-@EDGES
 async def test_a_full_disk_is_no_readiness(
-    make_world: WorldFactory, edge: str, caplog: pytest.LogCaptureFixture
+    world_behind: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = make_world()
-    world.edge = edge
-    assert (await world.post(world.draft())).status == 202
-    await world.receiver._runtime.database.write(_full())
-    draft = world.draft(2)
+    assert (await world_behind.post(world_behind.draft())).status == 202
+    await world_behind.receiver._runtime.database.write(_full())
+    draft = world_behind.draft(2)
     draft.set(body=draft.body.replace(b"{", b"{" + b" " * 200_000, 1))
-    refused = await world.post(draft)
+    refused = await world_behind.post(draft)
     assert (refused.status, refused.code) == (503, "storage")
-    assert (await world.get("/readyz")).status == 503
+    assert (await world_behind.get("/readyz")).status == 503
     assert "not ready: storage: it cannot be written: database or disk is full" in caplog.text
 
 
@@ -65,22 +55,18 @@ def _full() -> Script[None]:
     yield Statement(f"PRAGMA max_page_count = {rows[0]['page_count'] + 4}")
 
 
-@EDGES
 @pytest.mark.parametrize(("holds", "status"), [(3600.0, 200), (0.0, 503)])
 async def test_the_result_of_readiness_is_cached(
-    make_world: WorldFactory,
+    world_behind: World,
     monkeypatch: pytest.MonkeyPatch,
-    edge: str,
     *,
     holds: float,
     status: int,
 ) -> None:
     monkeypatch.setattr("receiver.answers._READINESS_HOLDS", timedelta(seconds=holds))
-    world = make_world()
-    world.edge = edge
-    assert (await world.get("/readyz")).status == 200
-    world.execute("DROP TABLE pushkit_inbox")
-    assert (await world.get("/readyz")).status == status
+    assert (await world_behind.get("/readyz")).status == 200
+    world_behind.execute("DROP TABLE pushkit_inbox")
+    assert (await world_behind.get("/readyz")).status == status
 
 
 def test_the_result_of_readiness_is_cached_for_at_most_a_second() -> None:
@@ -111,10 +97,8 @@ async def test_not_ready_without_the_memory_of_ids(
     }
 
 
-@EDGES
-async def test_the_validation_token_is_echoed_as_text(make_world: WorldFactory, edge: str) -> None:
-    world = make_world({"validation_echo": True})
-    world.edge = edge
+async def test_the_validation_token_is_echoed_as_text(make_world_behind: WorldFactory) -> None:
+    world = make_world_behind({"validation_echo": True})
     answer = await world.get("/a2a/push?validationToken=3f2c-9a.b_c~d&x=1")
     assert (answer.status, answer.text) == (200, "3f2c-9a.b_c~d")
     headers = {name.lower(): value for name, value in answer.headers.items()}
@@ -122,7 +106,6 @@ async def test_the_validation_token_is_echoed_as_text(make_world: WorldFactory, 
     assert headers["x-content-type-options"] == "nosniff"
 
 
-@EDGES
 @pytest.mark.parametrize(
     "query",
     [
@@ -136,46 +119,36 @@ async def test_the_validation_token_is_echoed_as_text(make_world: WorldFactory, 
         pytest.param("validationtoken=abc", id="another name"),
     ],
 )
-async def test_anything_else_is_not_echoed(make_world: WorldFactory, edge: str, query: str) -> None:
-    world = make_world({"validation_echo": True})
-    world.edge = edge
+async def test_anything_else_is_not_echoed(make_world_behind: WorldFactory, query: str) -> None:
+    world = make_world_behind({"validation_echo": True})
     answer = await world.get(f"/a2a/push?{query}")
     assert (answer.status, answer.code) == (400, "invalid_validation_token")
 
 
-@EDGES
-async def test_the_echo_is_off_until_it_is_switched_on(make_world: WorldFactory, edge: str) -> None:
-    world = make_world()
-    world.edge = edge
-    answer = await world.get("/a2a/push?validationToken=abc")
+async def test_the_echo_is_off_until_it_is_switched_on(world_behind: World) -> None:
+    answer = await world_behind.get("/a2a/push?validationToken=abc")
     assert (answer.status, answer.code) == (405, "method_not_allowed")
 
 
-@EDGES
 @pytest.mark.parametrize("path", ["/a2a/push/more", "/a2a/push%0A", "/", "/readyz/", "/%2e%2e/x"])
-async def test_an_unknown_path_is_a_problem(make_world: WorldFactory, edge: str, path: str) -> None:
-    world = make_world({"validation_echo": True})
-    world.edge = edge
+async def test_an_unknown_path_is_a_problem(make_world_behind: WorldFactory, path: str) -> None:
+    world = make_world_behind({"validation_echo": True})
     answer = await world.get(path)
     assert (answer.status, answer.code) == (404, "not_found")
 
 
-@EDGES
 async def test_questions_count_for_the_rate_of_the_address_too(
-    make_world: WorldFactory, edge: str
+    make_world_behind: WorldFactory,
 ) -> None:
-    world = make_world({"limits": Limits(peer_rate=RateLimit(per_second=1, burst=1))})
-    world.edge = edge
+    world = make_world_behind({"limits": Limits(peer_rate=RateLimit(per_second=1, burst=1))})
     answers = [await world.get("/a2a/push") for _ in range(2)]
     assert [answer.status for answer in answers] == [405, 429]
 
 
-@EDGES
 async def test_a_probe_is_answered_however_many_requests_its_address_makes(
-    make_world: WorldFactory, edge: str
+    make_world_behind: WorldFactory,
 ) -> None:
-    world = make_world({"limits": Limits(peer_rate=RateLimit(per_second=0.001, burst=1))})
-    world.edge = edge
+    world = make_world_behind({"limits": Limits(peer_rate=RateLimit(per_second=0.001, burst=1))})
     assert [(await world.get("/")).status for _ in range(3)] == [404, 429, 429]
     for path in ("/healthz", "/readyz") * 3:
         assert (await world.get(path)).status == 200
