@@ -186,14 +186,13 @@ class Acceptance:
             each.stored = None
 
     def _write_group(
-        self, candidates: Sequence[Candidate], /, *, wait: bool = True
+        self,
+        candidates: Sequence[Candidate],
+        /,
+        *,
+        wait: bool,  # for tasks and tokens that other transactions hold; else defer
     ) -> Script[list[int | Deferred | Refused | None]]:
-        """Store notifications; return the id of each, None for one that was accepted before.
-
-        Args:
-            wait: Whether to wait for locks on tasks and tokens that other transactions hold; if
-                not, their notifications are deferred.
-        """
+        """Store notifications; return the id of each, None for one that was accepted before."""
         self._cancel(candidates)  # the commit of an earlier run may have failed
         try:
             return (yield from self._accept(candidates, wait=wait))

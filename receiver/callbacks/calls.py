@@ -63,22 +63,16 @@ class _Running:
 
 
 class Caller:
-    """Calls callbacks.
-
-    Args:
-        slots: How many notifications are called back at once. As many calls may hang besides.
-        timeout: How long a call may take if its callback has no time-out; None for any time.
-        free_slot: Frees the slot of a task with a notification of a sender, while the task
-            continues with a call that hangs.
-        abandoned_ended: Called with a task of `abandoned` that has ended; maybe in a thread.
-    """
+    """Calls callbacks."""
 
     def __init__(
         self,
         *,
-        slots: int,
-        timeout: timedelta | None,
+        slots: int,  # how many notifications are called back at once; as many calls may hang
+        timeout: timedelta | None,  # of a call whose callback has none; None for any time
+        # Frees the slot of a task, given its sender, while it continues with a call that hangs.
         free_slot: Callable[[asyncio.Task[Any], str], None],
+        # Called with a task of `abandoned` that has ended; maybe in a thread.
         abandoned_ended: Callable[[asyncio.Task[Any]], None],
     ) -> None:
         self._slots = slots

@@ -60,20 +60,15 @@ class _Batch:
 
 
 class Settler:
-    """Settles the notifications that every callback has had.
-
-    Args:
-        pump: Claims what waits, and reports why notifications cannot be settled: they are tried
-            again, or return when their leases end.
-        begin: Calls back the next notification of a task, which this process holds.
-    """
+    """Settles the notifications that every callback has had."""
 
     def __init__(
         self,
         database: Database,
         slots: SharedSlots,
         leases: Leases,
-        pump: Pump[ClaimedNotification],
+        pump: Pump[ClaimedNotification],  # claims what waits, and logs why it cannot be settled
+        # Calls back the next notification of a task, which this process holds.
         begin: Callable[[ClaimedNotification], None],
     ) -> None:
         self._database = database

@@ -27,14 +27,14 @@ class _Job:
 
 
 class CallbackThreads:
-    """Runs functions in daemon threads, as many as are called at once; idle ones are used again.
+    """Runs functions in daemon threads, as many as are called at once; idle ones are used again."""
 
-    Args:
-        ended: Called with a task when its function has ended, even if the task no longer waits for
-            it; in the thread if the event loop is closed by then.
-    """
-
-    def __init__(self, ended: Callable[[asyncio.Task[Any]], None]) -> None:
+    def __init__(
+        self,
+        # Called with a task when its function has ended, even if the task no longer waits for it;
+        # in the thread if the event loop is closed by then.
+        ended: Callable[[asyncio.Task[Any]], None],
+    ) -> None:
         self._ended = ended
         self._idle: list[queue.SimpleQueue[_Job | None]] = []
         self._inside: set[asyncio.Task[Any]] = set()

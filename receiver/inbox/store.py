@@ -192,11 +192,7 @@ class Inbox:
             )
 
     def next_due(self, *, but: Collection[str] = ()) -> Script[datetime | None]:
-        """Return when the next claim may find something; None if nothing is unfinished.
-
-        Args:
-            but: Senders of which the claim would take nothing.
-        """
+        """Return when a claim may find something of other senders; None if all is finished."""
         senders = yield Statement(_SENDERS)
         leased = yield Statement(
             "SELECT MIN(lease_until) AS due FROM pushkit_inbox WHERE status = 'in_progress'"
@@ -289,13 +285,9 @@ class Inbox:
         worker: str,
         *,
         now: datetime,
-        unmatched: bool = False,
+        unmatched: bool = False,  # whether no callback wants them
     ) -> Script[set[int]]:
-        """Settle notifications that every callback has had; return the ids still held.
-
-        Args:
-            unmatched: Whether no callback wants them.
-        """
+        """Settle notifications that every callback has had; return the ids still held."""
         settled: set[int] = set()
         by_attempts: dict[int, list[int]] = {}
         for each in claimed:
@@ -366,11 +358,9 @@ class Inbox:
         )
 
     def give_back(self, worker: str, *, but: Collection[int] = ()) -> Script[None]:
-        """Give back what a worker holds when it stops: that was no attempt.
+        """Give back what a worker holds when it stops, but for ids whose calls still run.
 
-        Args:
-            worker: The worker that stops.
-            but: Ids whose calls are still running: they keep their leases.
+        That was no attempt.
         """
         rows = yield Statement(
             "SELECT id FROM pushkit_inbox WHERE status = 'in_progress' AND lease_worker = $1",
