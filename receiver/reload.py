@@ -74,7 +74,8 @@ class SettingsWatcher:
         self._files = _files_of(settings)
         self._seen = {path: before.get(path, at) for path, at in self._fingerprints().items()}
         await self._receiver.reload_senders(settings.trusted_senders())
-        if waiting := _changed(self._started_from, settings):
+        old, new = (each.model_dump(exclude={"senders"}) for each in (self._started_from, settings))
+        if waiting := sorted(name for name in new if old[name] != new[name]):
             _log.warning("changed, but only a restart applies it: %s", ", ".join(waiting))
         _log.warning("reloaded; trusting %s", ", ".join(sorted(self._receiver.senders)))
 
@@ -96,12 +97,6 @@ def _files_of(settings: ReceiverSettings) -> list[Path]:
         if name is not None
     ]
     return [settings.path, *named]
-
-
-def _changed(before: ReceiverSettings, after: ReceiverSettings) -> list[str]:
-    """Return the settings that differ and are not live."""
-    old, new = before.model_dump(exclude={"senders"}), after.model_dump(exclude={"senders"})
-    return sorted(name for name in new if old[name] != new[name])
 
 
 @contextlib.asynccontextmanager
