@@ -176,10 +176,9 @@ class Edge:
 
     # --- notifications -------------------------------------------------------------------------
 
-    async def receive(
-        self, head: Head, endpoint: Endpoint, read: ReadBody, *, peer: str
-    ) -> Verdict:
+    async def receive(self, head: Head, read: ReadBody, *, peer: str) -> Verdict:
         """Verify and store one notification; its body is read only once the head is proven."""
+        endpoint = self.trust.at(head.path)
         return await replied(functools.partial(self._begin, head, endpoint, read, peer=peer))
 
     def _begin(

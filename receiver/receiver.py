@@ -347,7 +347,7 @@ class Receiver(CallbackDecorators):
         async def read(_limit: int) -> bytes:
             return request.body
 
-        return await self.edge.receive(head, self.trust.at(path), read, peer=peer)
+        return await self.edge.receive(head, read, peer=peer)
 
     @property
     def metrics(self) -> ReceiverMetrics:

@@ -946,8 +946,7 @@ async def test_the_traceback_of_a_fault_shows_nothing_of_a_notification(
     async def read(_limit: int) -> bytes:
         return body
 
-    endpoint = world.receiver.trust.at(target)
-    verdict = await world.receiver.edge.receive(head, endpoint, read, peer="")
+    verdict = await world.receiver.edge.receive(head, read, peer="")
 
     assert (verdict.status, verdict.code) == (503, "storage")
     assert "Traceback" in caplog.text
