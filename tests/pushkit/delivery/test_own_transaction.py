@@ -59,6 +59,14 @@ def connect(path: Path | str) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None)
 
 
+@pytest.fixture
+def own(senders: Senders) -> Iterator[sqlite3.Connection]:
+    """Return a connection of the agent's own to the outbox on SQLite."""
+    own = connect(senders.database)
+    yield own
+    own.close()
+
+
 async def stored(sender: PushSender, task_id: str = "task-1") -> int:
     return len(await sender.deliveries(task_id))
 
@@ -67,10 +75,9 @@ async def stored(sender: PushSender, task_id: str = "task-1") -> int:
 
 
 async def test_on_sqlite_task_and_notification_commit_together(
-    senders: Senders, sender: PushSender
+    sender: PushSender, own: sqlite3.Connection
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
-    own = connect(senders.database)
     own.execute("CREATE TABLE tasks (state TEXT)")
     own.execute("BEGIN IMMEDIATE")
     own.execute("INSERT INTO tasks VALUES ('working')")
@@ -80,7 +87,6 @@ async def test_on_sqlite_task_and_notification_commit_together(
     own.execute("COMMIT")
     [delivery] = await sender.deliveries("task-1")
     assert delivery.id == delivery_id
-    own.close()
 
 
 async def test_on_sqlite_they_roll_back_together(senders: Senders, sender: PushSender) -> None:
@@ -95,13 +101,12 @@ async def test_on_sqlite_they_roll_back_together(senders: Senders, sender: PushS
 
 
 async def test_on_sqlite_a_recipient_that_is_refused_leaves_the_transaction_usable(
-    senders: Senders,
+    senders: Senders, own: sqlite3.Connection
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.notify(status())
     await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
-    own = connect(senders.database)
     own.execute("CREATE TABLE tasks (state TEXT)")
     own.execute("BEGIN IMMEDIATE")
     own.execute("INSERT INTO tasks VALUES ('working')")
@@ -111,32 +116,27 @@ async def test_on_sqlite_a_recipient_that_is_refused_leaves_the_transaction_usab
     own.execute("COMMIT")
     assert own.execute("SELECT COUNT(*) FROM tasks").fetchone() == (1,)
     assert await stored(sender) == 2
-    own.close()
 
 
 async def test_on_sqlite_the_callers_row_factory_stays(
-    senders: Senders, sender: PushSender
+    sender: PushSender, own: sqlite3.Connection
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
-    own = connect(senders.database)
     own.row_factory = lambda cursor, row: {"row": row}  # noqa: ARG005  # sqlite3's signature
     own.execute("BEGIN IMMEDIATE")
     assert len((await sender.notify(status(), connection=own)).ids) == 1
     assert own.execute("SELECT 1").fetchone() == {"row": (1,)}
-    own.close()
 
 
 async def test_on_sqlite_the_callers_text_factory_stays(
-    senders: Senders, sender: PushSender
+    sender: PushSender, own: sqlite3.Connection
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
-    own = connect(senders.database)
     own.text_factory = bytes
     own.execute("BEGIN IMMEDIATE")
     await sender.notify(status(), connection=own)
     assert own.execute("SELECT 'x'").fetchone() == (b"x",)
     own.execute("COMMIT")
-    own.close()
     assert await stored(sender) == 1
 
 
@@ -150,12 +150,10 @@ async def test_on_sqlite_a_connection_that_is_closed_is_refused(
 
 
 async def test_on_sqlite_a_connection_outside_a_transaction_is_refused(
-    senders: Senders, sender: PushSender
+    sender: PushSender, own: sqlite3.Connection
 ) -> None:
-    own = connect(senders.database)
     with pytest.raises(ConfigError, match="BEGIN IMMEDIATE"):
         await sender.notify(status(), connection=own)
-    own.close()
 
 
 async def test_on_sqlite_another_file_is_refused_though_it_has_an_outbox(
@@ -201,16 +199,14 @@ async def test_on_sqlite_a_link_to_the_file_is_accepted(
 
 
 async def test_on_sqlite_a_delivery_is_sent_after_the_commit(
-    senders: Senders, webhook: Webhook
+    senders: Senders, webhook: Webhook, own: sqlite3.Connection
 ) -> None:
     sender = await senders.open(poll_interval=timedelta(milliseconds=20))
     await sender.start()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    own = connect(senders.database)
     own.execute("BEGIN IMMEDIATE")
     [delivery_id] = (await sender.notify(status(), connection=own)).ids
     own.execute("COMMIT")
-    own.close()
     await webhook.until(lambda: [request.id for request in webhook.received] == [delivery_id])
 
 
@@ -223,15 +219,13 @@ async def test_a_connection_of_an_unknown_kind_is_refused(
 
 
 async def test_the_connection_inside_a_sqlalchemy_connection_is_found(
-    senders: Senders, sender: PushSender
+    sender: PushSender, own: sqlite3.Connection
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
-    own = connect(senders.database)
     own.execute("BEGIN IMMEDIATE")
     fairy = SimpleNamespace(driver_connection=own)  # as SQLAlchemy names it
     assert len((await sender.notify(status(), connection=fairy)).ids) == 1
     own.execute("COMMIT")
-    own.close()
     assert await stored(sender) == 1
 
 
