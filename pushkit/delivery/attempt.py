@@ -55,6 +55,7 @@ from pushkit.subscriptions.secrets import StoredSubscription
 from pushkit.traceparent import TRACEPARENT
 
 if TYPE_CHECKING:
+    from pushkit.delivery.slots import Claimed
     from pushkit.telemetry.tracing import Tracing
 
 T = TypeVar("T")
@@ -99,16 +100,9 @@ class Attempt:
         """How long an attempt may take, including the wait for its turn."""
         return self.pace.longest + self.options.timeout
 
-    async def make(
-        self, delivery: Delivery, to: StoredSubscription | Route | None, *, refusals: int = 0
-    ) -> Result:
-        """Make an attempt. Faults of the network, the webhook or the signer are never raised.
-
-        Args:
-            delivery: The delivery.
-            to: Its subscription, or the subscription's route; None if the subscription was removed.
-            refusals: How often this sender's own policy refused the destination before.
-        """
+    async def make(self, claimed: Claimed) -> Result:
+        """Make an attempt. Faults of the network, the webhook or the signer are never raised."""
+        delivery, to, refusals = claimed.delivery, claimed.to, claimed.refusals
         if to is None:
             return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
         if delivery.attempts > 0:

@@ -120,9 +120,7 @@ class Chain:
         current: Claimed | None = self._first
         try:
             while current is not None:
-                current.result = await self._attempt.make(
-                    current.delivery, current.to, refusals=current.refusals
-                )
+                current.result = await self._attempt.make(current)
                 self._answered.append(current)
                 if current.result.outcome is not Outcome.DELIVERED:
                     self._is_open = False

@@ -17,7 +17,7 @@ from pushkit import PushSender, RetryPolicy, wait_schedule
 from pushkit.delivery.chain import Chain
 from pushkit.delivery.settle import Settled
 from pushkit.delivery.slots import Claimed
-from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.model import Result
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.scheduling.deadlines import Deadlines
 from tests.eventually import eventually
@@ -334,8 +334,8 @@ async def test_a_following_delivery_is_sent_after_its_caller_continues() -> None
     first, second = map(claimed_delivery, (1, 2))
 
     class Attempts:
-        async def make(self, delivery: Delivery, *_: object, **__: object) -> Result:
-            happened.append(f"{delivery.seq} is sent")
+        async def make(self, claimed: Claimed) -> Result:
+            happened.append(f"{claimed.delivery.seq} is sent")
             return Result(outcome=Outcome.DELIVERED)
 
     async def settle(attempted: Sequence[Claimed]) -> Settled:
