@@ -40,11 +40,7 @@ _LINGERING: Final = timedelta(seconds=2)
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection, from the moment that its socket is accepted.
-
-    Args:
-        server: Counts it, and answers its requests.
-    """
+    """One connection of a server, from the moment that its socket is accepted."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
@@ -61,10 +57,8 @@ class HttpConnection(asyncio.Protocol):
         self._is_paused = False
         # More than this always contains a head, or too much for one: it does not wait for more.
         self._most_held = max(_MOST_HELD, server.max_head_bytes)
-        self._expects_continue = False
         self._is_half_closed = False  # the peer has closed its half
         self._is_last = False  # no more requests are answered
-        self._is_lost = False
         limits = server.limits
         self._head_deadline = _Deadline(limits.head_timeout, self._head_is_late)
         self._idle_deadline = _Deadline(limits.keep_alive, self._close)
@@ -148,7 +142,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002  # the interface
         """Stop counting the connection, unless a request is in progress: that continues."""
-        self._is_lost = self._is_last = True
+        self._is_last = True
         for deadline in (
             self._head_deadline,
             self._idle_deadline,
@@ -205,7 +199,6 @@ class HttpConnection(asyncio.Protocol):
         if head is not None:
             self._head_deadline.end()
             self._idle_deadline.end()
-            self._expects_continue = head.expects_continue
             self._answer(head)
         elif self._parser.head_bytes:
             self._idle_deadline.end()
@@ -236,7 +229,7 @@ class HttpConnection(asyncio.Protocol):
             self._server.answered(self)
         parser = self._parser
         parser.body.clear()
-        if self._is_lost or self._transport is None:
+        if self._transport is None:
             self._server.connections.forget(self)
             return
         unread = not parser.is_whole
@@ -266,9 +259,9 @@ class HttpConnection(asyncio.Protocol):
 
     async def _read(self, limit: int) -> bytes | None:
         """Read a body; None as soon as it exceeds the limit, in bytes."""
-        parser = self._parser
-        is_asked_for = self._expects_continue and not (parser.is_whole or parser.held_bytes)
-        if is_asked_for and self._transport is not None and not self._is_lost:
+        head, parser = self._answering, self._parser
+        is_asked_for = head is not None and head.expects_continue
+        if is_asked_for and self._transport and not (parser.is_whole or parser.held_bytes):
             self._transport.write(_CONTINUE)  # RFC 9110 §10.1.1: only now is the body wanted
         body = bytearray()
         while True:
@@ -278,7 +271,7 @@ class HttpConnection(asyncio.Protocol):
                 return None
             if parser.is_whole:
                 return bytes(body)
-            if parser.error is not None or self._is_half_closed or self._is_lost:
+            if parser.error is not None or self._is_half_closed or self._transport is None:
                 raise BrokenBodyError
             self._resume()
             self._reader = asyncio.get_running_loop().create_future()
@@ -344,16 +337,11 @@ class HttpConnection(asyncio.Protocol):
 
 
 class Connections:
-    """The open connections. At the limit, the one idle for longest is closed for a new one.
-
-    Args:
-        limits: How many there may be.
-        is_proxy: Returns whether an address is a trusted proxy's.
-    """
+    """The open connections. At the limit, the one idle for longest is closed for a new one."""
 
     def __init__(self, limits: ConnectionLimits, is_proxy: Callable[[str], bool]) -> None:
         self._limits = limits
-        self._is_proxy = is_proxy
+        self._is_proxy = is_proxy  # returns whether an address is a trusted proxy's
         # Ordered by when they were opened, or last answered.
         self._open: OrderedDict[HttpConnection, str] = OrderedDict()
         self._per_peer: Counter[str] = Counter()

@@ -51,11 +51,7 @@ class RequestHead(NamedTuple):
 
 
 class RequestParser:
-    """Parses the bytes of a connection: `head`, then its `body` until `is_whole`, and so on.
-
-    Args:
-        max_head_bytes: The largest head.
-    """
+    """Parses the bytes of a connection: `head`, then its `body` until `is_whole`, and so on."""
 
     def __init__(self, max_head_bytes: int) -> None:
         self._max_head_bytes = max_head_bytes

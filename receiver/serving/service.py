@@ -116,11 +116,9 @@ def run_service(options: ServiceOptions) -> int:
     Raises:
         PushkitError: It cannot start: configuration, address, certificate or database.
     """
-    settings = load_settings(options.config)
-    _log_as(options, settings)
     # Blocked until there is a handler; unhandled, it would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-    receiver, tls = settings.build(), TlsFiles.of(settings)
+    settings, receiver, tls = _built(options)
     dashboard_access(settings)  # mistakes in it are reported before the sockets are opened
     pages_at = settings.dashboard.listen if settings.dashboard else None
     _raise_file_limit(settings.max_connections)
@@ -130,7 +128,7 @@ def run_service(options: ServiceOptions) -> int:
         pages=listen(pages_at, setting="dashboard.listen") if pages_at else (),
     )
     if options.processes == 1:
-        _run(receiver, settings, sockets, tls)
+        _run(settings, receiver, tls, sockets)
         return 0
     if pages_at:
         from receiver.dashboard.memory import event_sockets
@@ -152,9 +150,12 @@ def run_service(options: ServiceOptions) -> int:
         return service.run()
 
 
-def _log_as(options: ServiceOptions, settings: ReceiverSettings) -> None:
+def _built(options: ServiceOptions) -> tuple[ReceiverSettings, Receiver, TlsFiles | None]:
+    """Log as the configuration says, and build what it describes."""
+    settings = load_settings(options.config)
     log_format = options.log_format or settings.log_format
     log_to_stderr(verbose=options.verbose, log_format=log_format)
+    return settings, settings.build(), TlsFiles.of(settings)
 
 
 async def _try(receiver: Receiver) -> None:
@@ -163,21 +164,18 @@ async def _try(receiver: Receiver) -> None:
 
 
 def _child(options: ServiceOptions, sockets: _Sockets) -> None:
-    settings = load_settings(options.config)
-    _log_as(options, settings)
-    receiver, tls = settings.build(), TlsFiles.of(settings)
-    _run(receiver, settings, sockets, tls)
+    _run(*_built(options), sockets)
 
 
 def _run(
-    receiver: Receiver, settings: ReceiverSettings, sockets: _Sockets, tls: TlsFiles | None
+    settings: ReceiverSettings, receiver: Receiver, tls: TlsFiles | None, sockets: _Sockets
 ) -> None:
     # uvloop reads before our TLS handshake can begin: the first bytes would be lost.
-    run_service_loop(_serve(receiver, settings, sockets, tls), uvloop=tls is None)
+    run_service_loop(_serve(settings, receiver, tls, sockets), uvloop=tls is None)
 
 
 async def _serve(
-    receiver: Receiver, settings: ReceiverSettings, sockets: _Sockets, tls: TlsFiles | None
+    settings: ReceiverSettings, receiver: Receiver, tls: TlsFiles | None, sockets: _Sockets
 ) -> None:
     with until_stopped() as stop:
         async with watching(receiver, settings) as watcher:

@@ -102,12 +102,7 @@ class ReceiverSettings(
         return env_settings, init_settings
 
     def read_from(self, path: Path, place: Callable[[Location], str]) -> Self:
-        """Set the file that this was read from; relative paths start at its folder.
-
-        Args:
-            path: The file.
-            place: Returns where a member was set.
-        """
+        """Set the file, whose folder relative paths start at, and what says where a member is."""
         self._path = path.absolute()  # a callback may change the folder of the process
         self._place = place
         return self

@@ -320,7 +320,7 @@ async def test_a_request_in_progress_counts_after_its_connection_is_lost(
         sock = client.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.writer.transport.abort()  # by a reset
-    await eventually(lambda: all(each._is_lost for each in site.server.connections))
+    await eventually(lambda: all(each._transport is None for each in site.server.connections))
     assert await (await site.connect()).ended() == b""
     release.release()
     await site.until(lambda found: len(found) == 1)
@@ -606,7 +606,7 @@ def test_a_client_that_left_is_not_asked_for_its_body(new_loop: NewLoop) -> None
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(expecting)
                 await eventually(lambda: server.in_progress)
-            await eventually(lambda: all(each._is_lost for each in server.connections))
+            await eventually(lambda: all(each._transport is None for each in server.connections))
             lost.set()
             await eventually(lambda: not server.in_progress)
 
