@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any
@@ -42,7 +43,7 @@ from pushkit.errors import (
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from tests.simulation.disk import Disk
-from tests.simulation.ledger import Notice
+from tests.simulation.ledger import Instructions, Notice
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.programs import SCHEMES, SendingUnit
 from tests.simulation.promises import Promises
@@ -102,24 +103,19 @@ def signing_of(subscription: Subscription) -> Signing:
     return SCHEMES.get(PurePosixPath(subscription.config.url).name, SCHEMES["jwt"])
 
 
+@dataclass
 class Clients:
     """Makes the calls of owners, agents and operators; a `PushkitError` is only noted."""
 
-    def __init__(
-        self,
-        world: World,
-        agents: Mapping[str, SendingUnit],  # the agents, by name
-        keys: Keys,
-        # The senders' database, from which operators choose deliveries.
-        outbox: Disk | PostgresServer,
-        promises: Promises,  # checks and records the results
-    ) -> None:
-        self._world = world
-        self._agents = agents
-        self._keys = keys
-        self._outbox = outbox
-        self._promises = promises
-        self._wishes = promises.instructions
+    _world: World
+    _agents: Mapping[str, SendingUnit]  # the agents, by name
+    _keys: Keys
+    _outbox: Disk | PostgresServer  # the senders' database, from which operators choose deliveries
+    _promises: Promises  # checks and records the results
+
+    @property
+    def _wishes(self) -> Instructions:
+        return self._promises.instructions
 
     def _ask(self, number: int, call: Callable[[PushSender], Awaitable[object]]) -> None:
         """Make a call in an agent's process, if it is up."""

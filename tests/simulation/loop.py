@@ -184,15 +184,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._scheduled, (when, number, timer))
         return timer
 
-    def call_later(  # type: ignore[override]  # the same
-        self,
-        delay: float,
-        callback: Callable[..., Any],
-        *args: Any,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
-
     def call_soon(  # type: ignore[override]  # the same
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:

@@ -38,7 +38,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import to_micros
-from receiver import Notification
+from receiver import Limits, Notification
 from tests.simulation import cheap
 from tests.simulation.attacks import Attacker
 from tests.simulation.bounds import check_bounds
@@ -252,12 +252,12 @@ class _Play:
         new = functools.partial(
             ReceivingUnit, self.world, host=name, callback=self._called_back, hows=hows
         )
-        quota = _INBOX_QUOTA if self.scenario.crowded else None
-        self.receivers[name] = new(name=name, machine=machine, quota=quota)
+        limits = Limits(max_backlog_per_sender=_INBOX_QUOTA) if self.scenario.crowded else Limits()
+        self.receivers[name] = new(name=name, machine=machine, limits=limits)
         self.addresses[name] = [machine.address]
         if self.scenario.twins:
             other = Machine(self.world, f"{_TWINS}.{number + 1}", disk=machine.disk)
-            self.twins[twin] = new(name=twin, machine=other, quota=quota)
+            self.twins[twin] = new(name=twin, machine=other, limits=limits)
             self.addresses[name].append(other.address)
         self.world.network.names[f"{name}.example.com"] = self.addresses[name]
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from pushkit.secrets.sealing import SecretKeys
 from receiver import Limits, Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
 from tests.simulation.secrecy import CANARY, WEBHOOK_SECRET
 from tests.simulation.webhook import KeyServer
-from tests.simulation.world import Machine, Unit, World
+from tests.simulation.world import Unit
 
 __all__ = [
     "CALLBACK_TIMEOUT",
@@ -105,36 +106,20 @@ def trusted(hows: Collection[str], trust: str = "all") -> list[TrustedSender]:
     ]
 
 
+@dataclass(eq=False, kw_only=True)
 class SendingUnit(Unit):
     """An agent, or a worker."""
 
+    keys: KeySource
+    options: SenderOptions
+    delivers: bool  # whether it delivers, or only enqueues
+    keys_at: str | None = None  # the address at which it publishes its keys, if it does
+    on_published: Callable[[bytes], object]  # called with each published key set
+    keys_for: int = 60  # seconds for which a key set may be cached
+    crowded: bool = False  # whether its claims read only few of the due deliveries
     secrets: SecretKeys | None = None  # the secret keys of its next start, if secrets are sealed
-
-    def __init__(
-        self,
-        world: World,
-        name: str,
-        machine: Machine,  # where it runs
-        *,
-        keys: KeySource,
-        options: SenderOptions,
-        delivers: bool,  # whether it delivers, or only enqueues
-        keys_at: str | None = None,  # the address at which it publishes its keys, if it does
-        # Called with each published key set.
-        on_published: Callable[[bytes], object] = lambda _: None,
-        keys_for: int = 60,  # seconds for which a key set may be cached
-        crowded: bool = False,  # whether its claims read only few of the due deliveries
-    ) -> None:
-        super().__init__(world, name, machine)
-        self._keys = keys
-        self._options = options
-        self._delivers = delivers
-        self._keys_at = keys_at
-        self._on_published = on_published
-        self._keys_for = keys_for
-        self._crowded = crowded
-        self.sender: PushSender | None = None
-        self.running_secrets: SecretKeys | None = None
+    running_secrets: SecretKeys | None = field(default=None, init=False)
+    sender: PushSender | None = field(default=None, init=False)
 
     def start(self) -> None:
         if not self.is_up:
@@ -144,29 +129,29 @@ class SendingUnit(Unit):
     async def main(self) -> None:
         sender = PushSender(
             issuer=ISSUER,
-            keys=self._keys,
+            keys=self.keys,
             database="simulated",
             clock=self.machine.now,
-            options=self._options,
+            options=self.options,
             secrets=self.secrets,
             on_event=lambda event: self.world.secrets.check("an event", repr(event)),
         )
 
         def document() -> bytes:
             body = sender.jwks().body
-            self._on_published(body)
+            self.on_published(body)
             return body
 
         self.running_secrets = self.secrets
-        await (sender.start() if self._delivers else sender.open())
-        if self._crowded:
+        await (sender.start() if self.delivers else sender.open())
+        if self.crowded:
             leases = sender.worker._leases
             leases.window, leases.destinations = 1, 8
         self.sender = sender
-        if self._keys_at is not None:
+        if self.keys_at is not None:
             with contextlib.suppress(OSError):
                 self.world.network.listen(
-                    lambda: KeyServer(document, self._keys_for), self._keys_at, 443, tls=True
+                    lambda: KeyServer(document, self.keys_for), self.keys_at, 443, tls=True
                 )
         await asyncio.Event().wait()
 
@@ -177,59 +162,44 @@ class SendingUnit(Unit):
 
     def slots_taken(self) -> int:
         """Return how many slots its worker uses, for deliveries or for a claim in progress."""
-        if not self.is_up or self.sender is None or not self._delivers:
+        if not self.is_up or self.sender is None or not self.delivers:
             return 0
-        return self._options.concurrency - self.sender.worker.slots.free
+        return self.options.concurrency - self.sender.worker.slots.free
 
 
+@dataclass(eq=False, kw_only=True)
 class ReceivingUnit(Unit):
-    """A receiver of this project, as an aiohttp application.
+    """A receiver of this project, as an aiohttp application."""
 
-    Attributes:
-        trust: Whom it trusts at its next start (see `trusted`).
-    """
-
-    def __init__(
-        self,
-        world: World,
-        name: str,
-        machine: Machine,  # where it runs, and stores
-        # Called with the host, the callback's name and the notification.
-        callback: Callable[[str, str, Notification], Awaitable[None]],
-        host: str,  # its host name, which two twins share
-        hows: Collection[str] = (),  # the ways in which its senders sign
-        # The most unfinished notifications of one sender; None for the default.
-        quota: int | None = None,
-    ) -> None:
-        super().__init__(world, name, machine)
-        self._callback = callback
-        self._host = host
-        self._hows = hows
-        self._limits = Limits() if quota is None else Limits(max_backlog_per_sender=quota)
-        self.trust = "all"
-        self._receiver: Receiver | None = None
-        self._runner: web.AppRunner | None = None
+    # Called with the host, the callback's name and the notification.
+    callback: Callable[[str, str, Notification], Awaitable[None]]
+    host: str  # its host name, which two twins share
+    hows: Collection[str] = ()  # the ways in which its senders sign
+    limits: Limits
+    trust: str = "all"  # whom it trusts at its next start (see `trusted`)
+    _receiver: Receiver | None = field(default=None, init=False)
+    _runner: web.AppRunner | None = field(default=None, init=False)
 
     async def main(self) -> None:
         self._runner = self._receiver = None
         receiver = Receiver(
-            url=f"https://{self._host}.example.com",
-            senders=trusted(self._hows, self.trust),
+            url=f"https://{self.host}.example.com",
+            senders=trusted(self.hows, self.trust),
             database="simulated",
             clock=self.machine.now,
             retry=RetryPolicy(wait=wait_schedule((1, 2, 4)), stop=stop_after_attempt(20)),
             callback_timeout=CALLBACK_TIMEOUT,
-            limits=self._limits,
+            limits=self.limits,
         )
         self._receiver = receiver
 
         @receiver.on_update(name="client")
         async def client(notification: Notification) -> None:
-            await self._callback(self._host, "client", notification)
+            await self.callback(self.host, "client", notification)
 
         @receiver.on_update(name="audit")
         async def audit(notification: Notification) -> None:
-            await self._callback(self._host, "audit", notification)
+            await self.callback(self.host, "audit", notification)
 
         runner = web.AppRunner(receiver.app(), handle_signals=False, access_log=None)
         await runner.setup()
@@ -243,7 +213,7 @@ class ReceivingUnit(Unit):
         self.trust = trust
         receiver = self._receiver
         if receiver is not None:
-            self.do(lambda: receiver.reload_senders(trusted(self._hows, trust)))
+            self.do(lambda: receiver.reload_senders(trusted(self.hows, trust)))
 
     async def shut(self) -> None:
         runner, self._runner = self._runner, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from email.utils import format_datetime
 from typing import Any, ClassVar
@@ -100,25 +100,17 @@ class Arrival:
         return self.is_open() and not self.is_heard()
 
 
+@dataclass
 class Webhook:
-    """A host that receives notifications.
+    """A host that receives notifications."""
 
-    Args:
-        world: The world.
-        name: Its name.
-        machine: Its machine.
-        on_arrival: Called with each request.
-    """
-
-    def __init__(
-        self, world: World, name: str, machine: Machine, on_arrival: Callable[[Arrival], None]
-    ) -> None:
-        self.world = world
-        self.name = name
-        self.machine = machine
-        self.behaviour = Behaviour()
-        self.next_behaviours: list[Behaviour] = []  # of the next answers, before `behaviour`
-        self.on_arrival = on_arrival
+    world: World
+    name: str
+    machine: Machine
+    on_arrival: Callable[[Arrival], None]  # called with each request
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    # Of the next answers, before `behaviour`.
+    next_behaviours: list[Behaviour] = field(default_factory=list)
 
     def open(self) -> None:
         """Begin to listen."""

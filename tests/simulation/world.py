@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -125,24 +125,18 @@ class Machine:
         return EPOCH + timedelta(seconds=seconds)
 
 
+@dataclass(eq=False)
 class Unit:
-    """A program that is started, stopped, killed and started again.
+    """A program that is started, stopped, killed and started again."""
 
-    Args:
-        world: Its world.
-        name: Its name in the trace.
-        machine: Where it runs.
-    """
-
-    def __init__(self, world: World, name: str, machine: Machine) -> None:
-        self.world = world
-        self.name = name
-        self.machine = machine
-        self.process: Process | None = None
-        self._stopping: Process | None = None
-        self.is_new = False  # whether its next start is that of a later version
-        self.starts = 0
-        self.failures = 0
+    world: World
+    name: str  # its name in the trace
+    machine: Machine  # where it runs
+    process: Process | None = field(default=None, init=False)
+    is_new: bool = field(default=False, init=False)  # whether it starts as a later version
+    starts: int = field(default=0, init=False)
+    failures: int = field(default=0, init=False)
+    _stopping: Process | None = field(default=None, init=False)
 
     @property
     def is_up(self) -> bool:
