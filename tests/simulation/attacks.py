@@ -10,7 +10,7 @@ import contextlib
 import functools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -24,7 +24,7 @@ from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.programs import ISSUER, OTHER_ISSUER, other_key
 from tests.simulation.secrecy import CANARY
-from tests.simulation.webhook import fields_of
+from tests.simulation.webhook import first_request
 from tests.simulation.world import EPOCH, World
 
 __all__ = ["FORGERIES", "Attacker"]
@@ -100,10 +100,11 @@ class Attacker:
         if connection in self._own_ports:
             return
         stream = self._streams[connection] + data
-        for request in _requests(stream):
-            if not request.delivery_id.startswith("forged"):
-                self._heard[host].append(request)
-            stream = stream[len(request.head) + 4 + len(request.body) :]
+        while found := first_request(stream):
+            head, fields, body, stream = found
+            delivery_id = fields.get("webhook-id", "")
+            if not delivery_id.startswith("forged"):
+                self._heard[host].append(_Overheard(head, body, delivery_id))
         self._streams[connection] = stream
 
     # --- sending --------------------------------------------------------------------------------
@@ -251,19 +252,6 @@ class _Client(asyncio.Protocol):
         if not self.answered.done():
             self.answered.set_exception(ConnectionResetError("no answer"))
             self.answered.exception()  # retrieved here: its task may have ended
-
-
-def _requests(stream: bytes) -> Iterator[_Overheard]:
-    while True:
-        head, end, rest = stream.partition(b"\r\n\r\n")
-        if not end:
-            return
-        fields = fields_of(head)
-        length = int(fields.get("content-length", "0"))
-        if len(rest) < length:
-            return
-        yield _Overheard(head, rest[:length], fields.get("webhook-id", ""))
-        stream = rest[length:]
 
 
 def _raw(draft: Draft) -> bytes:

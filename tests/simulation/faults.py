@@ -71,12 +71,7 @@ KINDS = {
 
 
 class Faults:
-    """The database faults of one world.
-
-    Args:
-        world: The world.
-        is_postgres: Whether errors are those of PostgreSQL; SQLite's otherwise.
-    """
+    """The database faults of one world: PostgreSQL's errors, or SQLite's."""
 
     def __init__(self, world: World, *, is_postgres: bool) -> None:
         self._world = world

@@ -67,6 +67,7 @@ _STATES = frozenset(TaskState)
 _REFUSED = {"address_refused", "destination_refused"}
 _MISTRUSTED = {"status_401", "status_403", "status_404"}
 _AFTER_REFUSALS = 3
+_TRIES = 8  # attempts of a delivery
 # Seconds that an update of an innocent owner may take during a flood, with every slot taken: until
 # the attempts in progress end, and those begun before a claim found it, and a worker looks again.
 _FAIR = 2 * UNHURRIED + SELDOM
@@ -91,7 +92,6 @@ class Promises:
         inboxes: Mapping[str, Disk | PostgresServer],  # the receivers' databases, by receiver
         *,
         timeout: float,  # seconds after which a sender stops waiting for an answer
-        tries: int = 8,  # how many attempts a delivery has
         # Returns the name under which a process claims deliveries, if it is known.
         worker_of: Callable[[Process], str | None] = lambda _: None,
         faulty_hosts: Collection[str] = (),  # hosts that ever had a fault
@@ -99,7 +99,6 @@ class Promises:
         self.instructions = Instructions(world.loop.time)
         self._worker_of = worker_of
         self._faulty_hosts = faulty_hosts
-        self._tries = tries
         self._newest: dict[str, int] = {}
         # When the first request of each attempt came: a closed connection is retried at once.
         self._begun: dict[tuple[str, int, Process | None], float] = {}
@@ -475,7 +474,7 @@ class Promises:
         if error in _REFUSED:  # refused addresses have a schedule of their own
             is_enough = refusals == _AFTER_REFUSALS
         else:  # and do not count in the schedule of requests
-            is_enough = row["attempts"] - refusals <= self._tries <= row["attempts"]
+            is_enough = row["attempts"] - refusals <= _TRIES <= row["attempts"]
         if not is_enough:
             return False
         if error in _MISTRUSTED and host in self.inboxes:

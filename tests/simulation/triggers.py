@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextvars
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.loop import Process
@@ -36,23 +36,15 @@ class _Trigger:
     seconds: float
 
 
+@dataclass
 class Triggers:
-    """The triggers of one world.
+    """The triggers of one world."""
 
-    Args:
-        world: The world.
-        units: The programs, by name.
-        ask: Called with the kind of an instruction, and the id of its delivery.
-    """
-
-    def __init__(
-        self, world: World, units: Mapping[str, Unit], ask: Callable[[str, str], object]
-    ) -> None:
-        self._world = world
-        self._units = units
-        self._ask = ask
-        self._waiting: list[_Trigger] = []
-        self._frozen: dict[str, Process] = {}  # by the work they were doing
+    _world: World
+    _units: Mapping[str, Unit]  # the programs, by name
+    _ask: Callable[[str, str], object]  # called with the kind of an instruction, and a delivery id
+    _waiting: list[_Trigger] = field(default_factory=list)
+    _frozen: dict[str, Process] = field(default_factory=dict)  # by the work they were doing
 
     def add(self, what: str, where: str, number: int, seconds: float) -> None:
         """Add a trigger at the n-th moment of a kind from now."""

@@ -16,7 +16,15 @@ from typing import Any, ClassVar
 from tests.simulation.loop import Process
 from tests.simulation.world import Machine, World
 
-__all__ = ["UNHURRIED", "Arrival", "Behaviour", "KeyServer", "Webhook", "behaviour_of", "fields_of"]
+__all__ = [
+    "UNHURRIED",
+    "Arrival",
+    "Behaviour",
+    "KeyServer",
+    "Webhook",
+    "behaviour_of",
+    "first_request",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +150,9 @@ class _Connection(asyncio.Protocol):
         return False
 
     def _next(self) -> None:
-        if self._answering is not None:
-            return
-        head, end, rest = self._received.partition(b"\r\n\r\n")
-        if not end:
-            return
-        fields = fields_of(head)
-        length = int(fields.get("content-length", "0"))
-        if len(rest) < length:
-            return
-        self._received = rest[length:]
-        self._answer(head.split(b" ", 2)[1].decode("latin-1"), fields, rest[:length])
+        if self._answering is None and (found := first_request(self._received)):
+            head, fields, body, self._received = found
+            self._answer(head.split(b" ", 2)[1].decode("latin-1"), fields, body)
 
     def _answer(self, path: str, fields: dict[str, str], body: bytes) -> None:
         webhook, world = self._webhook, self._webhook.world
@@ -255,12 +255,17 @@ class KeyServer(asyncio.Protocol):
         return False
 
 
-def fields_of(head: bytes) -> dict[str, str]:
-    """Return the header fields of a request by their lower-case names."""
-    lines = head.decode("latin-1").split("\r\n")[1:]
-    return {
-        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
-    }
+def first_request(stream: bytes) -> tuple[bytes, dict[str, str], bytes, bytes] | None:
+    """Return the first request's head, fields (by lower-case names) and body, and the rest."""
+    head, end, rest = stream.partition(b"\r\n\r\n")
+    if not end:
+        return None
+    lines = (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])
+    fields = {name.lower(): value.strip() for name, _, value in lines}
+    length = int(fields.get("content-length", "0"))
+    if len(rest) < length:
+        return None
+    return head, fields, rest[:length], rest[length:]
 
 
 def _arrival(
