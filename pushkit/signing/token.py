@@ -7,8 +7,6 @@ A2A 0.1 spells the header `X-A2A-Token`, the SDKs `X-A2A-Notification-Token`, th
 from __future__ import annotations
 
 import hashlib
-import hmac
-from collections.abc import Iterable
 
 from pushkit.errors import TokenError
 from pushkit.webhook import Headers
@@ -55,10 +53,3 @@ def hash_credentials(value: str) -> str:
     if not space or scheme.lower() == _API_KEY:
         return hash_token(credentials if space else value)
     return hash_token(f"{scheme.lower()} {credentials}")
-
-
-def token_matches(token: str, expected_hashes: Iterable[str]) -> bool:
-    """Return whether a token's hash is among the expected ones, compared in constant time."""
-    found = hash_token(token)
-    matches = [hmac.compare_digest(found, expected) for expected in expected_hashes]
-    return any(matches)
