@@ -25,7 +25,7 @@ from pushkit.webhook import Headers
 from receiver.senders import SenderProfile, TrustedSender, check_senders
 
 if TYPE_CHECKING:
-    from pushkit.net.jwks_client import VerificationKeys
+    from pushkit.net.jwks_client import JwksClient
 
 _SHOWN_SENDERS = 5
 
@@ -43,11 +43,10 @@ class HeldKeys(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A trusted sender, and the source of its keys."""
+    """A trusted sender, and its keys, or the client that fetches them."""
 
     sender: TrustedSender
-    source: VerificationKeys
-    held: HeldKeys | None  # its keys, if they never change
+    source: HeldKeys | JwksClient
 
 
 class Endpoint(NamedTuple):
@@ -167,14 +166,14 @@ def keys_to_ask_for(endpoint: Endpoint, headers: Headers) -> KeysOf:
 def at_hand(asked: KeysOf) -> list[HeldKeys] | None:
     """Return the keys that are asked for; None if some of them may have to be fetched."""
     found = []
-    for sender, source, always in asked.entries:
-        if always is not None:
-            found.append(always)
+    for sender, source in asked.entries:
+        if isinstance(source, HeldKeys):
+            found.append(source)
             continue
-        keys = source.at_hand(asked.kids(sender))
-        if keys is None:
+        fetched = source.at_hand(asked.kids(sender))
+        if fetched is None:
             return None
-        found.append(HeldKeys(sender, keys))
+        found.append(HeldKeys(sender, fetched))
     return found
 
 

@@ -1,4 +1,4 @@
-"""`Trust`: the trusted senders, each with the source of its keys: a pinned URL, or a file."""
+"""`Trust`: the trusted senders, each with its keys, or with the pinned URL that has them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pushkit.errors import (
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import parse_jwks_file
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
+from pushkit.net.jwks_client import JwksClient, fetch_jwks
 from pushkit.net.transport import Transport, closing
 from pushkit.signing.scheme import Scheme
 from receiver.selection import Endpoint, Entry, HeldKeys, KeysOf, base_url, endpoints_of
@@ -43,7 +43,7 @@ class TrustSnapshot:
 
     def __init__(self, url: str, held: Iterable[HeldKeys]) -> None:
         self.held: tuple[HeldKeys, ...] = tuple(held)
-        entries = [Entry(each.sender, StaticKeys(each.keys.values()), each) for each in self.held]
+        entries = [Entry(each.sender, each) for each in self.held]
         self._endpoints = endpoints_of(base_url(url), entries)
 
     def at(self, path: str) -> Endpoint:
@@ -52,15 +52,15 @@ class TrustSnapshot:
 
 
 class Trust:
-    """The trusted senders, each with the source of its keys. Replaced as a whole, never changed."""
+    """The trusted senders, each with its keys. Replaced as a whole, never changed."""
 
-    def __init__(self, url: str, senders: Iterable[tuple[TrustedSender, VerificationKeys]]) -> None:
+    def __init__(self, url: str, entries: Iterable[Entry]) -> None:
         self.url: str = base_url(url)  # normalised
-        self._entries = [
-            Entry(sender, keys, HeldKeys(sender, keys.at_hand(())))
-            if isinstance(keys, StaticKeys)
-            else Entry(sender, keys, None)
-            for sender, keys in senders
+        self._entries = list(entries)
+        self._clients = [
+            (entry.sender, entry.source)
+            for entry in self._entries
+            if isinstance(entry.source, JwksClient)
         ]
         self.senders: Mapping[str, TrustedSender] = {
             entry.sender.name: entry.sender for entry in self._entries
@@ -89,26 +89,23 @@ class Trust:
         Raises:
             ConfigError: The senders cannot be distinguished, or a source of keys is unusable.
         """
-        fetched = {
-            _source(entry.sender): entry.source
-            for entry in (before._entries if before else ())
-            if isinstance(entry.source, JwksClient)
-        }
-        keys = (
-            fetched.get(_source(each)) or sender_keys(each, transport, clock) for each in senders
+        clients = {_source(sender): client for sender, client in before._clients} if before else {}
+        entries = (
+            Entry(each, clients.get(_source(each)) or sender_keys(each, transport, clock))
+            for each in senders
         )
-        return cls(url, zip(senders, keys, strict=True))
+        return cls(url, entries)
 
     def at(self, path: str) -> Endpoint:
         """Return the endpoint of a path, as configured; one without senders if there is none."""
         return self._endpoints.get(path) or Endpoint(path, "")
 
     async def close(self, *, but: Trust | None = None) -> None:
-        """Close the sources of keys, except those that the trust `but` also uses."""
-        kept = {id(entry.source) for entry in but._entries} if but else set()
-        for entry in self._entries:
-            if id(entry.source) not in kept:
-                await entry.source.close()
+        """Cancel the fetches of keys, except those that the trust `but` also uses."""
+        kept = {id(client) for _, client in but._clients} if but else set()
+        for _, client in self._clients:
+            if id(client) not in kept:
+                await client.close()
 
     async def snapshot(self) -> TrustSnapshot:
         """Return the senders with their current keys, fetched if due."""
@@ -117,9 +114,8 @@ class Trust:
 
     def load(self) -> None:
         """Begin to fetch every sender's keys, all at once, without waiting for any."""
-        for entry in self._entries:
-            if isinstance(entry.source, JwksClient):
-                entry.source.load()
+        for _, client in self._clients:
+            client.load()
 
     def missing(self) -> dict[str, str]:
         """Return the reasons why senders have no keys, by the senders' names.
@@ -127,11 +123,7 @@ class Trust:
         Without senders whose keys are being fetched for the first time, or have expired and were
         not needed since.
         """
-        found = {
-            entry.sender.name: entry.source.failing()
-            for entry in self._entries
-            if isinstance(entry.source, JwksClient)
-        }
+        found = {sender.name: client.failing() for sender, client in self._clients}
         return {name: reason for name, reason in found.items() if reason is not None}
 
 
@@ -174,6 +166,8 @@ def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
 
 async def _all_keys(entry: Entry, *, fetched: bool = True) -> HeldKeys:
     """Return all keys of a sender: fetched if due, or without `fetched` only those in memory."""
+    if isinstance(entry.source, HeldKeys):
+        return entry.source
     missing = None if fetched else entry.source.missing()
     try:
         if missing is None:
@@ -185,6 +179,8 @@ async def _all_keys(entry: Entry, *, fetched: bool = True) -> HeldKeys:
 
 async def _named_keys(entry: Entry, asked: KeysOf) -> HeldKeys:
     """Return the keys that a request names, fetched if due."""
+    if isinstance(entry.source, HeldKeys):
+        return entry.source
     keys = {}
     try:
         for kid in dict.fromkeys(asked.kids(entry.sender)):
@@ -246,15 +242,15 @@ async def fetch_trust(
 
 def sender_keys(
     sender: TrustedSender, transport: Transport, clock: Callable[[], datetime]
-) -> VerificationKeys:
-    """Return the source of a sender's keys: its pinned URL, its file, or its configuration.
+) -> HeldKeys | JwksClient:
+    """Return a sender's keys from its file or configuration, or the client of its pinned URL.
 
     Raises:
         ConfigError: The file cannot be read, holds no usable key, or the URL is refused.
     """
     url = sender.jwks_url
     if url is None:
-        return StaticKeys(_local_keys(sender).values())
+        return HeldKeys(sender, _local_keys(sender))
     try:
         transport.policy.check(url)
     except DestinationRefusedError as exc:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, JwksError, KeysUnavailableError, PushkitError
@@ -46,63 +46,6 @@ _MIN_AGE: Final = timedelta(seconds=1)
 _LONGEST_AGE: Final = timedelta(hours=24)
 _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?(\d{1,10})"?(?=$|[,\s])', re.IGNORECASE)
 _NO_STORE: Final = re.compile(r"(?:^|[,\s])no-(?:store|cache)(?=$|[,\s])", re.IGNORECASE)
-
-
-class VerificationKeys(Protocol):
-    """The public keys of one sender."""
-
-    async def find(self, kid: str) -> VerificationKey | None:
-        """Return the key with a kid, or None if the sender has none.
-
-        Raises:
-            KeysUnavailableError: No usable keys can be loaded at the moment.
-        """
-        ...
-
-    async def keys(self) -> Mapping[str, VerificationKey]:
-        """Return all keys by kid.
-
-        Raises:
-            KeysUnavailableError: No usable keys can be loaded at the moment.
-        """
-        ...
-
-    def at_hand(self, kids: Collection[str]) -> Mapping[str, VerificationKey] | None:
-        """Return all keys by kid; None if finding `kids` may need a fetch."""
-        ...
-
-    def missing(self) -> str | None:
-        """Return why no keys may be used at the moment; None if some may."""
-        ...
-
-    async def close(self) -> None:
-        """Cancel a fetch in progress."""
-        ...
-
-
-class StaticKeys:
-    """Keys that the operator has configured."""
-
-    def __init__(self, keys: Iterable[VerificationKey]) -> None:
-        self._keys = MappingProxyType({key.kid: key for key in keys})
-
-    async def find(self, kid: str) -> VerificationKey | None:
-        """Return the key with a kid, or None."""
-        return self._keys.get(kid)
-
-    async def keys(self) -> Mapping[str, VerificationKey]:
-        """Return all keys by kid."""
-        return self._keys
-
-    def at_hand(self, kids: Collection[str]) -> Mapping[str, VerificationKey]:  # noqa: ARG002
-        """Return all keys by kid."""
-        return self._keys
-
-    def missing(self) -> None:
-        """Return None: configured keys are never missing."""
-
-    async def close(self) -> None:
-        """Do nothing: there are no fetches."""
 
 
 # Takes the URL and the entity tag of the current set, if any. Raises a `PushkitError` if there is
@@ -139,7 +82,11 @@ class JwksClient:
         self._loaded = False
 
     async def find(self, kid: str) -> VerificationKey | None:
-        """Return the key with a kid; if it is unknown, fetch the set again."""
+        """Return the key with a kid, or None; if it is unknown, the set is fetched again.
+
+        Raises:
+            KeysUnavailableError: No usable keys can be loaded at the moment.
+        """
         fetches = self._set.fetches
         keys = await self.keys()
         if kid not in keys and self._set.fetches == fetches:
@@ -148,7 +95,11 @@ class JwksClient:
         return keys.get(kid)
 
     async def keys(self) -> Mapping[str, VerificationKey]:
-        """Return all keys by kid; see `VerificationKeys.keys`."""
+        """Return all keys by kid.
+
+        Raises:
+            KeysUnavailableError: No usable keys can be loaded at the moment.
+        """
         found = await self._set.get()
         if found is None:
             raise KeysUnavailableError(self._reason())

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
-from pushkit.errors import KeysUnavailableError
+from pushkit.errors import JwksError
 from pushkit.keys.jwk import VerificationKey
+from pushkit.net.connection import Answer
+from pushkit.net.jwks_client import JwksClient
 from pushkit.webhook import Headers
-from receiver.selection import Selected, at_hand, keys_to_ask_for, select
+from receiver import TrustedSender
+from receiver.selection import Entry, HeldKeys, Selected, at_hand, keys_to_ask_for, select
 from receiver.trust import Trust, TrustSnapshot, keys_of
 
 
-class UnreachableKeys:
-    """The keys of a sender whose JWK Set was never fetched."""
+def holding(sender: TrustedSender, *keys: VerificationKey) -> Entry:
+    return Entry(sender, HeldKeys(sender, {key.kid: key for key in keys}))
 
-    async def find(self, kid: str) -> VerificationKey | None:
-        raise KeysUnavailableError(f"no keys yet, and no {kid}")
 
-    async def keys(self) -> Mapping[str, VerificationKey]:
-        raise KeysUnavailableError("no keys yet")
+def unreachable(sender: TrustedSender) -> Entry:
+    """Return a sender whose JWK Set cannot be fetched."""
 
-    def at_hand(self, kids: Collection[str]) -> None:
-        """None are."""
+    async def fetch(_url: str, _etag: str | None) -> Answer:
+        raise JwksError("down")
 
-    def missing(self) -> str:
-        return "no keys yet"
-
-    async def close(self) -> None:
-        """Nothing is under way."""
+    return Entry(sender, JwksClient("https://agent.example.com/jwks.json", fetch=fetch))
 
 
 def selected_of(trust: TrustSnapshot, path: str, headers: Headers) -> Selected:

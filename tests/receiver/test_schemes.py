@@ -13,7 +13,6 @@ import pytest
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
-from pushkit.net.jwks_client import StaticKeys
 from pushkit.signing.http_message_signatures import content_digest, sign_http_message
 from pushkit.signing.jose import at_once
 from pushkit.signing.standard_webhooks import (
@@ -36,7 +35,7 @@ from receiver.selection import UnknownSenderError
 from receiver.trust import Trust
 from receiver.verification import Head
 from tests.eventually import DEADLINE
-from tests.receiver.selecting import UnreachableKeys, selected_by, selected_of
+from tests.receiver.selecting import holding, selected_by, selected_of, unreachable
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory
@@ -569,8 +568,8 @@ async def test_keys_are_looked_up_by_what_is_claimed(world: World) -> None:
     trust = Trust(
         BASE,
         [
-            (by_http("a", OTHER_KEY), StaticKeys([OTHER_KEY.to_verification_key()])),
-            (by_http("b", OTHER_KEY), UnreachableKeys()),
+            holding(by_http("a", OTHER_KEY), OTHER_KEY.to_verification_key()),
+            unreachable(by_http("b", OTHER_KEY)),
         ],
     )
     draft = drafted(world, HTTP)
@@ -581,7 +580,7 @@ async def test_keys_are_looked_up_by_what_is_claimed(world: World) -> None:
 
 
 async def test_unavailable_keys_are_a_temporary_refusal(world: World) -> None:
-    trust = Trust(BASE, [(by_http("b", OTHER_KEY), UnreachableKeys())])
+    trust = Trust(BASE, [unreachable(by_http("b", OTHER_KEY))])
     draft = drafted(world, HTTP)
     with pytest.raises(KeysUnavailableError):
         await selected_by(trust, PATH, draft.request().headers)

@@ -17,13 +17,12 @@ from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, public_jw
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import StaticKeys, VerificationKeys
 from pushkit.net.transport import Transport
 from pushkit.webhook import Headers
 from receiver import SenderProfile, TaskPolicy, TrustedSender, fetch_trust, load_trust
-from receiver.selection import UnknownSenderError
+from receiver.selection import Entry, HeldKeys, UnknownSenderError
 from receiver.trust import Trust, sender_keys
-from tests.receiver.selecting import UnreachableKeys, selected_by, selected_of
+from tests.receiver.selecting import holding, selected_by, selected_of, unreachable
 
 KEY = generate_key(Algorithm.ES256).to_verification_key()
 OTHER = generate_key(Algorithm.ES256).to_verification_key()
@@ -40,8 +39,8 @@ def legacy(name: str, **changes: Any) -> TrustedSender:
     return TrustedSender(**{**settings, **changes})
 
 
-def trusting(*senders: tuple[TrustedSender, VerificationKeys]) -> Trust:
-    return Trust("https://client.example.com", senders)
+def trusting(*entries: Entry) -> Trust:
+    return Trust("https://client.example.com", entries)
 
 
 def token(kid: str | None = KEY.kid, issuer: str | None = None) -> Headers:
@@ -96,14 +95,13 @@ def test_no_secret_is_in_the_representation() -> None:
 
 def test_two_senders_of_one_name_are_an_error() -> None:
     sender = TrustedSender(**SETTINGS)
-    keys = StaticKeys([KEY])
 
     with pytest.raises(ConfigError, match="two senders are called"):
-        trusting((sender, keys), (sender, keys))
+        trusting(holding(sender, KEY), holding(sender, KEY))
 
 
 async def test_senders_without_issuer_are_distinguished_by_their_keys() -> None:
-    trust = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER])))
+    trust = trusting(holding(legacy("a"), KEY), holding(legacy("b"), OTHER))
 
     selected = await selected_by(trust, "/a2a/push", token(OTHER.kid))
 
@@ -119,21 +117,21 @@ async def test_senders_without_issuer_are_distinguished_by_their_keys() -> None:
     ],
 )
 async def test_senders_that_cannot_be_distinguished_are_refused(claimed: Headers) -> None:
-    trust = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER])))
+    trust = trusting(holding(legacy("a"), KEY), holding(legacy("b"), OTHER))
 
     with pytest.raises(UnknownSenderError):
         await selected_by(trust, "/a2a/push", claimed)
 
 
 async def test_a_key_that_two_senders_have_says_nothing() -> None:
-    trust = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([KEY])))
+    trust = trusting(holding(legacy("a"), KEY), holding(legacy("b"), KEY))
 
     with pytest.raises(UnknownSenderError):
         await selected_by(trust, "/a2a/push", token())
 
 
 async def test_a_sender_whose_keys_are_out_of_reach_does_not_stand_in_the_way() -> None:
-    trust = trusting((legacy("a"), UnreachableKeys()), (legacy("b"), StaticKeys([KEY])))
+    trust = trusting(unreachable(legacy("a")), holding(legacy("b"), KEY))
 
     selected = await selected_by(trust, "/a2a/push", token())
 
@@ -141,14 +139,14 @@ async def test_a_sender_whose_keys_are_out_of_reach_does_not_stand_in_the_way() 
 
 
 async def test_a_key_that_may_be_of_a_sender_out_of_reach_is_to_come_again() -> None:
-    trust = trusting((legacy("a"), UnreachableKeys()), (legacy("b"), StaticKeys([KEY])))
+    trust = trusting(unreachable(legacy("a")), holding(legacy("b"), KEY))
 
     with pytest.raises(KeysUnavailableError):
         await selected_by(trust, "/a2a/push", token(OTHER.kid))
 
 
 async def test_a_standard_sender_is_never_selected_without_its_issuer() -> None:
-    trust = trusting((TrustedSender(**SETTINGS), StaticKeys([KEY])))
+    trust = trusting(holding(TrustedSender(**SETTINGS), KEY))
 
     with pytest.raises(UnknownSenderError):
         await selected_by(trust, "/a2a/push", token(issuer=None))
@@ -164,10 +162,11 @@ async def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
     sender = TrustedSender(name="agent", issuer=ISSUER, jwks_file=path)
     transport = Transport(DestinationPolicy())
 
-    keys = await sender_keys(sender, transport, now).keys()
+    held = sender_keys(sender, transport, now)
     await transport.close()
 
-    assert list(keys) == [ring.signing_key(now()).kid]
+    assert isinstance(held, HeldKeys)
+    assert list(held.keys) == [ring.signing_key(now()).kid]
 
 
 def test_one_log_line_names_the_keys_of_a_file_that_are_left_out(
@@ -250,7 +249,7 @@ async def test_a_sender_without_an_issuer_does_not_silence_one_that_has_it() -> 
     legacy = TrustedSender(
         name="legacy", profile=SenderProfile.TRPC_A2A_GO, keys={double.kid: double}
     )
-    trust = trusting((standard, StaticKeys([KEY])), (legacy, StaticKeys([double])))
+    trust = trusting(holding(standard, KEY), holding(legacy, double))
 
     selected = await selected_by(trust, "/a2a/push", token(KEY.kid, ISSUER))
 
@@ -287,7 +286,7 @@ async def test_a_sender_whose_keys_cannot_be_fetched_is_to_come_again(
 
 
 async def test_a_snapshot_of_a_live_trust_selects_as_it_does() -> None:
-    live = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER])))
+    live = trusting(holding(legacy("a"), KEY), holding(legacy("b"), OTHER))
 
     snapshot = await live.snapshot()
 

@@ -28,8 +28,6 @@ from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import (
     JwksClient,
-    StaticKeys,
-    VerificationKeys,
     fetch_jwks,
     load_jwks,
 )
@@ -528,13 +526,6 @@ async def test_an_operators_file_without_a_usable_key_is_refused_with_the_reason
     with pytest.raises(ConfigError, match=r"no usable key.*: shared \(the key is symmetric"):
         await load_jwks(str(path))
     assert caplog.messages == []
-
-
-async def test_static_keys_have_the_same_face() -> None:
-    keys: VerificationKeys = StaticKeys([KEY.to_verification_key()])
-    assert await keys.find(KEY.kid) == KEY.to_verification_key()
-    assert await keys.find("unknown") is None
-    assert list(await keys.keys()) == [KEY.kid]
 
 
 # --- over HTTP ---------------------------------------------------------------------------------
