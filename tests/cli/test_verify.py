@@ -3,7 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,19 @@ from pushkit.signing.standard_webhooks import generate_webhook_secret
 from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Captured, Ran, Run, Webhook
 
 
-@pytest.fixture
-def captured(pushkit_command: Run, webhook: Webhook) -> Captured:
-    """A genuine request; `jwks.json` holds its sender's keys."""
-    assert pushkit_command("keys", "new").status == 0
-    assert pushkit_command("keys", "export", "--out", "jwks.json").status == 0
-    options = ["--to", webhook.url, "--issuer", ISSUER, "--allow", "127.0.0.1:*"]
-    ran = pushkit_command("send", "-", *options, "--token", TOKEN, "--seq", "7", stdin=UPDATE)
-    assert ran.status == 0
+def sent(run: Run, webhook: Webhook, *options: str) -> Captured:
+    """Send a genuine request; `jwks.json` holds its sender's keys."""
+    assert run("keys", "new").status == 0
+    assert run("keys", "export", "--out", "jwks.json").status == 0
+    to = ["--to", webhook.url, "--issuer", ISSUER, "--allow", "127.0.0.1:*", "--token", TOKEN]
+    assert run("send", "-", *to, *options, stdin=UPDATE).status == 0
     [request] = webhook.requests
     return request
+
+
+@pytest.fixture
+def captured(pushkit_command: Run, webhook: Webhook) -> Captured:
+    return sent(pushkit_command, webhook, "--seq", "7")
 
 
 def as_http(captured: Captured, body: bytes | None = None, line_end: str = "\r\n") -> bytes:
@@ -191,15 +194,11 @@ class Schemes:
 
 @pytest.fixture
 def every_scheme(pushkit_command: Run, webhook: Webhook, tmp_path: Path) -> Schemes:
-    assert pushkit_command("keys", "new").status == 0
-    assert pushkit_command("keys", "export", "--out", "jwks.json").status == 0
     secrets = tmp_path / "secrets.txt"
     secrets.write_text(generate_webhook_secret())
     flags = [f"--scheme={scheme.value}" for scheme in Scheme]
-    flags += ["--webhook-secrets-file", str(secrets), "--token", TOKEN]
-    to = ["--to", webhook.url, "--issuer", ISSUER, "--allow", "127.0.0.1:*"]
-    assert pushkit_command("send", "-", *to, *flags, stdin=UPDATE).status == 0
-    return Schemes(pushkit_command, webhook.requests[0], secrets)
+    request = sent(pushkit_command, webhook, *flags, f"--webhook-secrets-file={secrets}")
+    return Schemes(pushkit_command, request, secrets)
 
 
 def test_every_scheme_is_verified(every_scheme: Schemes, webhook: Webhook) -> None:
@@ -272,11 +271,7 @@ def test_keys_may_come_from_a_url(
 
 @pytest.mark.parametrize("write", [as_http, as_json])
 def test_an_altered_body_is_refused(verify: Run, captured: Captured, write: object) -> None:
-    altered = Captured(
-        target=captured.target,
-        headers=captured.headers,
-        body=captured.body.replace(b"WORKING", b"COMPLETED"),
-    )
+    altered = replace(captured, body=captured.body.replace(b"WORKING", b"COMPLETED"))
     assert callable(write)
     ran = verify(write(altered))
     assert (ran.status, ran.error) == (1, "1 check fails: body")
@@ -291,7 +286,7 @@ def test_a_line_end_that_an_editor_added_is_another_body(verify: Run, captured: 
 
 def tampered(captured: Captured, name: str, value: str) -> bytes:
     headers = [(k, value if k.lower() == name.lower() else v) for k, v in captured.headers]
-    return as_http(Captured(target=captured.target, headers=headers, body=captured.body))
+    return as_http(replace(captured, headers=headers))
 
 
 @pytest.mark.parametrize(
