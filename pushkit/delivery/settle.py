@@ -169,6 +169,9 @@ class Settler:
             for delivery, result, is_ours in zip(
                 deliveries[begin:end], results[begin:end], of_batch.are_ours, strict=True
             ):
+                if not is_ours and result.wait_until is not None:
+                    # The delivery was cancelled meanwhile; its destination waits all the same.
+                    yield from self.destinations.postpone(delivery, result.wait_until)
                 if not is_ours or result.outcome is Outcome.NOT_BEGUN:
                     continue
                 # The first answer ends the failures in a row.

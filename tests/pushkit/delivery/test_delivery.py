@@ -341,6 +341,24 @@ async def test_retry_after_applies_to_one_owners_destination(
     assert {request.path for request in webhook.received[2:]} == {"/asks", "/beside"}
 
 
+async def test_retry_after_applies_though_the_subscription_was_removed_meanwhile(
+    sender: PushSender, webhook: Webhook, clock: Clock
+) -> None:
+    async def remove() -> web.Response:
+        await sender.unsubscribe("task-1", owner="alice")
+        return web.Response(status=429, headers={"Retry-After": "60"})
+
+    webhook.replies_with(remove, path="/asks")
+    await attempt(sender, webhook, "/asks")
+    await subscribe(sender, webhook, "/beside", task_id="task-2")
+    await sender.notify(status(task_id="task-2"))
+    await sender.worker.run_once()
+    assert [request.path for request in webhook.received] == ["/asks"]
+    clock.advance(60)
+    await sender.worker.run_once()
+    assert [request.path for request in webhook.received] == ["/asks", "/beside"]
+
+
 async def test_retry_after_counts_from_the_answer(
     sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
