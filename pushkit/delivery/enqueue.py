@@ -272,8 +272,7 @@ class _Transaction:
         reserved: Reservation | None = None
         claim: Claim | None = None
         if worker is not None and not recipient.paused:
-            seq, is_next = queue.last_seq + 1, queue.oldest is None
-            reserved = worker.reserve(recipient, seq, len(body), self._now, is_next=is_next)
+            reserved = worker.reserve(queue, len(body), self._now)
             if reserved is not None:
                 claim = self._claim = self._claim or worker.claim_at(self._now)
         new = self._queues.add(

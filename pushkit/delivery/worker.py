@@ -14,6 +14,7 @@ from pushkit.delivery.answers import REFUSED
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.chain import Chain
 from pushkit.delivery.options import SenderOptions
+from pushkit.delivery.queues import Queue
 from pushkit.delivery.settle import Settled, Settler, emit_settled
 from pushkit.delivery.slots import Claimed, DeliverySlots, Reservation
 from pushkit.errors import StorageError
@@ -28,7 +29,6 @@ from pushkit.scheduling.pump import Pump, cancelled
 from pushkit.scheduling.retry import persist
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, to_micros
-from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
 
 _log = logging.getLogger("pushkit.delivery")
@@ -116,31 +116,28 @@ class Worker:
         """Make the attempts that are due now, at most `concurrency`; return how many."""
         return await self.pump.run_once()
 
-    def reserve(
-        self, recipient: Recipient, seq: int, size: int, now: datetime, *, is_next: bool
-    ) -> Reservation | None:
-        """Reserve a place in its queue's chain, or a slot, for a delivery that is being stored.
+    def reserve(self, queue: Queue, size: int, now: datetime) -> Reservation | None:
+        """Reserve a place in a queue's chain, or a slot, for a delivery that is being stored.
 
         Args:
-            recipient: Its subscription, which is not paused.
-            seq: Its number in the subscription.
+            queue: Its queue, which is not paused.
             size: The length of its body in bytes.
             now: The current time.
-            is_next: Whether its queue is empty.
 
         Returns:
             The reservation: the delivery is stored in flight, with `claim_at(now)`. None if it must
             wait for a claim.
         """
+        recipient = queue.recipient
         is_on_probation = recipient.failures >= self._options.breaker.failures
         if is_on_probation or recipient.waits_until > to_micros(now):
             return None
         chain = self.slots.chains.get(recipient.id)
         may_join = size <= CHAINED_BYTES and not recipient.failures
-        if chain is not None and may_join and chain.promise(seq):
+        if chain is not None and may_join and chain.promise(queue.last_seq + 1):
             return chain
         destination = recipient.destination
-        return destination if is_next and self.slots.reserve(destination) else None
+        return destination if queue.oldest is None and self.slots.reserve(destination) else None
 
     def claim_at(self, now: datetime) -> Claim:
         """Return the claim of deliveries that are stored with a reservation."""
