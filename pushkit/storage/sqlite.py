@@ -397,6 +397,8 @@ class SqliteDatabase:
     def _connect(self, access: Access) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < _MIN_SQLITE:
             raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
+        if self._file.is_dir():  # as a container makes of a missing file; to SQLite an I/O error
+            raise StorageError(f"{self.path}: it is a folder, expected a file")
         try:
             if access is Access.UPGRADE:
                 # The file holds tokens and credentials: other users must not read it. SQLite gives

@@ -23,7 +23,7 @@ import pytest
 from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
 from pushkit.storage import sqlite
 from pushkit.storage.faults import RecentFault
-from pushkit.storage.migrations import Migration
+from pushkit.storage.migrations import Access, Migration
 from pushkit.storage.script import Refused, Script, Statement
 from pushkit.storage.sqlite import SqliteDatabase
 from tests.eventually import DEADLINE
@@ -751,10 +751,16 @@ def test_a_file_that_is_no_database_is_a_storage_error(path: Path, contents: byt
     assert path.read_bytes() == contents
 
 
-@pytest.mark.parametrize("name", ["missing/things.db", "with\0zero.db", "."])
+@pytest.mark.parametrize("name", ["missing/things.db", "with\0zero.db"])
 async def test_a_path_that_cannot_be_opened_is_a_storage_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageError):
         await things(tmp_path / name).open()
+
+
+@pytest.mark.parametrize("access", Access)
+async def test_a_folder_is_reported_as_such(tmp_path: Path, access: Access) -> None:
+    with pytest.raises(StorageError, match="it is a folder, expected a file"):
+        await things(tmp_path).open(access)
 
 
 async def test_the_writer_survives_an_unexpected_error(
