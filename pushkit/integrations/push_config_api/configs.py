@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import isawaitable
@@ -16,15 +17,9 @@ from typing import Final, TypeAlias
 from pushkit.a2a import WireVersion, format_push_config, parse_push_config
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import InvalidPushConfigError, PushkitError
+from pushkit.errors import InvalidPushConfigError, PushkitError, UnsupportedVersionError
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
-from pushkit.integrations.push_config_api.members import (
-    check_version,
-    number,
-    optional_text,
-    text,
-)
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Subscription
 
@@ -34,6 +29,7 @@ _log = logging.getLogger("pushkit.push_config_api")
 
 _MAX_ID_CHARS = 512
 _MAX_PAGE_SIZE = 100
+_NUMBER = re.compile(r"-?\d{1,10}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,3 +232,52 @@ def _read_page_token(token: str) -> str:
         return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError) as exc:
         raise ApiError(ErrorKind.PARAMS, "pageToken: expected one of a page before") from exc
+
+
+# --- members of params and queries ---------------------------------------------------------------
+
+
+def optional_text(params: Params, name: str) -> str | None:
+    """Return a string; None if it is absent, null or empty."""
+    value = _member(params, name)
+    if value is not None and not isinstance(value, str):
+        raise ApiError(ErrorKind.PARAMS, f"{name}: expected a string")
+    return value or None
+
+
+def text(params: Params, name: str) -> str:
+    """Return a required string."""
+    value = optional_text(params, name)
+    if value is None:
+        raise ApiError(ErrorKind.PARAMS, f"{name}: expected, but missing")
+    return value
+
+
+def number(params: Params, name: str) -> int:
+    """Return an integer, which may be a string in ProtoJSON; 0 if it is absent."""
+    value = _member(params, name)
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | None):
+        raise ApiError(ErrorKind.PARAMS, f"{name}: expected an integer")
+    return value or 0
+
+
+def _member(params: Params, name: str) -> JsonValue:
+    # By its camelCase or snake_case name (ProtoJSON).
+    snake = re.sub(r"(?=[A-Z])", "_", name).lower()
+    if name != snake and name in params and snake in params:
+        raise ApiError(ErrorKind.PARAMS, f"{name}: given in both spellings")
+    return params.get(name, params.get(snake))
+
+
+def check_version(header: str | None, version: WireVersion) -> None:
+    """Check the `A2A-Version` of a call, if there is one, against the version of its method."""
+    if not header:
+        return
+    try:
+        named = WireVersion.parse(header)
+    except UnsupportedVersionError as exc:
+        raise ApiError(ErrorKind.VERSION, "A2A-Version: expected 0.1, 0.3 or 1.0") from exc
+    if named is not version:
+        raise ApiError(ErrorKind.VERSION, f"A2A-Version: found {named}, expected {version}")

@@ -13,20 +13,22 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
 from pushkit.a2a import WireVersion
-from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.bounded_json import JsonObject, JsonValue, read_json
 from pushkit.delivery.sender import PushSender
-from pushkit.integrations.push_config_api.configs import METHODS, Configs, TaskCheck
+from pushkit.errors import MalformedJsonError
+from pushkit.integrations.push_config_api.configs import (
+    METHODS,
+    Configs,
+    TaskCheck,
+    check_version,
+    number,
+    optional_text,
+)
 from pushkit.integrations.push_config_api.errors import (
     ApiError,
     ErrorKind,
     http_error,
     json_rpc_error,
-)
-from pushkit.integrations.push_config_api.members import (
-    check_version,
-    number,
-    optional_text,
-    read_object,
 )
 
 _JSON = "application/json"
@@ -159,7 +161,7 @@ class PushConfigApi:
         tenant = _the_same("tenant", route.tenant, request.query, "the tenant of the path")
         params: JsonObject = {"taskId": route.task_id}
         if request.method == "POST":
-            params = read_object(body, "a TaskPushNotificationConfig", ErrorKind.PARAMS)
+            params = _read_object(body, "a TaskPushNotificationConfig", ErrorKind.PARAMS)
             tenant = _the_same("tenant", tenant, params, "the tenant of the path or the query")
             task_id = _the_same("taskId", route.task_id, params, "the task of the path")
             params = {name: value for name, value in params.items() if name != "task_id"}
@@ -247,7 +249,7 @@ class _Request:
 
 
 def _read_request(body: bytes) -> _Request:
-    document = read_object(body, "one JSON-RPC request", ErrorKind.REQUEST)
+    document = _read_object(body, "one JSON-RPC request", ErrorKind.REQUEST)
     if document.get("jsonrpc") != "2.0":
         raise ApiError(ErrorKind.REQUEST, 'jsonrpc: expected "2.0"')
     request_id, method = document.get("id"), document.get("method")
@@ -256,6 +258,17 @@ def _read_request(body: bytes) -> _Request:
     if not isinstance(method, str):
         raise ApiError(ErrorKind.REQUEST, "method: expected a string")
     return _Request(method, document.get("params"), request_id, "id" in document)
+
+
+def _read_object(body: bytes, expected: str, otherwise: ErrorKind) -> JsonObject:
+    """Return the JSON object in a body. Raises ApiError: not JSON, or `otherwise` for no object."""
+    try:
+        document = read_json(body)
+    except MalformedJsonError as exc:
+        raise ApiError(ErrorKind.PARSE, str(exc)) from exc
+    if not isinstance(document, dict):
+        raise ApiError(otherwise, f"expected {expected}, an object")
+    return document
 
 
 def _refusal(error: ApiError) -> JsonObject:
