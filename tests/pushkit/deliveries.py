@@ -1,16 +1,43 @@
-"""Deliveries for tests of the outbox, stored without an update."""
+"""Subscriptions and deliveries for tests of the outbox, stored without a sender."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
+from pushkit.a2a import PushConfig, WireVersion
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Claim, NewDelivery, new_delivery_id
 from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.store import OutboxStore
+from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Script
-from pushkit.subscriptions.model import Subscription
+from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.store import SubscriptionStore
+
+ORIGIN = "https://client.example.com:443"
+
+
+def add_subscription(
+    *,
+    now: datetime,
+    tenant: str = "",
+    task_id: str = "task-1",
+    owner: str = "alice",
+    config_id: str = "config-1",
+    origin: str = ORIGIN,
+    url: str | None = None,
+    token: str | None = None,
+) -> Script[Subscription]:
+    """Add a subscription, or change the one of this key."""
+    return SubscriptionStore().put(
+        SubscriptionKey(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id),
+        PushConfig(url=url or f"{origin}/hook", token=token),
+        version=WireVersion.V1_0,
+        origin=origin,
+        profile=Profile.STANDARD,
+        vault=Vault(None),
+        now=now,
+    )
 
 
 def add_delivery(

@@ -10,16 +10,14 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from pushkit import DestinationRules, PushConfig, PushSender, WireVersion
+from pushkit import DestinationRules, PushSender
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidPushConfigError
 from pushkit.net.destination import Decision, DestinationPolicy
 from pushkit.outbox.states import DeliveryState
-from pushkit.secrets.vault import Vault
-from pushkit.subscriptions.model import EVERYTHING, Profile, SubscriptionKey
-from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.url import Url
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
+from tests.pushkit.deliveries import add_subscription
 from tests.pushkit.delivery.conftest import Senders, deliver_due, status
 
 
@@ -126,15 +124,12 @@ async def test_without_the_guard_a_hostile_url_reaches_the_canary(
 async def store(sender: PushSender, config_id: str, url: str) -> None:
     """Store a subscription that registration would refuse."""
     await sender._database.write(
-        SubscriptionStore().put(
-            SubscriptionKey(tenant="", task_id="task-1", owner="", config_id=config_id),
-            PushConfig(url=url),
-            version=WireVersion.V1_0,
-            origin=f"https://{config_id}.example.com:443",
-            profile=Profile.STANDARD,
-            vault=Vault(None),
+        add_subscription(
             now=sender._clock(),
-            wanted=EVERYTHING,
+            owner="",
+            config_id=config_id,
+            origin=f"https://{config_id}.example.com:443",
+            url=url,
         )
     )
 

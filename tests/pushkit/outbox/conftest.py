@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from pushkit.a2a import PushConfig, WireVersion
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
@@ -19,12 +18,11 @@ from pushkit.outbox.model import Claim, Delivery, Result
 from pushkit.outbox.settling import SettleResult, settle
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
-from pushkit.secrets.vault import Vault
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, Statement
-from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.model import Subscription
 from pushkit.subscriptions.store import SubscriptionStore
-from tests.pushkit.deliveries import add_delivery
+from tests.pushkit.deliveries import add_delivery, add_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,28 +65,8 @@ class Ledger:
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
-    def subscribe(
-        self,
-        config_id: str = "config-1",
-        *,
-        task_id: str = "task-1",
-        owner: str = "alice",
-        tenant: str = "",
-        origin: str = "https://client.example.com:443",
-        token: str | None = None,
-    ) -> Subscription:
-        key = SubscriptionKey(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        return self.run(
-            self.subscriptions.put(
-                key,
-                PushConfig(url=f"{origin}/hook", token=token),
-                version=WireVersion.V1_0,
-                origin=origin,
-                profile=Profile.STANDARD,
-                vault=Vault(None),
-                now=self.now,
-            )
-        )
+    def subscribe(self, config_id: str = "config-1", **columns: str) -> Subscription:
+        return self.run(add_subscription(now=self.now, config_id=config_id, **columns))
 
     def enqueue(
         self, subscription: Subscription, body: bytes = b"{}", idempotency_key: str | None = None

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery import admin
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.database import open_outbox
@@ -26,17 +25,15 @@ from pushkit.outbox.retention import Retention
 from pushkit.outbox.settling import settle
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
-from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
 from pushkit.storage.script import Row, Script, Statement
-from pushkit.subscriptions.model import DisabledBy, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.model import DisabledBy, Subscription
 from pushkit.subscriptions.store import SubscriptionStore
 from tests.eventually import DEADLINE
-from tests.pushkit.deliveries import add_delivery
+from tests.pushkit.deliveries import ORIGIN, add_delivery, add_subscription
 
 DEAD = DeliveryFilter(state=DeliveryState.DEAD)
-ORIGIN = "https://client.example.com:443"
 
 
 @dataclass
@@ -57,26 +54,9 @@ class Desk:
     def _wake(self) -> None:
         self.woken += 1
 
-    async def subscribe(
-        self,
-        task_id: str = "task-1",
-        *,
-        owner: str = "alice",
-        tenant: str = "",
-        origin: str = ORIGIN,
-    ) -> Subscription:
-        key = SubscriptionKey(tenant=tenant, task_id=task_id, owner=owner, config_id="config-1")
-        return await self.database.write(
-            self.subscriptions.put(
-                key,
-                PushConfig(url=f"{origin}/hook", token="a-token"),
-                version=WireVersion.V1_0,
-                origin=origin,
-                profile=Profile.STANDARD,
-                vault=Vault(None),
-                now=self.now,
-            )
-        )
+    async def subscribe(self, task_id: str = "task-1", **columns: str) -> Subscription:
+        script = add_subscription(now=self.now, task_id=task_id, token="a-token", **columns)
+        return await self.database.write(script)
 
     async def enqueue(self, subscription: Subscription, count: int = 1) -> list[str]:
         ids = []

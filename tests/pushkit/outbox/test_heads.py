@@ -6,34 +6,21 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
-from pushkit.a2a import PushConfig, WireVersion
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.outbox.model import Claim
 from pushkit.outbox.states import DeliveryState
-from pushkit.secrets.vault import Vault
 from pushkit.storage.postgres import PostgresDatabase, run_script
 from pushkit.storage.script import Row, Script, Statement
-from pushkit.subscriptions.model import Profile, SubscriptionKey
-from pushkit.subscriptions.store import SubscriptionStore
-from tests.pushkit.deliveries import add_delivery
+from tests.pushkit.deliveries import ORIGIN, add_delivery, add_subscription
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-ORIGIN = "https://client.example.com:443"
 
 
 def one_dead_and_one_in_flight() -> Script[tuple[str, str, str]]:
     """Add a subscription whose worker died; return its id, and the ids of two deliveries."""
-    subscription = yield from SubscriptionStore().put(
-        SubscriptionKey(tenant="", task_id="task-1", owner="alice", config_id="config-1"),
-        PushConfig(url=f"{ORIGIN}/hook"),
-        version=WireVersion.V1_0,
-        origin=ORIGIN,
-        profile=Profile.STANDARD,
-        vault=Vault(None),
-        now=NOW,
-    )
+    subscription = yield from add_subscription(now=NOW)
     dead = (yield from add_delivery(subscription, now=NOW)).id
     in_flight = (yield from add_delivery(subscription, now=NOW)).id
     yield Statement(

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from pushkit.a2a import PushConfig, WireVersion
 from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.outbox.states import CancelledBy
 from pushkit.outbox.store import OutboxStore
-from pushkit.secrets.vault import Vault
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Script, Statement
-from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.model import Subscription
 from pushkit.subscriptions.owners import Owner, OwnerStore
 from pushkit.subscriptions.store import SubscriptionStore
 from tests.databases import SqliteConnection
-from tests.pushkit.deliveries import add_delivery
+from tests.pushkit.deliveries import add_delivery, add_subscription
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,17 +42,7 @@ class Database:
 
     def subscribe(self, owner: Owner, config_id: str, *, deliveries: int = 0) -> Subscription:
         subscription = self.run(
-            SubscriptionStore().put(
-                SubscriptionKey(
-                    tenant=owner.tenant, task_id="task-1", owner=owner.name, config_id=config_id
-                ),
-                PushConfig(url=URL),
-                version=WireVersion.V1_0,
-                origin="https://client.example.com:443",
-                profile=Profile.STANDARD,
-                vault=Vault(None),
-                now=NOW,
-            )
+            add_subscription(now=NOW, tenant=owner.tenant, owner=owner.name, config_id=config_id)
         )
         for _ in range(deliveries):
             self.run(add_delivery(subscription, now=NOW))
