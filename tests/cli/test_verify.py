@@ -185,10 +185,10 @@ class Schemes:
     request: Captured
     secrets: Path
 
-    def by(self, *schemes: str, body: bytes | None = None, **changes: str) -> Ran:
+    def by(self, *schemes: str, body: bytes | None = None, **changes: str | None) -> Ran:
         options = {"webhook-secrets-file": str(self.secrets), **changes}
         flags = [f"--scheme={scheme}" for scheme in schemes]
-        flags += [f"--{name}={value}" for name, value in options.items() if value]
+        flags += [f"--{name}={value}" for name, value in options.items() if value is not None]
         return self.verify("verify", "-", *flags, stdin=as_http(self.request, body))
 
 
@@ -224,7 +224,18 @@ def test_another_body_holds_by_no_scheme(
         pytest.param("http-message-signatures", {"jwks": "jwks.json"}, 1, "--audience", id="url"),
         pytest.param("http-message-signatures", {}, 2, "--jwks", id="jwks"),
         pytest.param(
-            "standard-webhooks", {"webhook-secrets-file": ""}, 1, "--webhook-secrets-file", id="key"
+            "http-message-signatures",
+            {"jwks": "jwks.json", "audience": ""},
+            1,
+            "--audience",
+            id="an empty url",
+        ),
+        pytest.param(
+            "standard-webhooks",
+            {"webhook-secrets-file": None},
+            1,
+            "--webhook-secrets-file",
+            id="key",
         ),
     ],
 )
