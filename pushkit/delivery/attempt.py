@@ -1,9 +1,10 @@
-"""One attempt: sign for the current time, post, judge the answer."""
+"""One attempt, at the pace of its origin: sign for the current time, post, judge the answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 import traceback
@@ -13,7 +14,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, judge
-from pushkit.delivery.limits import Pace
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.route import Route, Routes
@@ -23,6 +23,7 @@ from pushkit.errors import (
     AnswerTimeoutError,
     DestinationRefusedError,
     EgressProxyError,
+    InvalidUrlError,
     OAuthError,
     OwnershipError,
     PushkitError,
@@ -38,6 +39,7 @@ from pushkit.keys.source import KeySource
 from pushkit.logs import RepeatedLog
 from pushkit.net.authorization import Access
 from pushkit.net.connection import Answer
+from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import Outcome
@@ -53,6 +55,7 @@ from pushkit.scheduling.retry import (
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions.secrets import StoredSubscription
 from pushkit.traceparent import TRACEPARENT
+from pushkit.url import Url
 
 if TYPE_CHECKING:
     from pushkit.delivery.slots import Claimed
@@ -63,6 +66,7 @@ T = TypeVar("T")
 _log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
+_MAX_REMEMBERED = 10_000  # origins
 _NO_SECRETS = ("User-Agent", "Accept-Encoding")
 _BODY_WITHIN = timedelta(seconds=1)
 # At once, after 1 h, and 2 h later: a name that leads to a forbidden address rarely changes.
@@ -72,6 +76,43 @@ _AFTER_REFUSALS = RetryPolicy(
 )
 _UNAUTHORIZED = 401
 _UNEXPECTED = "unexpected_error"
+
+
+class Pace:
+    """Limits the requests a second of this process to one origin, over all owners.
+
+    Origins that the operator named in `allow` are not third parties, and have no limit.
+    """
+
+    def __init__(
+        self,
+        policy: DestinationPolicy,
+        # The rate; a burst of one second's requests is allowed. None for no limit.
+        per_second: float | None,
+        *,
+        at_once: int = 16,  # how many may wait for their turn at one origin
+        clock: Callable[[], float] = time.monotonic,  # seconds, never going back
+    ) -> None:
+        # Cached: the policy does not change, and the same few origins recur at every attempt.
+        self._is_named = functools.lru_cache(maxsize=_MAX_REMEMBERED)(
+            functools.partial(_is_named, policy)
+        )
+        self._interval = None if per_second is None else 1 / per_second
+        self.longest: timedelta = timedelta(seconds=at_once / per_second if per_second else 0)
+        self._clock = clock
+        self._due: dict[str, float] = {}
+
+    def take(self, origin: str) -> float:
+        """Take the next turn; return how many seconds away it is."""
+        if self._interval is None or self._is_named(origin):
+            return 0
+        now = self._clock()
+        # GCRA: when this request would be due if all before it were spread evenly at the rate.
+        due = max(self._due.get(origin, now), now)
+        if len(self._due) >= _MAX_REMEMBERED:
+            self._due = {each: until for each, until in self._due.items() if until > now}
+        self._due[origin] = due + self._interval
+        return max(due - now - 1, 0)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -285,6 +326,13 @@ class Attempt:
             retry_at=retry_at and max(retry_at, wait_until or retry_at),
             wait_until=wait_until,
         )
+
+
+def _is_named(policy: DestinationPolicy, origin: str) -> bool:
+    try:
+        return policy.allows_by_name(Url.parse(origin))
+    except InvalidUrlError:
+        return False
 
 
 def _kept(answer: bytes, route: Route, token: str | None) -> bytes:

@@ -25,11 +25,10 @@ from pushkit.arguments import check_type, read_member
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
-from pushkit.delivery.attempt import Attempt
+from pushkit.delivery.attempt import Attempt, Pace
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
 from pushkit.delivery.database import open_outbox
 from pushkit.delivery.enqueue import Enqueuer, Notice
-from pushkit.delivery.limits import Pace
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.registrar import Choice, Registrar, SubscriptionChanges

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import PushSender, SenderOptions
-from pushkit.delivery.limits import Pace
+from pushkit.delivery.attempt import Pace
 from pushkit.errors import ConfigError, TooManySubscriptionsError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.states import DeliveryState
