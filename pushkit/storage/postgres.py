@@ -287,9 +287,10 @@ class PostgresDatabase:
         """
         seconds = self._command_timeout.total_seconds()
         async with pool.acquire() as first, self._patient_connection() as other:
+            both = (first, other)
             try:
-                session = await first.fetchval(_SESSION)
-                is_shared = session == await other.fetchval(_SESSION, timeout=seconds)
+                found = [await each.fetchval(_SESSION, timeout=seconds) for each in both * 2]
+                is_shared = found[0] == found[1] or found[:2] != found[2:]
             except _FOREIGN_STATEMENT:
                 is_shared = True
         if is_shared:

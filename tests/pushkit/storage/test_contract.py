@@ -314,23 +314,27 @@ async def test_a_database_opened_to_be_read_cannot_be_written(location: str) -> 
     await reader.close()
 
 
+_EXISTS = asyncpg.DuplicatePreparedStatementError("it exists")
+_IS_MISSING = asyncpg.InvalidSQLStatementNameError("it does not exist")
+
+
 @pytest.mark.parametrize(
-    "answer",
+    "sessions",
     [
-        pytest.param(4711, id="the same session"),
-        pytest.param(
-            asyncpg.DuplicatePreparedStatementError("it exists"),
-            id="a statement of another process",
-        ),
-        pytest.param(asyncpg.InvalidSQLStatementNameError("it is not there"), id="another session"),
+        pytest.param([1, 1, 1, 1], id="idle"),
+        pytest.param([1, 2, 3, 4], id="busy"),
+        pytest.param([1, _EXISTS], id="a statement of another process"),
+        pytest.param([1, 2, _IS_MISSING], id="a statement that is in another session"),
     ],
 )
 async def test_a_pooler_that_shares_sessions_is_refused(
-    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, answer: int | Exception
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, sessions: Sequence[int | Exception]
 ) -> None:
+    answers = iter(sessions)
+
     async def shared(*_: object, **_options: object) -> int:
         """Answer as PgBouncer does in transaction mode."""
-        if isinstance(answer, Exception):
+        if isinstance(answer := next(answers), Exception):
             raise answer
         return answer
 
