@@ -54,17 +54,7 @@ async def store(path: Path, sender: str, task: str, seq: int = 1) -> None:
     now = datetime.now(UTC) - timedelta(hours=1)
     body = (BODY % (task.partition("\x1b")[0], SECRET)).encode()
     await database.write(
-        storing.store(
-            sender=sender,
-            delivery_id=f"{task}#{seq}",
-            kid="key-1",
-            issued_at=now,
-            task_id=task,
-            config_id=None,
-            seq=seq,
-            body=body,
-            now=now,
-        )
+        storing.store(task, seq, body=body, now=now, sender=sender, config_id=None)
     )
     await database.close()
 

@@ -15,20 +15,20 @@ from receiver.replay.memory import Replay, Seen, remember_ids
 
 
 def store(
-    *,
-    sender: str,
-    delivery_id: str,
-    kid: str,
-    issued_at: datetime,
     task_id: str | None,
-    config_id: str | None,
-    seq: int | None,
+    seq: int | None = 1,
+    *,
     body: bytes,
     now: datetime,
+    sender: str = "agent",
+    delivery_id: str | None = None,  # by default of task and number
+    kid: str = "key-1",
+    config_id: str | None = "config-1",
     lease: Lease | None = None,
 ) -> Script[int | None]:
     """Store one notification, and return its id; None if the inbox has the delivery already."""
     queues, missing, late = TaskQueues(), 0, False
+    delivery_id = delivery_id or f"{task_id}#{seq}"
     if task_id is not None:
         key = (sender, task_id, config_id or "")
         yield from queues.read([key])
@@ -38,7 +38,7 @@ def store(
         sender=sender,
         delivery_id=delivery_id,
         kid=kid,
-        issued_at=issued_at,
+        issued_at=now,
         task_id=task_id,
         config_id=config_id,
         seq=seq,

@@ -57,15 +57,7 @@ class Desk:
         for number in range(count):
             name = f"{status.value}-{moment.isoformat()}-{number}"
             yield from store(
-                sender=sender,
-                delivery_id=name,
-                kid="key-1",
-                issued_at=moment,
-                task_id=name,
-                config_id=None,
-                seq=1,
-                body=BODY,
-                now=moment,
+                name, body=BODY, now=moment, sender=sender, delivery_id=name, config_id=None
             )
         claimed = yield from claim(
             "worker", limit=count, now=moment, until=moment + timedelta(seconds=30)

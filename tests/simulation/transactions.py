@@ -441,17 +441,7 @@ def _accept(chance: random.Random, _number: int) -> Make:
             found = yield from remember(seen, now)
             if found is Replay.DUPLICATE:
                 return _nothing
-        yield from store(
-            sender="agent",
-            delivery_id=delivery_id,
-            kid="k",
-            issued_at=now,
-            task_id=task,
-            config_id="c",
-            seq=seq,
-            body=body,
-            now=now,
-        )
+        yield from store(task, seq, body=body, now=now)
         yield from memory.database.wake()
         return _nothing
 

@@ -64,15 +64,11 @@ class House:
     ) -> None:
         await self.database.write(
             store(
-                sender="agent",
-                delivery_id=f"{task_id}#{number}",
-                kid="key-1",
-                issued_at=self.now,
-                task_id=task_id,
-                config_id=config_id,
-                seq=number,
+                task_id,
+                number,
                 body=body or (BODY % task_id).encode(),
                 now=self.now,
+                config_id=config_id,
             )
         )
 

@@ -639,18 +639,7 @@ async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
 
     def store_in_hand(ids: Sequence[str], /, *, wait: bool) -> Script[list[None]]:  # noqa: ARG001
         lease = house.dispatcher.leases.lease((yield from house.database.now()), 0)
-        yield from store(
-            sender="agent",
-            delivery_id=ids[0],
-            kid="key-1",
-            issued_at=house.now,
-            task_id="task-1",
-            config_id="config-1",
-            seq=1,
-            body=b"{}",
-            now=house.now,
-            lease=lease,
-        )
+        yield from store("task-1", body=b"{}", now=house.now, delivery_id=ids[0], lease=lease)
         yield from house.database.hold(["in the way"], wait=True)
         return [None]
 

@@ -41,19 +41,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SiteThread]:
         await database.open()
         now = datetime.now(UTC)
         for seq in (1, 2, 5):
-            await database.write(
-                storing.store(
-                    sender="agent",
-                    delivery_id=f"task-1#{seq}",
-                    kid="key-1",
-                    issued_at=now,
-                    task_id="task-1",
-                    config_id="1",
-                    seq=seq,
-                    body=b"{}",
-                    now=now,
-                )
-            )
+            await database.write(storing.store("task-1", seq, body=b"{}", now=now))
         await database.close()
         receiver = Receiver(url=BASE_URL, senders=[trusted_sender()], database=location)
 

@@ -43,17 +43,7 @@ class Desk:
     ) -> None:
         now = datetime.now(UTC) - timedelta(minutes=1)
         await self.database.write(
-            storing.store(
-                sender=sender,
-                delivery_id=f"{task}#{seq}",
-                kid=kid,
-                issued_at=now,
-                task_id=task,
-                config_id="1",
-                seq=seq,
-                body=BODY % task.encode(),
-                now=now,
-            )
+            storing.store(task, seq, body=BODY % task.encode(), now=now, sender=sender, kid=kid)
         )
 
     async def call_back(self) -> None:

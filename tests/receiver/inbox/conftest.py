@@ -59,17 +59,7 @@ class Shelf:
         body: bytes = BODY,
     ) -> int | None:
         return self.run(
-            store(
-                sender=sender,
-                delivery_id=f"{task_id}#{number}",
-                kid="key-1",
-                issued_at=self.now,
-                task_id=task_id,
-                config_id=config_id,
-                seq=number,
-                body=body,
-                now=self.now,
-            )
+            store(task_id, number, body=body, now=self.now, sender=sender, config_id=config_id)
         )
 
     def stored(self, number: int = 1, task_id: str | None = "task-1", *, body: bytes = BODY) -> int:

@@ -17,17 +17,7 @@ from tests.receiver.storing import claim, store
 def one_dead_and_one_in_progress() -> Script[tuple[int, int]]:
     """Add two notifications of a task whose worker died; return their ids."""
     for number in (1, 2):
-        yield from store(
-            sender="agent",
-            delivery_id=f"task-1#{number}",
-            kid="key-1",
-            issued_at=START,
-            task_id="task-1",
-            config_id="config-1",
-            seq=number,
-            body=BODY,
-            now=START,
-        )
+        yield from store("task-1", number, body=BODY, now=START)
     yield Statement("UPDATE pushkit_inbox SET status = 'dead', head = 0 WHERE seq = 1")
     yield Statement(
         "UPDATE pushkit_inbox SET status = 'in_progress', head = 1, lease_worker = 'gone',"
