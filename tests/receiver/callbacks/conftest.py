@@ -18,9 +18,10 @@ from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.inbox.inspection import Inspection
+from receiver.inbox.model import ClaimedNotification
 from receiver.inbox.store import Inbox
 from tests.eventually import eventually
-from tests.receiver.storing import store
+from tests.receiver.storing import claim, store
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=60)
@@ -84,6 +85,11 @@ class House:
     async def counts(self) -> dict[str, int]:
         found = await self.database.read(Inspection().stats())
         return {status.value: count for status, count in found.statuses.items() if count}
+
+    async def claim(self, worker: str) -> list[ClaimedNotification]:
+        """Claim a notification for a worker of another process."""
+        until = self.now + LEASE
+        return await self.database.write(claim(worker, limit=1, now=self.now, until=until))
 
     async def until(self, counts: dict[str, int]) -> None:
         """Wait until the inbox has so many notifications of each status."""

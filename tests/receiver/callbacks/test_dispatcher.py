@@ -32,7 +32,7 @@ from receiver.inbox.inspection import InboxFilter, Inspection
 from receiver.inbox.model import ClaimedNotification
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.receiver.callbacks.conftest import BODY, RETRY, START, House
-from tests.receiver.storing import claim, store
+from tests.receiver.storing import store
 
 LEASE = timedelta(seconds=60)
 
@@ -338,9 +338,7 @@ async def test_a_worker_suspended_beyond_its_lease_does_not_continue_by_its_own_
         house.now += LEASE
         await other.run_once()
         house.now += timedelta(hours=1)
-        worker = house.dispatcher.leases.worker
-        again = claim(worker, limit=1, now=house.now, until=house.now + LEASE)
-        assert len(await house.database.write(again)) == 1
+        assert len(await house.claim(house.dispatcher.leases.worker)) == 1
 
     house.registry.add(sleeping, name="sleeping")
     house.record("next")
@@ -421,9 +419,7 @@ def test_the_default_schedule_gives_up_after_ten_attempts_in_about_two_hours() -
 async def test_a_notification_under_a_lease_is_claimed_by_no_other_worker(house: House) -> None:
     house.locks.hold("gone")
     await house.store()
-    taken = await house.database.write(
-        claim("gone", limit=1, now=house.now, until=house.now + LEASE)
-    )
+    taken = await house.claim("gone")
     house.now += LEASE - timedelta(microseconds=1)
 
     assert len(taken) == 1
@@ -434,7 +430,7 @@ async def test_a_lease_that_ended_gives_its_notification_back(house: House) -> N
     house.locks.hold("gone")
     house.record("record")
     await house.store()
-    await house.database.write(claim("gone", limit=1, now=house.now, until=house.now + LEASE))
+    await house.claim("gone")
     house.now += LEASE
     await house.run_once()
 
@@ -490,7 +486,7 @@ async def during_a_callback(house: House) -> AsyncIterator[None]:
 async def test_a_worker_that_lost_its_lease_settles_nothing(house: House) -> None:
     async with during_a_callback(house):
         house.now += LEASE
-        await house.database.write(claim("other", limit=1, now=house.now, until=house.now + LEASE))
+        await house.claim("other")
 
     assert await house.counts() == {"in_progress": 1}
 
@@ -518,7 +514,7 @@ async def test_two_dispatchers_on_one_inbox_share_the_work(house: House) -> None
 async def test_a_dead_dispatchers_notifications_are_taken_over_at_once(house: House) -> None:
     house.record("record")
     await house.store()
-    await house.database.write(claim("gone", limit=1, now=house.now, until=house.now + LEASE))
+    await house.claim("gone")
     await house.run_once()  # no process holds the lock of `gone`
 
     assert house.called == ["record:task-1#1"]
@@ -526,9 +522,7 @@ async def test_a_dead_dispatchers_notifications_are_taken_over_at_once(house: Ho
 
 async def break_off(house: House) -> None:
     """Claim, as a process does that dies before it settles."""
-    [claimed] = await house.database.write(
-        claim("gone", limit=1, now=house.now, until=house.now + LEASE)
-    )
+    [claimed] = await house.claim("gone")
     await house.database.write(house.inbox.take_over("gone"))
     assert claimed.attempts
 
@@ -622,9 +616,7 @@ async def test_a_dispatcher_that_ends_gives_back_what_it_broke_off(house: House)
     await started.wait()
     await house.dispatcher.pump.abandon()
     await house.dispatcher.retire()
-    [claimed] = await house.database.write(
-        claim("next", limit=1, now=house.now, until=house.now + LEASE)
-    )
+    [claimed] = await house.claim("next")
 
     assert (claimed.attempts, claimed.broken_off) == (1, False)
     assert (claimed.had_by("first"), claimed.had_by("endless")) == (True, False)
@@ -842,7 +834,7 @@ async def test_the_notifications_of_a_worker_that_died_in_an_outage_are_taken_ov
     house.locks.hold("gone")
     house.record("record")
     await house.store()
-    await house.database.write(claim("gone", limit=1, now=house.now, until=house.now + LEASE))
+    await house.claim("gone")
     execute(house.location, "ALTER TABLE pushkit_inbox RENAME TO away")
     with pytest.raises(StorageError):
         await house.run_once()
