@@ -72,8 +72,8 @@ class Caller:
         timeout: timedelta | None,  # of a call whose callback has none; None for any time
         # Frees the slot of a task, given its sender, while it continues with a call that hangs.
         free_slot: Callable[[asyncio.Task[Any], str], None],
-        # Called with a task of `abandoned` that has ended; maybe in a thread.
-        abandoned_ended: Callable[[asyncio.Task[Any]], None],
+        # Called when a call of `abandoned` has ended; maybe in a thread.
+        abandoned_ended: Callable[[], None],
     ) -> None:
         self._slots = slots
         self._timeout = timeout
@@ -253,7 +253,7 @@ class Caller:
 
     def _forget_abandoned(self, task: asyncio.Task[Any]) -> None:
         if self.abandoned.pop(task, None) is not None:
-            self._abandoned_ended(task)
+            self._abandoned_ended()
 
     def _log_timed_out(self, run: _Running, what: str) -> None:
         callback, notification = run.callback, run.notification

@@ -93,9 +93,9 @@ class Dispatcher:
             slots=concurrency,
             timeout=timeout,
             free_slot=self._free_slot,
-            abandoned_ended=self._abandoned_ended,
+            abandoned_ended=self._release_locks,
         )
-        # By former worker's name, the tasks whose calls were abandoned and have not ended.
+        # By former worker's name, the tasks whose calls were abandoned.
         self._abandoned: dict[str, set[asyncio.Task[None]]] = {}
         self.slots: SharedSlots = SharedSlots(concurrency, senders)
         self._kept: dict[int, Notification] = {}
@@ -187,23 +187,18 @@ class Dispatcher:
                 async with asyncio.timeout(_LONGEST_RETIRING):
                     await self._database.write(self._give_back_script(abandoned.values()))
         finally:
-            self._abandoned[self.leases.worker] = abandoned.keys() & self.caller.abandoned.keys()
+            self._abandoned[self.leases.worker] = set(abandoned)
             if abandoned:
                 self.leases.rename()  # the next `retire` must not give them back either
             self._release_locks()
 
-    def _abandoned_ended(self, task: asyncio.Task[None]) -> None:
-        """Note that an abandoned call has ended."""
-        for tasks in self._abandoned.values():
-            tasks.discard(task)
-        self._release_locks()
-
     def _release_locks(self) -> None:
         """Release the locks of former names whose abandoned calls have all ended."""
-        for name in [name for name, tasks in self._abandoned.items() if not tasks]:
-            del self._abandoned[name]
-            if self._database.locks is not None:
-                self._database.locks.release(name)
+        for name, tasks in list(self._abandoned.items()):
+            if not any(task in self.caller.abandoned for task in tasks):
+                del self._abandoned[name]
+                if self._database.locks is not None:
+                    self._database.locks.release(name)
 
     # --- claiming ------------------------------------------------------------------------------
 
