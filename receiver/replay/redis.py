@@ -127,7 +127,11 @@ class RedisReplay:
         # If the connection broke, the command was repeated: it may find its own reservation.
         if fresh or text == _reserved(reserved):
             return reserved
-        _refuse_unless_accepted(text, seen)
+        state, _, digest = text.partition(" ")
+        if state != "accepted":
+            raise BeingStoredError("a copy with this id is being stored")
+        if digest != seen.body_sha256:
+            raise ConflictError("this id was accepted before with another body")
         return None
 
     async def commit(self, reserved: Seen) -> None:
@@ -158,14 +162,6 @@ class RedisReplay:
 
 def _reserved(seen: Seen) -> str:
     return f"reserved {seen.holder} {seen.body_sha256}"
-
-
-def _refuse_unless_accepted(found: str, seen: Seen) -> None:
-    state, _, digest = found.partition(" ")
-    if state != "accepted":
-        raise BeingStoredError("a copy with this id is being stored")
-    if digest != seen.body_sha256:
-        raise ConflictError("this id was accepted before with another body")
 
 
 @contextlib.contextmanager
