@@ -17,7 +17,6 @@ from pushkit.storage.migrations import Access
 from pushkit.terminal.output import example
 from receiver.admin import open_inbox
 from receiver.options import config_option
-from receiver.receiver import Receiver
 from receiver.senders import choose_sender
 from receiver.settings import load_settings
 
@@ -67,7 +66,9 @@ def expect(
 
     async def register() -> JsonObject:
         try:
-            await _open_for_tokens(receiver, settings.inbox_location)
+            # An inbox is created, but not upgraded.
+            schema = await open_inbox(settings.inbox_location).schema()
+            await receiver.open(Access.WRITE if schema.found else Access.UPGRADE)
             expectation = await receiver.expect(
                 trusted.name,
                 task_id=task_id,
@@ -91,9 +92,3 @@ def _read_token(file: TextIO) -> str:
         raise ConfigError(
             "replaces: expected a file with a token, found one that is no text"
         ) from exc
-
-
-async def _open_for_tokens(receiver: Receiver, database: str) -> None:
-    """Open the inbox without an upgrade; create it if there is none."""
-    schema = await open_inbox(database).schema()
-    await receiver.open(Access.WRITE if schema.found else Access.UPGRADE)

@@ -33,7 +33,7 @@ from pushkit.terminal.output import (
     table_of,
 )
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.inbox.inspection import InboxFilter, NotificationReport, NotificationSummary
+from receiver.inbox.inspection import InboxFilter, NotificationSummary
 from receiver.inbox.model import InboxStatus
 from receiver.options import InboxOptions, inbox_options
 from receiver.settings.tables import LISTEN, VARIABLE
@@ -149,7 +149,10 @@ def show(*, notification_id: int, inbox: _Inbox, with_body: bool, as_json: bool)
     if report is None:
         raise ConfigError(f"there is no notification {notification_id}: see `receiver inbox list`")
     if as_json:
-        click.echo(json.dumps(_report_document(report, with_body=with_body), indent=2))
+        found: JsonObject = {**document(report.notification), **document(report, "callbacks")}
+        if with_body:
+            found["body"] = report.body.decode("utf-8", "backslashreplace")
+        click.echo(json.dumps(found, indent=2))
         return
     click.echo(lines_of(document(report.notification)))
     click.echo(f"\n{table_of(_OF_CALLBACKS, report.callbacks)}")
@@ -234,10 +237,3 @@ def stats(*, inbox: _Inbox, as_json: bool) -> None:
         click.echo(f"oldest       unfinished for {max(int(waited.total_seconds()), 0)} s")
     if found.senders:
         click.echo(f"\n{table_of(_OF_SENDERS, found.senders)}")
-
-
-def _report_document(report: NotificationReport, *, with_body: bool) -> JsonObject:
-    found = {**document(report.notification), **document(report, "callbacks")}
-    if with_body:
-        found["body"] = report.body.decode("utf-8", "backslashreplace")
-    return found

@@ -101,7 +101,8 @@ async def check_public_url(probe: Probe) -> list[Link]:
         try:
             answer = await _post(client, probe, by_header=False)
         except TransportError as exc:
-            return [*links, _broken(exc), _static_audience(probe)]
+            name, advice = _BROKEN.get(type(exc), ("proxy", ""))
+            return [*links, Link(name, False, f"{exc}{advice}"), _static_audience(probe)]
         if answer.status == 401 and probe.key is not None:
             in_header = await _post(client, probe, by_header=True)
             if _code(in_header) == "unrecognised_body":
@@ -156,11 +157,6 @@ _BROKEN: Final[Mapping[type[TransportError], tuple[str, str]]] = {
     ),
     AnswerTimeoutError: ("proxy", ": a firewall, or a proxy that does not reach the receiver"),
 }
-
-
-def _broken(exc: TransportError) -> Link:
-    name, advice = _BROKEN.get(type(exc), ("proxy", ""))
-    return Link(name, False, f"{exc}{advice}")
 
 
 async def _post(client: Transport, probe: Probe, *, by_header: bool) -> Answer:
