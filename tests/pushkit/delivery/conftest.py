@@ -88,6 +88,17 @@ class Webhook:
     def replies_with(self, *replies: Reply, path: str = "/hook") -> None:
         self.replies.setdefault(path, []).extend(replies)
 
+    def replies_after(self, status: int = 200) -> asyncio.Event:
+        """Reply to the next request once the returned event is set."""
+        is_set = asyncio.Event()
+
+        async def reply() -> web.Response:
+            await is_set.wait()
+            return web.Response(status=status)
+
+        self.replies_with(reply)
+        return is_set
+
     def at(self, path: str) -> list[Received]:
         return [request for request in self.received if request.path == path]
 

@@ -527,13 +527,7 @@ async def test_a_webhook_that_hangs_does_not_delay_others(
 
 
 async def test_notify_does_not_wait_for_the_webhook(senders: Senders, webhook: Webhook) -> None:
-    gate = asyncio.Event()
-
-    async def wait() -> web.Response:
-        await gate.wait()
-        return web.Response()
-
-    webhook.replies_with(wait)
+    gate = webhook.replies_after()
     sender = await senders.open()
     await sender.start()
     await subscribe(sender, webhook)

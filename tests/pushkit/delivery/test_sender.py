@@ -574,13 +574,7 @@ async def test_an_unprintable_issuer_is_refused(tmp_path: Path, clock: Clock, is
 async def test_close_waits_for_running_attempts(senders: Senders, webhook: Webhook) -> None:
     first = await senders.open()
     await first.start()
-    gate = asyncio.Event()
-
-    async def answer_later() -> web.Response:
-        await gate.wait()
-        return web.Response(status=200)
-
-    webhook.replies_with(answer_later)
+    gate = webhook.replies_after()
     await first.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await first.notify(status())
     await webhook.until(lambda: len(webhook.received) == 1)
@@ -740,13 +734,7 @@ async def test_two_senders_with_different_paths_to_one_file_respect_each_others_
     link = tmp_path / "app" / "link.db"
     link.parent.mkdir()
     link.symlink_to(senders.database)
-    answered = asyncio.Event()
-
-    async def answer_later() -> web.Response:
-        await answered.wait()
-        return web.Response()
-
-    webhook.replies_with(answer_later)
+    answered = webhook.replies_after()
     first, second = await senders.open(), await replace(senders, database=link).open()
     await first.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
     await first.notify(status())
@@ -761,13 +749,7 @@ async def test_two_senders_with_different_paths_to_one_file_respect_each_others_
 
 
 async def test_closing_twice_cancels_no_attempt(senders: Senders, webhook: Webhook) -> None:
-    answered = asyncio.Event()
-
-    async def answer_later() -> web.Response:
-        await answered.wait()
-        return web.Response()
-
-    webhook.replies_with(answer_later)
+    answered = webhook.replies_after()
     sender = await senders.open()
     await sender.start()
     await sender.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
@@ -785,13 +767,7 @@ async def test_closing_twice_cancels_no_attempt(senders: Senders, webhook: Webho
 
 
 async def test_a_cancelled_close_still_completes(senders: Senders, webhook: Webhook) -> None:
-    answered = asyncio.Event()
-
-    async def answer_later() -> web.Response:
-        await answered.wait()
-        return web.Response()
-
-    webhook.replies_with(answer_later)
+    answered = webhook.replies_after()
     sender = await senders.open()
     await sender.start()
     await sender.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")

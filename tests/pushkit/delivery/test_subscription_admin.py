@@ -6,7 +6,6 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from aiohttp import web
 
 from pushkit import DeliveryFilter, DeliveryState, PushSender
 from pushkit.outbox.states import CancelledBy
@@ -159,13 +158,7 @@ async def test_a_paused_subscription_stays_paused_when_disabled_and_enabled(
 async def test_an_answer_that_arrives_after_disable_and_enable_settles_nothing(
     sender: PushSender, webhook: Webhook
 ) -> None:
-    answer = asyncio.Event()
-
-    async def late() -> web.Response:
-        await answer.wait()
-        return web.Response(status=400)
-
-    webhook.replies_with(late)
+    answer = webhook.replies_after(status=400)
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
     attempt = asyncio.create_task(sender.worker.run_once())
