@@ -60,6 +60,7 @@ _WHERE = "PostgreSQL"  # a DSN may hold a password
 _HAS_TABLE = "SELECT 1 AS found WHERE to_regclass($1) IS NOT NULL"
 # A script that waits for a row holds a connection: for this long, then it is run again later.
 _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '50ms'"
+_NO_TIMEOUTS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"  # not even the role's
 _FIRST_PAUSE = timedelta(milliseconds=20)
 _LONGEST_PAUSE = timedelta(seconds=1)
 _CONNECT_TIMEOUT = timedelta(seconds=10)
@@ -577,6 +578,7 @@ class PostgresDatabase:
                 # After it has waited for the lock it must see what the process before it did.
                 connection.transaction(isolation="read_committed"),
             ):
+                await connection.execute(_NO_TIMEOUTS)
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
                 for function in _FUNCTIONS:
                     await connection.execute(function)

@@ -1138,10 +1138,13 @@ async def test_a_cancelled_script_leaves_nothing_to_the_next_one_on_its_connecti
     await database.close()
 
 
-async def test_a_migration_may_take_longer_than_a_statement(postgres_dsn: str) -> None:
+@pytest.mark.parametrize("of_role", ["", "&statement_timeout=100&lock_timeout=100"])
+async def test_a_migration_may_take_longer_than_a_statement(
+    postgres_dsn: str, of_role: str
+) -> None:
     slow = Migration(1, (*THINGS.statements, "SELECT pg_sleep(0.5)"))
     database = PostgresDatabase(
-        postgres_dsn,
+        postgres_dsn + of_role,
         component="things",
         migrations=(slow,),
         command_timeout=timedelta(milliseconds=100),
