@@ -46,6 +46,7 @@ import asyncpg
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Delivery
+from pushkit.outbox.shares import SlotLimits
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.storage.sqlite import in_sqlite
@@ -321,7 +322,7 @@ async def measure_claim(name: str, sender: PushSender, rows: int, times: int) ->
 
     def claim_and_undo() -> Script[None]:
         claim = Claim(worker="benchmark", until=later + timedelta(minutes=1))
-        found = yield from leases.claim(claim, limit=64, per_origin=16, now=later)
+        found = yield from leases.claim(claim, SlotLimits(64, 0, 16, 10), now=later)
         assert found.deliveries  # noqa: S101  # else nothing is measured
         raise Undone
 
@@ -352,7 +353,7 @@ async def measure_blocked(name: str, sender: PushSender, rows: int) -> None:
 
     async def claim() -> list[Delivery]:
         taken = Claim(worker="benchmark", until=later + timedelta(minutes=1))
-        found = await database.write(leases.claim(taken, limit=1, per_origin=16, now=later))
+        found = await database.write(leases.claim(taken, SlotLimits(1, 0, 16, 10), now=later))
         return list(found.deliveries)
 
     def block() -> Script[None]:

@@ -24,6 +24,7 @@ from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim
 from pushkit.outbox.settling import CHAINED_BYTES
+from pushkit.outbox.shares import SlotLimits
 from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.pump import Pump, cancelled
 from pushkit.scheduling.retry import persist
@@ -176,11 +177,13 @@ class Worker:
             yield from self._take_over(now)
             result = yield from self._leases.claim(
                 Claim(worker=self.name, until=now + self._lease),
-                limit=free,
-                reserved=self.slots.reserved,
-                per_origin=self._options.concurrency_per_host,
+                SlotLimits(
+                    slots=free,
+                    reserved=self.slots.reserved,
+                    per_origin=self._options.concurrency_per_host,
+                    probation_from=self._options.breaker.failures,
+                ),
                 now=now,
-                probation_from=self._options.breaker.failures,
                 held=self.slots.held(),
                 used=self.slots.use.of,
             )

@@ -29,7 +29,6 @@ from pushkit.record import field, record
 from pushkit.scheduling.retry import after_fruitless_claims
 from pushkit.storage.script import Rows, Script, Statement, moment_or_none, run_for_ids, to_micros
 
-_NEVER = 2**31 - 1
 _EVER = 2**63 - 1
 _A_FEW, _MANY = 16, 256
 # One delivery at most made the process die: the others that it had in flight, and what waits behind
@@ -71,25 +70,17 @@ class Leases:
     def claim(
         self,
         claim: Claim,
+        limits: SlotLimits,
         *,
-        limit: int,
-        reserved: int = 0,
-        per_origin: int,
         now: datetime,
-        probation_from: int = _NEVER,
         held: Mapping[DestinationKey, int] | None = None,
         used: Callable[[Owner], float] = lambda _: 0,
     ) -> Script[ClaimResult]:
         """Lease heads that are due, in the order of `share_out`.
 
         Args:
-            limit: How many at most: the worker's free slots.
-            reserved: How many of them only owners get that hold none.
-            per_origin: How many to one origin may be in flight, over all owners and workers.
-                A slow webhook of many tasks would otherwise take every slot there is. (Workers on
-                PostgreSQL that claim in the same moment may exceed it together.)
-            probation_from: From so many failures in a row on, a destination gets one delivery at a
-                time.
+            limits: How many at most. (Workers on PostgreSQL that claim in the same moment may
+                exceed the limit of an origin together.)
             held: How many slots each destination holds at the worker. The rows do not show
                 deliveries that were cancelled in flight, whose owner could take one slot more.
             used: How much each owner used the worker's slots recently (see `RecentUse.of`).
@@ -99,19 +90,17 @@ class Leases:
         if load.has_expired:
             yield from self._release_expired(now)
             load = yield from _read_load(claim.worker, moment, held or {})
-        if limit < 1:
+        if limits.slots < 1:
             return ClaimResult()
-        limits = SlotLimits(
-            slots=limit, reserved=reserved, per_origin=per_origin, probation_from=probation_from
-        )
         in_flight, parked = load.in_flight, ParkedHeads()
         if load.has_parked:
             yield from self.hold([PARKING], wait=True)
             parked = yield from offer_parked_heads(
                 moment, in_flight, limits, most=self.destinations
             )
-        window = yield from due_heads(moment, self.window + 2 * limit)
-        is_full = len(window) == self.window + 2 * limit
+        size = self.window + 2 * limits.slots
+        window = yield from due_heads(moment, size)
+        is_full = len(window) == size
         if is_full:
             window += yield from self._heads_beyond(window, moment, is_parking=load.has_parked)
         heads = [*parked.heads, *window]
@@ -123,7 +112,7 @@ class Leases:
         )
         return ClaimResult(
             deliveries=deliveries,
-            some_wait=is_full or len(chosen) == limit,
+            some_wait=is_full or len(chosen) == limits.slots,
             waiting_owners=waiting_owners,
             full_origins=full_origins,
             others=load.others,

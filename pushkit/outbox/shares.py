@@ -47,7 +47,9 @@ class SlotLimits(NamedTuple):
 
     slots: int  # how many slots of the worker are free
     reserved: int  # how many of them only owners get that hold none
-    per_origin: int  # how many attempts may be in flight at one origin
+    # How many attempts may be in flight at one origin, over all owners and workers: a slow webhook
+    # of many tasks would otherwise take every slot.
+    per_origin: int
     probation_from: int  # from so many failures in a row on, a destination has one at a time
 
 

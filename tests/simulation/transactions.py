@@ -21,6 +21,7 @@ from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Delivery, NewDelivery, Result, StatusMark
 from pushkit.outbox.retention import Purge
 from pushkit.outbox.settling import settle
+from pushkit.outbox.shares import SlotLimits
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
@@ -237,10 +238,8 @@ def _claim(chance: random.Random, _number: int) -> Make:
         leases = Leases(memory.database.hold, window=window, destinations=destinations)
         claimed = yield from leases.claim(
             Claim(worker=worker, until=now + _LEASE),
-            limit=limit,
-            per_origin=2,
+            SlotLimits(slots=limit, reserved=0, per_origin=2, probation_from=2),
             now=now,
-            probation_from=2,
         )
         return lambda: memory.claimed[worker].extend(claimed.deliveries)
 

@@ -16,6 +16,7 @@ from pushkit.outbox.leases import Leases
 from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.outbox.model import Claim, Delivery, Result
 from pushkit.outbox.settling import SettleResult, settle
+from pushkit.outbox.shares import SlotLimits
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.storage.migrations import migrate
@@ -96,11 +97,16 @@ class Ledger:
         return self.run(add_delivery(subscription, now=self.now, body=body, claim=claim))
 
     def claim(
-        self, worker: str = "worker-1", *, limit: int = 100, per_origin: int = 100
+        self,
+        worker: str = "worker-1",
+        *,
+        limit: int = 100,
+        per_origin: int = 100,
+        probation_from: int = 1_000_000,
     ) -> list[Delivery]:
         claim = Claim(worker=worker, until=self.now + LEASE)
-        taken = self.run(self.leases.claim(claim, limit=limit, per_origin=per_origin, now=self.now))
-        return list(taken.deliveries)
+        limits = SlotLimits(limit, 0, per_origin, probation_from)
+        return list(self.run(self.leases.claim(claim, limits, now=self.now)).deliveries)
 
     def settle(
         self,

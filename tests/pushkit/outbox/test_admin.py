@@ -23,6 +23,7 @@ from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Delivery, Result
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.settling import settle
+from pushkit.outbox.shares import SlotLimits
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.storage.database import Database, opened
@@ -70,9 +71,8 @@ class Desk:
         """Claim as a worker does a minute later: a redrive uses the database's clock."""
         later = self.now + timedelta(minutes=1)
         claim = Claim(worker="worker-1", until=later + timedelta(minutes=1))
-        taken = await self.database.write(
-            self.leases.claim(claim, limit=100, per_origin=100, now=later)
-        )
+        limits = SlotLimits(slots=100, reserved=0, per_origin=100, probation_from=100)
+        taken = await self.database.write(self.leases.claim(claim, limits, now=later))
         return list(taken.deliveries)
 
     async def settle(

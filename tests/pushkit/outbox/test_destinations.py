@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pushkit.outbox.destinations import destination_of
-from pushkit.outbox.model import Claim, Delivery
+from pushkit.outbox.model import Delivery
 
 if TYPE_CHECKING:
     from tests.pushkit.outbox.conftest import Ledger
@@ -15,16 +15,7 @@ THRESHOLD = 2
 
 
 def claim(ledger: Ledger, worker: str = "worker-1") -> list[Delivery]:
-    taken = ledger.run(
-        ledger.leases.claim(
-            Claim(worker=worker, until=ledger.now + timedelta(seconds=30)),
-            limit=10,
-            per_origin=10,
-            now=ledger.now,
-            probation_from=THRESHOLD,
-        )
-    )
-    return list(taken.deliveries)
+    return ledger.claim(worker, limit=10, per_origin=10, probation_from=THRESHOLD)
 
 
 def enqueue(ledger: Ledger, *, owner: str = "alice", tasks: int = 3) -> None:

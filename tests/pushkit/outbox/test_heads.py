@@ -10,6 +10,7 @@ from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.outbox.model import Claim
+from pushkit.outbox.shares import SlotLimits
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.postgres import PostgresDatabase, run_script
 from pushkit.storage.script import Row, Script, Statement
@@ -57,7 +58,7 @@ async def test_a_lease_that_ends_during_a_redrive_makes_no_second_head(
                 rows = await connection.fetch(statement.sql, *statement.parameters)
                 statement = bringing_back.send(rows)
             # Before the head is chosen, another worker releases the deliveries of the dead one.
-            await database.write(Leases().claim(claim, limit=0, per_origin=1, now=NOW))
+            await database.write(Leases().claim(claim, SlotLimits(0, 0, 1, 1), now=NOW))
             await connection.fetch(statement.sql, *statement.parameters)
         [head] = await run_script(connection, heads())
         assert head["id"] == in_flight

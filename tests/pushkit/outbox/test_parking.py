@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -11,7 +10,7 @@ import pytest
 from pushkit.outbox.destinations import DestinationKey, destination_of
 from pushkit.outbox.heads import clear_head, set_head
 from pushkit.outbox.leases import Leases
-from pushkit.outbox.model import Claim, Delivery
+from pushkit.outbox.model import Delivery
 from pushkit.outbox.parking import first_heads
 from pushkit.outbox.shares import Owner
 from pushkit.outbox.states import DeliveryState, Outcome
@@ -113,11 +112,7 @@ def test_after_its_wait_a_failing_destination_gets_one_delivery(ledger: Ledger) 
 
 
 def claim(ledger: Ledger, *, limit: int = 10) -> list[Delivery]:
-    taken = Claim(worker="worker-1", until=ledger.now + timedelta(seconds=30))
-    found = ledger.run(
-        ledger.leases.claim(taken, limit=limit, per_origin=100, now=ledger.now, probation_from=5)
-    )
-    return list(found.deliveries)
+    return ledger.claim(limit=limit, probation_from=5)
 
 
 @pytest.mark.usefixtures("_one_destination")
