@@ -53,9 +53,13 @@ class SamplesSender:
 
     def token(self, data: Any, *, issued_at: int | None = None) -> str:
         """Return the JWT for a payload."""
+        return self.signed(compact(data), issued_at=issued_at)
+
+    def signed(self, body: bytes, *, issued_at: int | None = None) -> str:
+        """Return the JWT for the bytes that are hashed."""
         claims = {
             "iat": int(time.time()) if issued_at is None else issued_at,
-            "request_body_sha256": hashlib.sha256(compact(data)).hexdigest(),
+            "request_body_sha256": hashlib.sha256(body).hexdigest(),
         }
         return jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": self.kid})
 

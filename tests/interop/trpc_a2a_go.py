@@ -19,7 +19,8 @@ from typing import Any
 import aiohttp
 import jwt
 from aiohttp import web
-from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.interop.a2a_samples import SamplesSender
 
 __all__ = ["TrpcSender", "TrpcWebhook", "marshal"]
 
@@ -35,35 +36,21 @@ def marshal(data: Any) -> bytes:
     return text.translate(_GO_ESCAPES).encode("utf-8")
 
 
-class TrpcSender:
+class TrpcSender(SamplesSender):
     """`PushNotificationAuthenticator`: a key that is named after the second of its making."""
 
     def __init__(self) -> None:
-        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        super().__init__()
         self.kid = f"key-{int(time.time())}"
 
     def jwks(self) -> dict[str, Any]:
         """Return what `/.well-known/jwks.json` serves."""
-        public = jwt.algorithms.RSAAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
-        members = {name: public[name] for name in ("kty", "n", "e")}
-        return {"keys": [{**members, "kid": self.kid, "use": "sig", "alg": "RS256"}]}
+        [key] = super().jwks()["keys"]
+        return {"keys": [{**key, "alg": "RS256"}]}
 
-    def token(self, body: bytes, *, issued_at: int | None = None) -> str:
+    def token(self, data: bytes, *, issued_at: int | None = None) -> str:
         """Return the JWT for a body."""
-        claims = {
-            "iat": int(time.time()) if issued_at is None else issued_at,
-            "request_body_sha256": hashlib.sha256(body).hexdigest(),
-        }
-        return jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": self.kid})
-
-    async def send(self, url: str, body: bytes, token: str) -> int:
-        """Post once and return the status."""
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(url, data=body, headers=headers) as answer,
-        ):
-            return answer.status
+        return self.signed(data, issued_at=issued_at)
 
 
 @dataclass
