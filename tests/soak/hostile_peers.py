@@ -84,14 +84,8 @@ class Wire:
         self.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(FOR_EVER)
 
-    async def request(self) -> bytes:
-        """Read a whole request of a sender."""
-        head = await self.reader.readuntil(_END)
-        length = head.lower().partition(b"content-length: ")[2].split(b"\r")[0]
-        return head + await self.reader.readexactly(int(length))
-
-    async def answer(self) -> None:
-        """Read a whole answer of a receiver. Raises EOFError: it is the connection's last one."""
+    async def message(self) -> None:
+        """Read a whole request or answer. Raises EOFError: the connection has no more."""
         head = (await self.reader.readuntil(_END)).lower()
         await self.reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r")[0]))
         if b"connection: close" in head:
@@ -106,7 +100,7 @@ class Wire:
     async def half_close(self) -> None:
         if self.writer.can_write_eof():  # not over TLS
             self.writer.write_eof()
-        await self.chance.choice((self.hold, self.answer))()
+        await self.chance.choice((self.hold, self.message))()
 
     def signed(self, task: str = "hostile", *fields: str, pad: int = 0) -> bytes:
         """Return a genuine notification of the trusted agent that is hostile."""
@@ -152,7 +146,7 @@ def repeating(*make: Make) -> Behaviour:
     async def repeat(wire: Wire) -> None:
         while True:
             await wire.send(wire.chance.choice(make)(wire))
-            await wire.answer()
+            await wire.message()
 
     return repeat
 
@@ -171,7 +165,8 @@ def asked(then: Behaviour) -> Behaviour:
     """Read a request before each answer."""
 
     async def answer(wire: Wire) -> None:
-        while await wire.request():
+        while True:
+            await wire.message()
             await then(wire)
 
     return answer
@@ -196,20 +191,20 @@ async def _continue(wire: Wire) -> None:
     await wire.send(head + _END)
     await wire.reader.readuntil(_END)
     await wire.send(wire.chance.choice((b"", body[:-1], body)))
-    await wire.answer()
+    await wire.message()
 
 
 async def _upgrade(wire: Wire) -> None:
     to = wire.chance.choice((b"websocket", b"h2c", b"TLS/1.2"))
     await wire.send(GET + b"Connection: Upgrade\r\nUpgrade: %b\r\n\r\n" % to)
-    await wire.answer()
+    await wire.message()
     await wire.flood(b"\x82\xff" + wire.chance.randbytes(4000))
 
 
 async def _small_records(wire: Wire) -> None:
     for each in REFUSED * 4:  # over TLS, a record for each byte
         wire.writer.write(bytes([each]))
-    await wire.answer()
+    await wire.message()
 
 
 def _chunks(wire: Wire) -> bytes:
@@ -262,7 +257,7 @@ AT_RECEIVER: dict[str, Behaviour] = {
     "unread": _unread,
     "read_slowly": _read_slowly,
     "pipelined": sending(
-        lambda w: b"".join(w.signed(f"task-{n % 5}") for n in range(60)), Wire.answer, Wire.hold
+        lambda w: b"".join(w.signed(f"task-{n % 5}") for n in range(60)), Wire.message, Wire.hold
     ),
     "empty_lines": flooding(b"", b"\r\n" * 30_000),
     "tiny_chunks": flooding(POST + CHUNKED, b"1\r\nq\r\n" * 10_000),
@@ -298,7 +293,7 @@ AT_RECEIVER: dict[str, Behaviour] = {
         lambda w: w.chance.choice((w.signed(), REFUSED * 60, GET * 500, REFUSED[:99])),
         Wire.half_close,
     ),
-    "leaves": sending(lambda _: GET + b"Connection: close\r\n\r\n", Wire.answer),
+    "leaves": sending(lambda _: GET + b"Connection: close\r\n\r\n", Wire.message),
     "small_records": _small_records,
 }
 
@@ -347,7 +342,7 @@ async def _read_little(wire: Wire) -> None:
 
 async def _close_at_odds(wire: Wire) -> None:
     for _ in range(wire.chance.choice((1, 2, 5))):
-        await wire.request()
+        await wire.message()
         await wire.send(OK)
     await asyncio.sleep(wire.chance.choice((0, 0, 0.001, 0.02)))
 
