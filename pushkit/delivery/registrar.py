@@ -83,7 +83,9 @@ class Registrar:
         found = yield from self._subscriptions.of_owner(
             tenant=key.tenant, task_id=key.task_id, owner=key.owner, config_id=key.config_id
         )
-        before = found[0] if found else None
+        # Locked: others may have changed or removed it after it was read.
+        locked = yield from self._subscriptions.lock_all([each.id for each in found])
+        before = next((each for each in locked.values() if not each.withdrawn), None)
         if before is None:
             yield from self._check_quota(key, now)
         subscription = yield from self._subscriptions.put(
@@ -96,13 +98,12 @@ class Registrar:
             wanted=wanted,
             now=now,
         )
-        if before is None or before.id != subscription.id:  # another client removed that one
-            before = None
+        if subscription.revision == 0:
             self._quota.add(key.owner, 1)
             # Receivers order updates by `seq` within a task and config: a lower one looks late.
             # Until `put`, others might set the config, get updates and remove it.
             subscription = yield from self._subscriptions.continue_seq(subscription)
-        elif before.origin != origin:
+        elif before is None or before.origin != origin:  # None: another client has just set it
             yield from self._outbox.move(subscription.id, origin)
         return replace(subscription, replaced=before is not None), before
 

@@ -48,6 +48,10 @@ _ANY_CLAIM = (
     ('f"claims = 1 AND id IN (', 'f"id IN ('),
     ("(id = ${n} AND claims = ${n + 1})", "(id = ${n} AND ${n + 1} > 0)"),
 )
+_UNLOCKED = (
+    "locked = yield from self._subscriptions.lock_all([each.id for each in found])",
+    "locked = {each.id: each for each in found}",
+)
 
 CUTS = (
     # --- claims and leases ----------------------------------------------------------------------
@@ -395,7 +399,14 @@ CUTS = (
         "seq of a config",
         "A config gives no seq twice, also if it is removed while another client sets it.",
         "pushkit.delivery.registrar",
-        ("if before is None or before.id != subscription.id:", "if before is None:"),
+        _UNLOCKED,
+        ("if subscription.revision == 0:", "if before is None:"),
+    ),
+    _cut(
+        "destination of a config",
+        "Unfinished deliveries follow their config, also if two clients change it at once.",
+        "pushkit.delivery.registrar",
+        _UNLOCKED,
     ),
     _cut(
         "uncertain commit",

@@ -169,6 +169,7 @@ class Promises:
         self._check_first(rows[0], is_first=not earlier)
         self._check_lease(rows[0], arrival)
         self._check_silence(rows[0], arrival)
+        self._check_destination(rows[0])
         if arrival.body != bytes(rows[0]["body"]):
             self._world.violated(f"another body than was stored: {arrival.delivery_id}")
         earlier.append(arrival)
@@ -217,6 +218,19 @@ class Promises:
         is_asked_for = row["id"] in self.instructions.brought_back and self._is_withdrawn(row)
         if is_late and not is_asked_for:
             self._world.violated(f"sent after it was paused, disabled or removed: {_brief(row)}")
+
+    def _check_destination(self, row: sqlite3.Row) -> None:
+        """An unfinished delivery is stored with the destination of its subscription."""
+        moved = self._outbox.select(
+            "SELECT s.origin FROM pushkit_subscriptions s JOIN pushkit_deliveries d"
+            " ON d.subscription_id = s.id WHERE d.id = ? AND d.origin <> s.origin"
+            " AND d.state IN ('pending', 'in_flight')",
+            row["id"],
+        )
+        if moved:
+            self._world.violated(
+                f"not moved to {moved[0]['origin']}: {_brief(row)} {row['origin']}"
+            )
 
     def _is_withdrawn(self, row: sqlite3.Row) -> bool:
         return bool(

@@ -213,4 +213,22 @@ REGRESSIONS = {
         ),
         ends=75.0,
     ),
+    # Deliveries kept the destination that another client had just given to their config.
+    "clients that set a config to two destinations at once": Scenario(
+        seed=514,
+        receivers=1,
+        twins=True,
+        postgres=True,
+        steps=(
+            Step(12.0, "crash", ("recv0", 0.0)),
+            Step(22.0, "behaviour", ("hook0", "405")),
+            Step(30.8, "notify", (0, "task0", 2, "last")),
+            Step(32.765, "rival", (0, "task2", "owner1", "recv0", 1)),
+            Step(32.765, "rival", (0, "task2", "owner1", "recv0", 1)),
+            Step(32.766, "rival", (0, "task2", "owner0", "hook0", 1)),
+            Step(32.767, "rival", (0, "task2", "owner1", "hook0", 1)),
+            Step(32.767, "rival", (0, "task2", "owner1", "recv0", 1)),
+        ),
+        ends=75.0,
+    ),
 }

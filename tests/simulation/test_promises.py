@@ -51,14 +51,15 @@ class Case:
     def pass_time(self, seconds: float) -> None:
         self.world.loop._now += seconds
 
-    def subscribe(self, name: str = "sub") -> None:
+    def subscribe(self, name: str = "sub", origin: str = "https://hook0.example.com") -> None:
         everything = '{"states": null, "kinds": null, "last_chunk_only": false}'
         self.outbox.select(
             "INSERT OR IGNORE INTO pushkit_subscriptions (id, tenant, task_id, owner, config_id,"
             " version, url, origin, schemes, profile, filter, created_at, updated_at)"
-            " VALUES (?1, '', 'task', 'owner', ?1, '1.0', '', '', '', '', ?2, 0, 0)",
+            " VALUES (?1, '', 'task', 'owner', ?1, '1.0', '', ?3, '', '', ?2, 0, 0)",
             name,
             everything,
+            origin,
         )
 
     def store(self, name: str, **columns: Any) -> None:
@@ -212,6 +213,12 @@ def _finished(state: str, **columns: Any) -> Callable[[Case], None]:
     return history
 
 
+def _not_moved(case: Case) -> None:
+    case.subscribe(origin="https://hook1.example.com")
+    case.store("one")
+    case.arrive("one", 204)
+
+
 def _given_twice(case: Case) -> None:
     for name in ("one", "two"):
         case.store(name, state="delivered", subscription_id=f"{name} that was set")
@@ -292,6 +299,7 @@ def _answered(what: bytes) -> Callable[[Case], None]:
         pytest.param(_forgotten, "acknowledged, but not stored", id="a subscriber is forgotten"),
         pytest.param(_refused, "refused without a reason", id="refused without a reason"),
         pytest.param(_lost, "acknowledged, but lost", id="lost"),
+        pytest.param(_not_moved, "not moved to", id="not moved"),
         pytest.param(_given_twice, "a config gave one seq to several", id="seq given twice"),
         pytest.param(_unfair, "an innocent owner waited 30.0 s", id="unfair"),
         pytest.param(_answered_by_another, "another's answer", id="another's answer"),
