@@ -661,8 +661,12 @@ class _Writer(threading.Thread):
 
 def _are_few(batches: Sequence[Batch[Any, Any]]) -> bool:
     """Return whether the batches are a few items of groups: a single script may take long."""
-    items = sum(len(batch.waiting) for batch in batches)
-    return items <= _FEW and all(batch.is_of_group for batch in batches)
+    items = 0
+    for batch in batches:
+        if not batch.is_of_group:
+            return False
+        items += len(batch.waiting)
+    return items <= _FEW
 
 
 def _make_durable(connection: sqlite3.Connection, patience: float) -> None:
