@@ -53,6 +53,7 @@ _SERVER = "CREATE TABLE server (started INTEGER PRIMARY KEY)"
 _ADVISORY = "SELECT pg_advisory_xact_lock"
 _TRY_ADVISORY = " WHERE pg_try_advisory_xact_lock(hashtextextended(name, 0))"
 _SPECIAL = ("LOCK TABLE", _ADVISORY, "SET LOCAL lock_timeout")
+_WITHOUT_EFFECT = ("SELECT pushkit_check", "LOCK TABLE", "SET LOCAL statement_timeout")
 
 
 @dataclass(eq=False)
@@ -1100,7 +1101,7 @@ class _Connection:
         elif sql == "ROLLBACK":
             async with asyncio.timeout(within.get("timeout")):
                 await transaction.rollback()
-        elif "FUNCTION" not in sql and not sql.startswith(("SELECT pushkit_check", "LOCK TABLE")):
+        elif "FUNCTION" not in sql and not sql.startswith(_WITHOUT_EFFECT):
             await self.fetch(sql, *values)
 
     async def fetchval(self, sql: str, *values: Any, **_within: float) -> Any:
