@@ -242,21 +242,21 @@ class SqliteDatabase:
 
     def _look_at_schema(self) -> Schema:
         where = str(self.path)
-        if not self._file.exists():
-            if not self._file.parent.is_dir():
-                raise StorageError(f"{where}: there is no such folder")
-            return Schema(
-                where=where,
-                component=self._component,
-                migrations=self._migrations,
-                exists=False,
-            )
         try:
+            if not self._file.exists():
+                if not self._file.parent.is_dir():
+                    raise StorageError(f"{where}: there is no such folder")
+                return Schema(
+                    where=where,
+                    component=self._component,
+                    migrations=self._migrations,
+                    exists=False,
+                )
             with contextlib.closing(self._connect(Access.READ)) as connection:
                 script = find_schema(where, self._component, self._migrations, _HAS_TABLE)
                 return run_script(connection, script)
-        except sqlite3.Error as exc:
-            raise StorageError(f"{self.path}: {exc}") from exc
+        except (sqlite3.Error, OSError) as exc:
+            raise StorageError(f"{where}: {exc}") from exc
 
     async def close(self) -> None:
         """Finish the submitted items, then close both connections."""
@@ -397,9 +397,9 @@ class SqliteDatabase:
     def _connect(self, access: Access) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < _MIN_SQLITE:
             raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
-        if self._file.is_dir():  # as a container makes of a missing file; to SQLite an I/O error
-            raise StorageError(f"{self.path}: it is a folder, expected a file")
         try:
+            if self._file.is_dir():  # as a container makes of a missing file
+                raise StorageError(f"{self.path}: it is a folder, expected a file")
             if access is Access.UPGRADE:
                 # The file holds tokens and credentials: other users must not read it. SQLite gives
                 # its log and the log's index the same mode.

@@ -758,6 +758,16 @@ async def test_a_path_that_cannot_be_opened_is_a_storage_error(tmp_path: Path, n
 
 
 @pytest.mark.parametrize("access", Access)
+async def test_a_path_that_the_system_refuses_is_a_storage_error_that_names_it(
+    tmp_path: Path, access: Access
+) -> None:
+    path = tmp_path / f"{'x' * 300}.db"  # like a folder that this user may not enter
+    for work in (things(path).open(access), things(path).schema()):
+        with pytest.raises(StorageError, match=r"^/.*x\.db: .*File name too long"):
+            await work
+
+
+@pytest.mark.parametrize("access", Access)
 async def test_a_folder_is_reported_as_such(tmp_path: Path, access: Access) -> None:
     with pytest.raises(StorageError, match="it is a folder, expected a file"):
         await things(tmp_path).open(access)
