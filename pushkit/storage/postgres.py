@@ -287,13 +287,16 @@ class PostgresDatabase:
         A connection would run statements that another process has prepared.
         """
         seconds = self._command_timeout.total_seconds()
-        async with pool.acquire() as first, self._patient_connection() as other:
-            both = (first, other)
+        async with pool.acquire() as first:
             try:
-                found = [await each.fetchval(_SESSION, timeout=seconds) for each in both * 2]
+                async with self._patient_connection() as other:
+                    both = (first, other)
+                    found = [await each.fetchval(_SESSION, timeout=seconds) for each in both * 2]
                 is_shared = found[0] == found[1] or found[:2] != found[2:]
             except _FOREIGN_STATEMENT:
                 is_shared = True
+            except asyncpg.TooManyConnectionsError:
+                is_shared = False  # not known: a role that only reads may have one connection
         if is_shared:
             raise self._unreachable(
                 "found a pooler that shares sessions between connections, expected none, or one in"

@@ -11,8 +11,12 @@ import pytest
 from aiohttp import web
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit.delivery.database import open_outbox
 from pushkit.errors import StorageError
 from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.store import OutboxStore
+from pushkit.storage.database import opened
+from pushkit.storage.migrations import Access
 from tests.databases import execute
 
 if TYPE_CHECKING:
@@ -36,11 +40,16 @@ def owners_dsn(made_outboxes: MadeSchemas) -> Iterator[str]:
 
 
 @pytest.fixture
-def sender(owners_dsn: str) -> PushSender:
+def roles_dsn(owners_dsn: str) -> str:
+    return re.sub("//[^@/]*@", "//service@", owners_dsn)
+
+
+@pytest.fixture
+def sender(roles_dsn: str) -> PushSender:
     return PushSender(
         issuer="https://agent.example.com",
         keys=KeyRing.create(datetime.now(UTC)),
-        database=re.sub("//[^@/]*@", "//service@", owners_dsn),
+        database=roles_dsn,
         allow=["127.0.0.1:*"],
     )
 
@@ -64,6 +73,17 @@ async def test_it_delivers_where_the_schema_is_current(
     [delivery] = await sender.deliveries("task-1")
     assert delivery.state is DeliveryState.DELIVERED
     await sender.close()
+
+
+@pytest.fixture
+def _one_connection(owners_dsn: str) -> None:
+    execute(owners_dsn, "ALTER ROLE service CONNECTION LIMIT 1")
+
+
+@pytest.mark.usefixtures("_one_connection")
+async def test_one_connection_is_enough_to_read(roles_dsn: str) -> None:
+    async with opened(open_outbox(roles_dsn), Access.READ) as outbox:
+        assert await outbox.read(OutboxStore().whole_backlog(1)) == 0
 
 
 @pytest.fixture
