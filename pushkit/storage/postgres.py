@@ -678,9 +678,11 @@ def _reason(exc: BaseException) -> str:
         return f"its certificate is refused: {exc.verify_message}"
     if isinstance(exc, ssl.SSLError):  # its number is none of the operating system
         return f"TLS failed: {exc.reason or type(exc).__name__}"
-    # Its subclasses are mistakes of a call or a DSN.
+    # Not its subclasses, which quote values or the DSN.
     if isinstance(exc, asyncpg.InternalClientError) or type(exc) is asyncpg.InterfaceError:
-        return "the connection broke"
+        # Else it is a mistake: an unknown kind of login, a connection that is in use.
+        broke = isinstance(exc, asyncpg.InternalClientError) or "closed" in str(exc)
+        return "the connection broke" if broke else str(exc)
     if not isinstance(exc, asyncpg.PostgresError):
         number = exc.errno if isinstance(exc, OSError) else None
         return os.strerror(number) if number else type(exc).__name__

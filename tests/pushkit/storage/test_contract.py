@@ -994,16 +994,20 @@ async def test_an_error_with_a_hint_is_one_line(postgres_dsn: str) -> None:
     await database.close()
 
 
+BROKE, IN_USE = "the connection broke", "cannot perform operation: another operation is in progress"
+
+
 @pytest.mark.parametrize(
-    "error",
+    ("error", "says"),
     [
-        asyncpg.InternalClientError("got result for unknown protocol state 0"),
-        asyncpg.InterfaceError("connection is closed"),
+        (asyncpg.InternalClientError("got result for unknown protocol state 0"), BROKE),
+        (asyncpg.InterfaceError("connection is closed"), BROKE),
+        (asyncpg.InterfaceError(IN_USE), IN_USE),
     ],
-    ids=["closing", "closed"],
+    ids=["closing", "closed", "in use"],
 )
-async def test_the_error_of_a_broken_connection_says_so(
-    postgres_dsn: str, error: Exception
+async def test_the_error_of_a_connection_says_whether_it_broke(
+    postgres_dsn: str, error: Exception, says: str
 ) -> None:
     database = things(postgres_dsn)
     await database.open()
@@ -1014,7 +1018,7 @@ async def test_the_error_of_a_broken_connection_says_so(
 
     with pytest.raises(StorageError) as failed:
         await database.write(meet_it())
-    assert str(failed.value) == "PostgreSQL refused: the connection broke; nothing was stored"
+    assert str(failed.value) == f"PostgreSQL refused: {says}; nothing was stored"
     await database.close()
 
 
