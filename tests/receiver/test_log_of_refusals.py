@@ -238,6 +238,18 @@ def test_a_flood_from_many_networks_is_a_few_lines(caplog: pytest.LogCaptureFixt
     assert 10 <= len(said(caplog)) <= 100
 
 
+def test_a_fault_of_our_own_is_a_line_a_minute_whoever_meets_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refusals = Refusals()
+    for number in range(3):
+        for proven in (None, {"sender": f"agent-{number}"}):
+            refusals.fault("internal", peer=f"192.0.2.{number}", error=ValueError(), proven=proven)
+    refusals.fault("internal", peer="192.0.2.1", error=KeyError())  # another one
+
+    assert len(said(caplog)) == 2
+
+
 def test_a_flood_of_one_sender_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
     refusals = Refusals()
     for sender in (*["mallory"] * 2_000, "alice"):

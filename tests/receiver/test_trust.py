@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Mapping
@@ -16,12 +17,15 @@ from pushkit.keys.files import save_key_ring
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, public_jwk
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
+from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
+from pushkit.net.jwks_client import JwksClient
 from pushkit.net.transport import Transport
 from pushkit.webhook import Headers
 from receiver import SenderProfile, TaskPolicy, TrustedSender, fetch_trust, load_trust
 from receiver.selection import Entry, HeldKeys, UnknownSenderError
 from receiver.trust import Trust, sender_keys
+from tests.eventually import eventually
 from tests.receiver.selecting import holding, selected_by, selected_of, unreachable
 
 KEY = generate_key(Algorithm.ES256).to_verification_key()
@@ -283,6 +287,28 @@ async def test_a_sender_whose_keys_cannot_be_fetched_is_to_come_again(
     with pytest.raises(KeysUnavailableError) as refusal:
         selected_of(trust, "/a2a/push", token(issuer=ISSUER))
     assert refusal.value.status == 503
+
+
+async def test_a_trust_that_is_closed_ends_the_fetches_that_the_next_one_does_not_need() -> None:
+    begun, ended = [], []
+
+    async def fetch(url: str, _etag: str | None) -> Answer:
+        begun.append(url)
+        try:
+            return await asyncio.Future()
+        finally:
+            ended.append(url)
+
+    urls = ["https://kept.example.com/", "https://gone.example.com/"]
+    kept, gone = [Entry(legacy(url[8:12]), JwksClient(url, fetch=fetch)) for url in urls]
+    trust, following = trusting(kept, gone), trusting(kept)
+    trust.load()
+    await eventually(lambda: len(begun) == 2)
+
+    await trust.close(but=following)
+    assert ended == urls[1:]
+    await following.close()
+    assert sorted(ended) == sorted(urls)
 
 
 async def test_a_snapshot_of_a_live_trust_selects_as_it_does() -> None:

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from receiver.callbacks.slots import SharedSlots
+import pytest
+
+from pushkit.errors import StorageError
+from receiver.accepting import Acceptance, Candidate
+from receiver.callbacks.slots import CrowdedError, SharedSlots, Shares
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from pushkit.storage.script import Script
+    from tests.receiver.conftest import World
 
 
 def test_one_slot_goes_round() -> None:
@@ -108,3 +119,47 @@ def test_notifications_that_wait_for_a_claim_precede_those_stored_later() -> Non
     slots.give_back(slots.take_for_claim())
 
     assert slots.reserve(["a"]) == [True]
+
+
+async def test_a_notification_whose_commit_failed_keeps_no_slot(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.start()
+    slots, held = world.receiver.dispatcher.slots, []
+    await eventually(lambda: slots.is_open and not slots.some_wait)
+    before, write = slots.free, Acceptance._write_group
+
+    def fail(
+        self: Acceptance, candidates: Sequence[Candidate], /, *, wait: bool
+    ) -> Script[list[object]]:
+        yield from write(self, candidates, wait=wait)
+        held.append(before - slots.free)
+        raise StorageError("the commit failed")
+
+    monkeypatch.setattr(Acceptance, "_write_group", fail)
+
+    assert (await world.receive(world.draft())).code == "storage"
+    assert set(held) == {1}
+    assert slots.free == before
+
+
+# --- shares of callbacks -------------------------------------------------------------------------
+
+
+async def test_a_call_has_a_slot_of_each_of_its_shares_or_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("receiver.callbacks.slots._PATIENCE", 0)
+    shares = Shares()
+    slow = await shares.take(("slow", 1))
+    with pytest.raises(CrowdedError):
+        await shares.take(("quick", 1), ("slow", 1))
+    slow.release()
+    both = await shares.take(("quick", 1), ("slow", 1))
+    both.release()
+    await shares.take(("quick", 1), ("slow", 1))
+    both.release()  # does nothing: they are another call's
+
+    for holder in ("quick", "slow"):
+        with pytest.raises(CrowdedError):
+            await shares.take((holder, 1))
