@@ -128,9 +128,9 @@ class Configs:
         return None
 
     async def list_0_3(self, call: _Call) -> JsonValue:
-        """Return all configs of a task, the oldest first; 0.3 has no pages."""
+        """Return all configs of a task, by id; 0.3 has no pages."""
         found = await self._of_caller(call.caller, text(call.params, "id"))
-        return [_written(each, V0_3) for each in found]
+        return [_written(each, V0_3) for each in sorted(found, key=lambda each: each.key.config_id)]
 
     async def list_1_0(self, call: _Call) -> JsonValue:
         """Return the page of a task's configs after a token, by id."""

@@ -136,6 +136,16 @@ async def test_pages_hold_every_config_once(server: Server) -> None:
     assert token == ""
 
 
+async def test_0_3_lists_by_id(server: Server) -> None:
+    for name in ("second", "first"):
+        params = {"taskId": "task-1", "pushNotificationConfig": {"id": name, "url": URL}}
+        await server.call("tasks/pushNotificationConfig/set", params)
+
+    found = (await server.call("tasks/pushNotificationConfig/list", {"id": "task-1"}))["result"]
+
+    assert [each["pushNotificationConfig"]["id"] for each in found] == ["first", "second"]
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 
