@@ -10,6 +10,7 @@ import ssl
 import struct
 import weakref
 from asyncio.sslproto import SSLProtocol
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
@@ -418,7 +419,8 @@ async def test_large_bodies_that_arrive_at_once_are_decoded_in_turns(
 
     assert [(await client.answer()).status for client in clients] == [202] * 5
     *rounds, _ = decoded_in
-    assert len(rounds) == len(set(rounds)) >= 5  # some were also called back already
+    assert len(rounds) >= 5  # some were also called back already, which decodes them again
+    assert max(Counter(rounds).values()) <= 2  # one that arrived, and one to call back
 
 
 async def test_few_of_many_pipelined_requests_are_kept_in_memory(serve: Serve) -> None:
