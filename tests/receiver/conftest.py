@@ -14,7 +14,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,9 @@ from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import body_sha256
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import Receiver, TaskPolicy, TrustedSender, Verdict
+from tests.clock import Clock
 from tests.notification_claims import NotificationClaims, sign_notification
 
-START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BASE_URL = "https://client.example.com"
 PATH = "/a2a/push"
 ISSUER = "https://agent.example.com"
@@ -51,19 +51,6 @@ def signing_key(algorithm: Algorithm = Algorithm.ES256, name: str = "agent") -> 
     """Return the key of that name; generated once, because RSA takes its time."""
     del name
     return generate_key(algorithm)
-
-
-class Clock:
-    """A clock that stands until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
 
 
 def status_body(task_id: str = "task-1", state: str = "TASK_STATE_WORKING") -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -32,25 +32,14 @@ from pushkit.keys.source import KeySource
 from pushkit.net.transport import ConnectionOptions
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
 from pushkit.webhook import Headers
+from tests.clock import START, Clock
 from tests.databases import MadeSchemas
 from tests.eventually import DEADLINE
 from tests.internet import Internet
 
-START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ISSUER = "https://agent.example.com"
 
 Reply = int | Callable[[], web.Response] | Callable[[], Awaitable[web.Response]]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from pushkit.errors import OutboundError, OwnershipError, PushkitError, Transpor
 from pushkit.outbox.states import CancelledBy
 from pushkit.storage.script import Script, Statement
 from pushkit.webhook import Headers
-from tests.pushkit.delivery.conftest import START, Senders, Webhook, deliver_due, status
+from tests.clock import START
+from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
 EVERYTHING = DeliveryFilter()
 

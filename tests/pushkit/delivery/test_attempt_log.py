@@ -15,8 +15,9 @@ from pushkit import PushSender, StatusUpdate
 from pushkit.bounded_json import JsonValue
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.scheduling import housekeeping
+from tests.clock import Clock
 from tests.eventually import eventually
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
+from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
 LOG = logging.getLogger("pushkit.delivery")
 

@@ -19,8 +19,9 @@ from pushkit import (
     TextPart,
 )
 from pushkit.outbox.model import Delivery
+from tests.clock import Clock
 from tests.eventually import eventually
-from tests.pushkit.delivery.conftest import Clock, Senders, status
+from tests.pushkit.delivery.conftest import Senders, status
 
 HOOK = {"url": "https://client.example.com/hook"}
 

@@ -14,8 +14,9 @@ from pushkit.events.sender import BreakerClosed, BreakerOpened
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
+from tests.clock import Clock
 from tests.emitted import emitted
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
+from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
 POLICY = BreakerPolicy(
     failures=3, first_wait=timedelta(seconds=30), longest_wait=timedelta(seconds=100)

@@ -22,9 +22,10 @@ from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
+from tests.clock import Clock
 from tests.eventually import DEADLINE
 from tests.internet import HOOKS, Internet
-from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due, status
+from tests.pushkit.delivery.conftest import Senders, deliver_due, status
 
 ORIGIN = f"https://{HOOKS}"
 CLIENT = OAuthClient(token_url=TOKEN_URL, client_id="agent:1 %", client_secret="s3cret&+:")

@@ -18,8 +18,9 @@ from pushkit import KeyRing, PushSender, TaskSnapshot
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
 from pushkit.version import USER_AGENT
+from tests.clock import Clock
 from tests.eventually import DEADLINE
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status, task
+from tests.pushkit.delivery.conftest import Senders, Webhook, status, task
 
 ISSUER = "https://agent.example.com"
 DELIVERED, PENDING, DEAD = DeliveryState.DELIVERED, DeliveryState.PENDING, DeliveryState.DEAD

@@ -23,8 +23,9 @@ from pushkit.events.sender import (
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.ring import KeyRing
 from pushkit.subscriptions.inspection import SubscriptionFilter
+from tests.clock import Clock
 from tests.emitted import emitted
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
+from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
 
 async def test_a_delivery_emits_events_from_notify_to_the_webhooks_answer(

@@ -23,8 +23,9 @@ from pushkit.events.model import Event, EventKind
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.subscriptions.model import Filter
+from tests.clock import Clock
 from tests.eventually import eventually
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due, status, task
+from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status, task
 
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
 

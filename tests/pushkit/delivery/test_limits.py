@@ -17,9 +17,10 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.quota import Quota
 from pushkit.storage.script import Script
+from tests.clock import Clock
 from tests.eventually import eventually
 from tests.internet import HOOKS, Internet
-from tests.pushkit.delivery.conftest import Clock, Senders, status
+from tests.pushkit.delivery.conftest import Senders, status
 
 HOOK = {"url": "https://client.example.com/hook"}
 ORIGIN = "https://client.example.com:443"

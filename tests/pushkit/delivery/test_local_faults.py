@@ -25,7 +25,8 @@ from tests.pushkit.delivery.conftest import key_ring, status
 
 if TYPE_CHECKING:
     from pushkit import KeyRing
-    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+    from tests.clock import Clock
+    from tests.pushkit.delivery.conftest import Senders, Webhook
 
 WORDS = "canary: a mount is gone"
 

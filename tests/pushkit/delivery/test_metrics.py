@@ -15,8 +15,9 @@ from pushkit import BreakerPolicy, PushSender
 from pushkit.integrations.aiohttp import metrics_route
 from pushkit.integrations.asgi import MetricsApp
 from pushkit.telemetry.endpoints import Endpoints, serving
+from tests.clock import Clock
 from tests.metrics_page import MetricsRead
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
+from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
 
 async def read(sender: PushSender) -> MetricsRead:

@@ -16,9 +16,10 @@ import pytest
 
 from pushkit import PushSender, StatusUpdate
 from pushkit.errors import ConfigError, StorageError
+from tests.clock import Clock
 from tests.databases import PostgresServer, execute, fresh
 from tests.eventually import DEADLINE, eventually
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
+from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
 HOOK = {"url": "https://client.example.com/hook"}
 

@@ -17,8 +17,9 @@ from pushkit.delivery import ownership
 from pushkit.errors import OwnershipError
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
+from tests.clock import Clock
 from tests.eventually import DEADLINE, PATIENT
-from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due, status
+from tests.pushkit.delivery.conftest import Senders, deliver_due, status
 
 DAY = 86_400
 

@@ -14,7 +14,8 @@ from pushkit.net.transport import Transport
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import DEFAULT_SCHEDULE
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due, status
+from tests.clock import Clock
+from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
 
 class _Suspending(Clock):

@@ -19,8 +19,9 @@ from pushkit import (
 )
 from pushkit.events.model import Event
 from pushkit.events.sender import RecipientRefused
+from tests.clock import Clock
 from tests.emitted import emitted
-from tests.pushkit.delivery.conftest import Clock, Senders, status, task
+from tests.pushkit.delivery.conftest import Senders, status, task
 
 HOOK = {"url": "https://client.example.com/hook"}
 ARTIFACT = ArtifactUpdate(

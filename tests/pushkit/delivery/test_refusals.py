@@ -14,9 +14,10 @@ from pushkit import PushSender, RetryPolicy, StatusUpdate, wait_schedule
 from pushkit.events.model import Event
 from pushkit.events.sender import DeliveryDead, SubscriptionDisabled
 from pushkit.outbox.states import DeliveryState
+from tests.clock import Clock
 from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-from tests.pushkit.delivery.conftest import Clock, Senders, deliver_due, status
+from tests.pushkit.delivery.conftest import Senders, deliver_due, status
 
 HOUR = timedelta(hours=1)
 

@@ -12,9 +12,10 @@ from pushkit.errors import ConfigError
 from pushkit.events.model import Event
 from pushkit.events.sender import SigningKeyNearEnd
 from pushkit.keys.source import key_source
+from tests.clock import Clock
 from tests.eventually import DEADLINE
 from tests.kms import Kms
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
+from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
 
 @pytest.fixture

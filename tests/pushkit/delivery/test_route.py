@@ -29,7 +29,8 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Script, Statement
 from pushkit.subscriptions.secrets import StoredSubscription
 from pushkit.subscriptions.store import SubscriptionStore
-from tests.pushkit.delivery.conftest import Clock, Received, Senders, Webhook, status
+from tests.clock import Clock
+from tests.pushkit.delivery.conftest import Received, Senders, Webhook, status
 
 BASIC = {"scheme": "Basic", "credentials": "of-the-client"}
 OLD, NEW = SecretKey.generate(), SecretKey.generate()

@@ -24,9 +24,10 @@ from pushkit.secrets.resealing import SecretsAdmin, find_other_keys, write_resea
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import CREDENTIALS, TOKEN
 from pushkit.storage.script import Row, Script, Statement
+from tests.clock import Clock
 from tests.emitted import emitted
 from tests.eventually import DEADLINE
-from tests.pushkit.delivery.conftest import Clock, Received, Senders, Webhook, status
+from tests.pushkit.delivery.conftest import Received, Senders, Webhook, status
 
 CONFIG: JsonObject = {
     "token": "canary-token",

@@ -48,8 +48,9 @@ from pushkit.errors import (
 from pushkit.outbox.states import DeliveryState
 from pushkit.subscriptions import store
 from pushkit.subscriptions.store import read_subscription
+from tests.clock import Clock
 from tests.eventually import DEADLINE, eventually
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status, task
+from tests.pushkit.delivery.conftest import Senders, Webhook, status, task
 from tests.pushkit.delivery.sides import write
 
 if TYPE_CHECKING:

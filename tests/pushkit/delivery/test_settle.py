@@ -20,8 +20,9 @@ from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
 from pushkit.storage.script import Script, Statement, alone
+from tests.clock import Clock
 from tests.long_runs import examples
-from tests.pushkit.delivery.conftest import Clock, Senders, status
+from tests.pushkit.delivery.conftest import Senders, status
 from tests.pushkit.delivery.sides import SIDES, everything_of, run_group, write
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from pushkit.signing.standard_webhooks import (
     read_unverified_webhook,
     read_verifier,
 )
-from tests.pushkit.delivery.conftest import Clock, Received, Senders, Webhook, status
+from tests.clock import Clock
+from tests.pushkit.delivery.conftest import Received, Senders, Webhook, status
 
 SECRET, NEW_SECRET = generate_webhook_secret(), generate_webhook_secret()
 EVERY_SCHEME = Signing(schemes=list(Scheme), webhook_secrets=[SECRET])

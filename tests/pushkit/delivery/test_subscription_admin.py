@@ -12,7 +12,8 @@ from pushkit.outbox.states import CancelledBy
 from pushkit.progress import followed
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due, status
+from tests.clock import Clock
+from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
 
 @pytest.fixture

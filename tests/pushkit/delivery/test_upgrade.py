@@ -20,9 +20,10 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.storage.database import open_location, opened
 from pushkit.storage.migrations import Access, Migration, statements
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
+from tests.clock import Clock
 from tests.databases import fresh
 from tests.long_runs import LONG
-from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, deliver_due, status
+from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 # Dumps of databases that earlier versions wrote. Their deliveries: one delivered; one dead; one

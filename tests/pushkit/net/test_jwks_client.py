@@ -34,8 +34,9 @@ from pushkit.net.jwks_client import (
 from pushkit.net.transport import Transport
 from pushkit.scheduling import renewing
 from pushkit.webhook import Headers
+from tests.clock import START, Clock
 from tests.eventually import DEADLINE, eventually
-from tests.pushkit.net.conftest import START, Clock, MakeTransport
+from tests.pushkit.net.conftest import MakeTransport
 
 AiohttpServer = Callable[[web.Application], Awaitable[TestServer]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

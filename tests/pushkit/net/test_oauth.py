@@ -16,9 +16,10 @@ from pushkit.errors import ConfigError, OAuthError
 from pushkit.net.oauth import ClientAuthentication, OAuthClient, OAuthTokens
 from pushkit.net.transport import Transport
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
+from tests.clock import START, Clock
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.internet import Handler, Internet
-from tests.pushkit.net.conftest import START, Clock, MakeTransport
+from tests.pushkit.net.conftest import MakeTransport
 
 
 class OAuth:
