@@ -250,7 +250,7 @@ class Edge:
         except BrokenBodyError as exc:
             raise IncompleteBodyError("the peer disconnected, or its framing is broken") from exc
         if body is None:
-            raise body_too_large("more", asked.limit, asked.sender)
+            raise body_too_large(f"more than {asked.limit} bytes", asked.limit, asked.sender)
         await turn_to_decode(body, self._decoding)
         return body
 

@@ -247,7 +247,7 @@ def _facts_of(notification: Notification) -> dict[str, str]:
         "delivery-id": notification.delivery_id,
         "task-id": notification.task_id,
         "config-id": notification.config_id,
-        "kid": notification.kid,
+        "kid": notification.kid or None,
         "kind": notification.kind.value,
         "state": notification.state.value if notification.state else None,
         "seq": notification.seq,

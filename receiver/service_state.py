@@ -32,8 +32,11 @@ _LONGEST_LENGTH = 18  # digits: far above any limit, and cheap to parse
 class RateLimitedError(InboundError, code="rate_limited", status=429):
     """More requests than the limit allows; `retry_after` says when to retry."""
 
-    def __init__(self, retry_after: timedelta) -> None:
-        super().__init__(f"over the rate limit for another {retry_after.total_seconds():.0f} s")
+    def __init__(self, setting: str, limit: RateLimit, retry_after: timedelta) -> None:
+        seconds = retry_after.total_seconds()
+        super().__init__(
+            f"over {setting}, {limit.per_second:g} a second, for another {seconds:.0f} s"
+        )
         self.retry_after = retry_after
 
 
@@ -85,8 +88,8 @@ class ServiceState:
     ) -> None:
         self.limits = limits
         self._clock = clock
-        self._peers = RateLimiter(limits.peer_rate)
-        self._senders = RateLimiter(limits.sender_rate)
+        self._peers = RateLimiter("peer_rate", limits.peer_rate)
+        self._senders = RateLimiter("sender_rate", limits.sender_rate)
         self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
         self._handed_out: dict[tuple[str, Presented], Sequence[HandedOut]] = {}
         self._recent: dict[tuple[str, str], tuple[datetime, Repetition]] = {}
@@ -111,7 +114,8 @@ class ServiceState:
         rates = self._senders
         if sender.rate is not None:
             key = sender.name, sender.rate
-            rates = self._own_rates.setdefault(key, RateLimiter(sender.rate))
+            named = f"the rate of sender {sender.name}"
+            rates = self._own_rates.setdefault(key, RateLimiter(named, sender.rate))
         rates.take(sender.name, self._clock())
 
     def check_head(self, head: Head) -> None:
@@ -180,8 +184,8 @@ class ServiceState:
 class RateLimiter:
     """A token bucket per key; the keys that were idle longest are dropped for new ones."""
 
-    def __init__(self, limit: RateLimit) -> None:
-        self._per_second, self._burst = limit.per_second, float(limit.burst)
+    def __init__(self, setting: str, limit: RateLimit) -> None:
+        self._setting, self._limit = setting, limit  # the setting's name is for the log
         self._buckets: OrderedDict[str, tuple[float, datetime]] = OrderedDict()
 
     def take(self, key: str, now: datetime) -> None:
@@ -190,16 +194,17 @@ class RateLimiter:
         Raises:
             RateLimitedError: The bucket of this key is empty.
         """
-        buckets = self._buckets
-        tokens, since = buckets.pop(key, (self._burst, now))
+        buckets, limit = self._buckets, self._limit
+        tokens, since = buckets.pop(key, (float(limit.burst), now))
         if now > since:
-            refill = (now - since).total_seconds() * self._per_second
-            tokens = min(tokens + refill, self._burst)
+            refill = (now - since).total_seconds() * limit.per_second
+            tokens = min(tokens + refill, limit.burst)
         buckets[key] = (tokens - 1 if tokens >= 1 else tokens, now)
         if len(buckets) > _MAX_KEYS:
             buckets.popitem(last=False)
         if tokens < 1:
-            raise RateLimitedError(timedelta(seconds=max((1 - tokens) / self._per_second, 1)))
+            wait = timedelta(seconds=max((1 - tokens) / limit.per_second, 1))
+            raise RateLimitedError(self._setting, limit, wait)
 
 
 def _put(into: dict[Any, Any], key: object, value: object) -> None:

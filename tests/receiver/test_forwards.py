@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -300,6 +300,16 @@ async def test_a_command_gets_the_body_and_the_verified_facts(
         "%", "%25"
     ).replace("\r\n", "%0D%0A").replace(" ", "%20").replace("\x01", "%01").replace("ä", "%C3%A4")
     assert "RECEIVER_SENDERS" not in found["facts"]
+
+
+async def test_facts_without_a_value_are_left_out(world: World, inside: Inside) -> None:
+    bare = replace(await accepted(world), config_id=None, kid="", seq=None)
+    forward = HttpForward(inside.url)
+    await forward.send(bare)
+    await forward.close()
+    [(headers, _)] = inside.requests
+    assert "Receiver-Sender" in headers
+    assert headers.keys().isdisjoint(["Receiver-Config-Id", "Receiver-Kid", "Receiver-Seq"])
 
 
 @pytest.mark.parametrize("status", [1, 75, 255])

@@ -115,7 +115,7 @@ async def test_a_pointer_finds_an_id_or_nothing(
 
 
 def test_the_idlest_of_more_than_ten_thousand_addresses_is_forgotten() -> None:
-    limiter = RateLimiter(RateLimit(per_second=0.001, burst=1))
+    limiter = RateLimiter("peer_rate", RateLimit(per_second=0.001, burst=1))
     for number in range(10_000):
         limiter.take(str(number), NOW)
 
@@ -147,7 +147,7 @@ def allowed(limiter: RateLimiter, key: str, now: datetime) -> bool:
 
 
 def test_a_burst_is_allowed_and_then_the_rate() -> None:
-    limiter = RateLimiter(RateLimit(per_second=2, burst=3))
+    limiter = RateLimiter("peer_rate", RateLimit(per_second=2, burst=3))
     moments = [NOW + timedelta(milliseconds=250 * step) for step in range(8)]
 
     burst = [allowed(limiter, "peer", NOW) for _ in range(4)]
@@ -158,7 +158,7 @@ def test_a_burst_is_allowed_and_then_the_rate() -> None:
 
 
 def test_idle_time_saves_up_no_more_than_a_burst() -> None:
-    limiter = RateLimiter(RateLimit(per_second=1, burst=2))
+    limiter = RateLimiter("peer_rate", RateLimit(per_second=1, burst=2))
     limiter.take("peer", NOW)
 
     day_later = [allowed(limiter, "peer", NOW + timedelta(days=1)) for _ in range(3)]
@@ -167,7 +167,7 @@ def test_idle_time_saves_up_no_more_than_a_burst() -> None:
 
 
 def test_one_key_does_not_use_up_another() -> None:
-    limiter = RateLimiter(RateLimit(per_second=1, burst=1))
+    limiter = RateLimiter("peer_rate", RateLimit(per_second=1, burst=1))
     limiter.take("a", NOW)
 
     assert allowed(limiter, "b", NOW)
@@ -175,14 +175,14 @@ def test_one_key_does_not_use_up_another() -> None:
 
 
 def test_a_clock_that_goes_back_gives_nothing_away() -> None:
-    limiter = RateLimiter(RateLimit(per_second=1, burst=1))
+    limiter = RateLimiter("peer_rate", RateLimit(per_second=1, burst=1))
     limiter.take("peer", NOW)
 
     assert not allowed(limiter, "peer", NOW - timedelta(hours=1))
 
 
 def test_says_when_to_come_again() -> None:
-    limiter = RateLimiter(RateLimit(per_second=0.1, burst=1))
+    limiter = RateLimiter("peer_rate", RateLimit(per_second=0.1, burst=1))
     limiter.take("peer", NOW)
 
     with pytest.raises(RateLimitedError) as caught:
@@ -192,7 +192,7 @@ def test_says_when_to_come_again() -> None:
 
 
 def test_strangers_do_not_fill_the_memory() -> None:
-    limiter = RateLimiter(RateLimit(per_second=1, burst=1))
+    limiter = RateLimiter("peer_rate", RateLimit(per_second=1, burst=1))
     for number in range(10_001):
         limiter.take(f"peer-{number}", NOW)
 

@@ -136,7 +136,8 @@ async def test_one_stranger_over_its_rate_is_one_line(
     world = make_world({"limits": Limits(peer_rate=RateLimit(per_second=0.001, burst=1))})
     verdicts = [await world.receive(world.draft(number)) for number in range(1, 200)]
     assert {verdict.status for verdict in verdicts[1:]} == {429}
-    assert len(said(caplog)) == 1
+    [line] = said(caplog)
+    assert "over peer_rate, 0.001 a second, for another 1000 s" in line
 
 
 async def test_one_sender_over_its_rate_is_one_line(
@@ -147,6 +148,17 @@ async def test_one_sender_over_its_rate_is_one_line(
     assert {verdict.status for verdict in verdicts[1:]} == {429}
     [line] = said(caplog)
     assert "sender=agent" in line
+    assert "over sender_rate, 0.001 a second" in line
+
+
+async def test_a_sender_over_a_rate_of_its_own_is_said_to_have_one(
+    make_world: WorldFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(rate=RateLimit(per_second=0.001, burst=1))
+    await world.receive(world.draft(1))
+    await world.receive(world.draft(2))
+    [line] = said(caplog)
+    assert "over the rate of sender agent, 0.001 a second" in line
 
 
 async def test_keys_that_cannot_be_had_are_one_line(
