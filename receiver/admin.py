@@ -17,21 +17,26 @@ from pushkit.record import record
 from pushkit.storage.database import Database, open_location, read_now
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script, chunks, to_micros
+from receiver.inbox import inspection
 from receiver.inbox.inspection import (
     Backlog,
     CallbackTrouble,
     InboxFigures,
     InboxFilter,
     InboxStats,
-    Inspection,
     NotificationReport,
     NotificationSummary,
-    callback_troubles,
-    inbox_figures,
 )
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import InboxStatus
-from receiver.inbox.retention import InboxRetention, Position, Purge
+from receiver.inbox.retention import (
+    InboxRetention,
+    Position,
+    delete_finished,
+    end_of_excess,
+    finished_before,
+    forget_sequences,
+)
 from receiver.inbox.store import task_lock
 from receiver.registrations import RegistrationStore
 from receiver.replay.memory import forget_ids
@@ -68,8 +73,6 @@ class InboxAdmin:
     def __init__(self, database: Database, *, wake: Callable[[], None] = lambda: None) -> None:
         self._database = database
         self._wake = wake
-        self._inspection = Inspection()
-        self._purge = Purge()
 
     # --- inspection ----------------------------------------------------------------------------
 
@@ -80,7 +83,7 @@ class InboxAdmin:
 
         `after` is the last id of the page before.
         """
-        script = self._inspection.find(wanted or InboxFilter(), after=after, limit=limit)
+        script = inspection.find(wanted or InboxFilter(), after=after, limit=limit)
         return await self._database.read(script)
 
     async def browse(
@@ -91,28 +94,28 @@ class InboxAdmin:
         Its time does not grow with the inbox; for that, a page may be cut before it is full
         (`Page.is_cut`). `before` is `Page.before` of the page before.
         """
-        script = self._inspection.browse(wanted or InboxFilter(), before=before, limit=limit)
+        script = inspection.browse(wanted or InboxFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
     async def show(self, notification_id: int) -> NotificationReport | None:
         """Return one notification with its body and every callback; None if there is none."""
-        return await self._database.read(self._inspection.show(notification_id))
+        return await self._database.read(inspection.show(notification_id))
 
     async def stats(self) -> InboxStats:
         """Return the counts of the inbox."""
-        return await self._database.read(self._inspection.stats())
+        return await self._database.read(inspection.stats())
 
     async def figures(self, *, within: timedelta = timedelta(hours=1)) -> InboxFigures:
         """Return the figures of an overview, counted up to a bound: its time does not grow."""
-        return await read_now(self._database, functools.partial(inbox_figures, within=within))
+        return await read_now(self._database, functools.partial(inspection.figures, within=within))
 
     async def callback_troubles(self) -> list[CallbackTrouble]:
         """Return failing callbacks by error: of waiting notifications and the newest dead ones."""
-        return await self._database.read(callback_troubles())
+        return await self._database.read(inspection.callback_troubles())
 
     async def backlog(self) -> Backlog:
         """Return the backlog, for metrics: its time does not grow with finished notifications."""
-        return await read_now(self._database, self._inspection.backlog)
+        return await read_now(self._database, inspection.backlog)
 
     # --- redrive -------------------------------------------------------------------------------
 
@@ -162,7 +165,7 @@ class InboxAdmin:
             for status in statuses:
                 purged += await self._delete_all(status, (to_micros(before), 0))
         if max_done is not None:
-            end = await self._database.read(self._purge.end_of_excess(max_done))
+            end = await self._database.read(end_of_excess(max_done))
             if end is not None:
                 purged += await self._delete_all(InboxStatus.DONE, end)
         return purged
@@ -179,7 +182,7 @@ class InboxAdmin:
         await _in_lots(lambda: self._database.write(forget_ids(before)))
         await _in_lots(lambda: self._database.write(registrations.forget(before)))
         silent_since = now - retention.sequences
-        await _in_lots(lambda: self._database.write(self._purge.forget_sequences(silent_since)))
+        await _in_lots(lambda: self._database.write(forget_sequences(silent_since)))
         return purged
 
     # --- in batches ----------------------------------------------------------------------------
@@ -197,18 +200,18 @@ class InboxAdmin:
             after = page[-1].id
 
     def _redrive_script(self, ids: Sequence[int]) -> Script[list[int]]:
-        tasks = yield from self._inspection.redrivable_tasks(ids)
+        tasks = yield from inspection.redrivable_tasks(ids)
         names = sorted(task_lock(sender, task_id) for sender, task_id in tasks)
         _, now = yield from self._database.hold(names, wait=True)
-        redriven = yield from self._inspection.redrive(ids, tasks, now)
+        redriven = yield from inspection.redrive(ids, tasks, now)
         yield from self._database.wake()
         return redriven
 
     async def _delete_all(self, status: InboxStatus, end: Position) -> int:
         async def delete() -> int:
-            find = self._purge.finished_before(status, end, limit=_BATCH)
+            find = finished_before(status, end, limit=_BATCH)
             ids = await self._database.read(find)
-            return await self._database.write(self._purge.delete(ids, status)) if ids else 0
+            return await self._database.write(delete_finished(ids, status)) if ids else 0
 
         return await _in_lots(delete)
 

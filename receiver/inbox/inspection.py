@@ -164,141 +164,143 @@ _MOST_READ: Final = 10_000  # from an index alone
 _MOST_ROWS: Final = 250
 
 
-class Inspection:
-    """Scripts for operators."""
+def find(wanted: InboxFilter, *, after: int, limit: int) -> Script[list[NotificationSummary]]:
+    """Return a page of notifications, by id: oldest first."""
+    rows = yield from rows_after(_SUMMARIES, wanted, after, limit=limit)
+    return [read_record(NotificationSummary, row) for row in rows]
 
-    def find(
-        self, wanted: InboxFilter, *, after: int, limit: int
-    ) -> Script[list[NotificationSummary]]:
-        """Return a page of notifications, by id: oldest first."""
-        rows = yield from rows_after(_SUMMARIES, wanted, after, limit=limit)
-        return [read_record(NotificationSummary, row) for row in rows]
 
-    def browse(
-        self, wanted: InboxFilter, *, before: int | None, limit: int
-    ) -> Script[Page[NotificationSummary]]:
-        """Return a page of notifications, newest first; takes as long for an inbox of any size."""
-        search = yield from _search(wanted, before)
-        read = functools.partial(read_record, NotificationSummary)
-        return (yield from find_records(search, _SUMMARIES, read, limit=limit))
+def browse(
+    wanted: InboxFilter, *, before: int | None, limit: int
+) -> Script[Page[NotificationSummary]]:
+    """Return a page of notifications, newest first; takes as long for an inbox of any size."""
+    search = yield from _search(wanted, before)
+    read = functools.partial(read_record, NotificationSummary)
+    return (yield from find_records(search, _SUMMARIES, read, limit=limit))
 
-    def show(self, notification_id: int) -> Script[NotificationReport | None]:
-        """Return one notification with its calls; None if there is no such notification."""
+
+def show(notification_id: int) -> Script[NotificationReport | None]:
+    """Return one notification with its calls; None if there is no such notification."""
+    rows = yield Statement(
+        f"SELECT {_SUMMARY}, body FROM pushkit_inbox WHERE id = $1", (notification_id,)
+    )
+    if not rows:
+        return None
+    callbacks = yield Statement(
+        "SELECT * FROM pushkit_callbacks WHERE notification_id = $1 ORDER BY callback",
+        (notification_id,),
+    )
+    return NotificationReport(
+        notification=read_record(NotificationSummary, rows[0]),
+        body=bytes(rows[0]["body"]),
+        callbacks=tuple(read_record(CallbackState, row) for row in callbacks),
+    )
+
+
+def redrivable_tasks(ids: Sequence[int]) -> Script[list[tuple[str, str]]]:
+    """Return the tasks to hold for `redrive`, by sender and id, sorted."""
+    rows = yield from run_for_ids(
+        "SELECT DISTINCT sender, task_id FROM pushkit_inbox"
+        f" WHERE {_REDRIVABLE} AND task_id IS NOT NULL AND id IN ($ids)",
+        sorted(ids),
+    )
+    return sorted({(row["sender"], row["task_id"]) for row in rows})
+
+
+def redrive(
+    ids: Sequence[int], tasks: Sequence[tuple[str, str]], now: datetime
+) -> Script[list[int]]:
+    """Redrive dead letters, and notifications that no callback wanted; return their ids.
+
+    Attempts and age begin anew. A callback that had the notification does not get it again.
+    The caller holds the tasks, which `redrivable_tasks` returned.
+    """
+    rows = yield from run_for_ids(
+        "UPDATE pushkit_inbox SET status = 'received', attempts = 0, not_before = $1,"
+        " redriven_at = $1, finished_at = NULL, last_error = NULL, unmatched = 0,"
+        " head = CASE WHEN task_id IS NULL THEN 1 ELSE 0 END"
+        f" WHERE {_REDRIVABLE} AND id IN ($ids) RETURNING id",
+        sorted(ids),
+        to_micros(now),
+    )
+    for sender, task_id in tasks:
+        yield from _mark_oldest(sender, task_id)
+    return sorted(int(row["id"]) for row in rows)
+
+
+def _mark_oldest(sender: str, task_id: str) -> Script[None]:
+    """Make the oldest of a task its head, unless one is in progress: that stays the head."""
+    # This also updates one in progress, to lock it: a concurrent claim, or the end of a lease,
+    # has then committed, and the status cannot change until this transaction ends.
+    yield Statement(
+        "UPDATE pushkit_inbox SET head = 0 WHERE sender = $1 AND task_id = $2"
+        f" AND {UNFINISHED} AND head = 1",
+        (sender, task_id),
+    )
+    yield Statement(
+        "UPDATE pushkit_inbox SET head = 1 WHERE id = (SELECT id FROM pushkit_inbox"
+        f" WHERE sender = $1 AND task_id = $2 AND {UNFINISHED}"
+        " ORDER BY CASE WHEN status = 'in_progress' THEN 0 ELSE 1 END, id LIMIT 1)",
+        (sender, task_id),
+    )
+
+
+def backlog(now: datetime) -> Script[Backlog]:
+    """Count what is not done, from partial indexes alone."""
+    statuses, since = yield from _counts(*_NOT_DONE)
+    age = timedelta(0) if since is None else max(now - since, timedelta(0))
+    return Backlog(statuses={str(each): found for each, found in statuses.items()}, oldest=age)
+
+
+def stats() -> Script[InboxStats]:
+    """Count all notifications, by status and by sender."""
+    statuses, since = yield from _counts(*InboxStatus)
+    senders = yield from _senders()
+    return InboxStats(statuses=statuses, oldest_unfinished_at=since, senders=senders)
+
+
+def _counts(*statuses: InboxStatus) -> Script[tuple[dict[InboxStatus, int], datetime | None]]:
+    """Return how many have each status, and when the oldest unfinished one was accepted."""
+    found: dict[InboxStatus, int] = {}
+    unfinished = yield from count(f"pushkit_inbox WHERE {UNFINISHED}")
+    for each in statuses:  # one by one: each has an index of its own, without the bodies
+        found[each] = unfinished
+        if each is not InboxStatus.RECEIVED:
+            found[each] = yield from count(f"pushkit_inbox WHERE status = '{each}'")
+    found[InboxStatus.RECEIVED] -= found[InboxStatus.IN_PROGRESS]
+    # `+ 0`: from the index of the unfinished, not through all notifications in order of id.
+    oldest = yield Statement(
+        "SELECT MIN(received_at) AS moment FROM pushkit_inbox"
+        f" WHERE id = (SELECT MIN(id + 0) FROM pushkit_inbox WHERE {UNFINISHED})"
+    )
+    return found, moment_or_none(oldest[0]["moment"])
+
+
+def _senders() -> Script[tuple[SenderStats, ...]]:
+    names = ("unfinished", "dead", "missing", "late", "unmatched")
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(names, 0))
+    for name, what, condition in (
+        ("unfinished", "COUNT(*)", UNFINISHED),
+        ("dead", "COUNT(*)", "status = 'dead'"),
+        ("missing", f"CAST(SUM({_COUNTED}) AS BIGINT)", "missing > 0 OR late = 1"),
+        ("late", "CAST(SUM(late) AS BIGINT)", "missing > 0 OR late = 1"),
+        ("unmatched", "COUNT(*)", "unmatched = 1"),
+    ):
+        # Not by the column itself: SQLite would read every row, in the order of an index by
+        # sender, rather than those of the condition's index.
         rows = yield Statement(
-            f"SELECT {_SUMMARY}, body FROM pushkit_inbox WHERE id = $1", (notification_id,)
+            f"SELECT sender || '' AS sender, {what} AS found FROM pushkit_inbox"
+            f" WHERE {condition} GROUP BY 1"
         )
-        if not rows:
-            return None
-        callbacks = yield Statement(
-            "SELECT * FROM pushkit_callbacks WHERE notification_id = $1 ORDER BY callback",
-            (notification_id,),
-        )
-        return NotificationReport(
-            notification=read_record(NotificationSummary, rows[0]),
-            body=bytes(rows[0]["body"]),
-            callbacks=tuple(read_record(CallbackState, row) for row in callbacks),
-        )
-
-    def redrivable_tasks(self, ids: Sequence[int]) -> Script[list[tuple[str, str]]]:
-        """Return the tasks to hold for `redrive`, by sender and id, sorted."""
-        rows = yield from run_for_ids(
-            "SELECT DISTINCT sender, task_id FROM pushkit_inbox"
-            f" WHERE {_REDRIVABLE} AND task_id IS NOT NULL AND id IN ($ids)",
-            sorted(ids),
-        )
-        return sorted({(row["sender"], row["task_id"]) for row in rows})
-
-    def redrive(
-        self, ids: Sequence[int], tasks: Sequence[tuple[str, str]], now: datetime
-    ) -> Script[list[int]]:
-        """Redrive dead letters, and notifications that no callback wanted; return their ids.
-
-        Attempts and age begin anew. A callback that had the notification does not get it again.
-        The caller holds the tasks, which `redrivable_tasks` returned.
-        """
-        rows = yield from run_for_ids(
-            "UPDATE pushkit_inbox SET status = 'received', attempts = 0, not_before = $1,"
-            " redriven_at = $1, finished_at = NULL, last_error = NULL, unmatched = 0,"
-            " head = CASE WHEN task_id IS NULL THEN 1 ELSE 0 END"
-            f" WHERE {_REDRIVABLE} AND id IN ($ids) RETURNING id",
-            sorted(ids),
-            to_micros(now),
-        )
-        for sender, task_id in tasks:
-            yield from self._mark_oldest(sender, task_id)
-        return sorted(int(row["id"]) for row in rows)
-
-    def _mark_oldest(self, sender: str, task_id: str) -> Script[None]:
-        """Make the oldest of a task its head, unless one is in progress: that stays the head."""
-        # This also updates one in progress, to lock it: a concurrent claim, or the end of a lease,
-        # has then committed, and the status cannot change until this transaction ends.
-        yield Statement(
-            "UPDATE pushkit_inbox SET head = 0 WHERE sender = $1 AND task_id = $2"
-            f" AND {UNFINISHED} AND head = 1",
-            (sender, task_id),
-        )
-        yield Statement(
-            "UPDATE pushkit_inbox SET head = 1 WHERE id = (SELECT id FROM pushkit_inbox"
-            f" WHERE sender = $1 AND task_id = $2 AND {UNFINISHED}"
-            " ORDER BY CASE WHEN status = 'in_progress' THEN 0 ELSE 1 END, id LIMIT 1)",
-            (sender, task_id),
-        )
-
-    def backlog(self, now: datetime) -> Script[Backlog]:
-        """Count what is not done, from partial indexes alone."""
-        statuses, since = yield from self._counts(*_NOT_DONE)
-        age = timedelta(0) if since is None else max(now - since, timedelta(0))
-        return Backlog(statuses={str(each): found for each, found in statuses.items()}, oldest=age)
-
-    def stats(self) -> Script[InboxStats]:
-        """Count all notifications, by status and by sender."""
-        statuses, since = yield from self._counts(*InboxStatus)
-        senders = yield from self._senders()
-        return InboxStats(statuses=statuses, oldest_unfinished_at=since, senders=senders)
-
-    def _counts(
-        self, *statuses: InboxStatus
-    ) -> Script[tuple[dict[InboxStatus, int], datetime | None]]:
-        """Return how many have each status, and when the oldest unfinished one was accepted."""
-        found: dict[InboxStatus, int] = {}
-        unfinished = yield from count(f"pushkit_inbox WHERE {UNFINISHED}")
-        for each in statuses:  # one by one: each has an index of its own, without the bodies
-            found[each] = unfinished
-            if each is not InboxStatus.RECEIVED:
-                found[each] = yield from count(f"pushkit_inbox WHERE status = '{each}'")
-        found[InboxStatus.RECEIVED] -= found[InboxStatus.IN_PROGRESS]
-        # `+ 0`: from the index of the unfinished, not through all notifications in order of id.
-        oldest = yield Statement(
-            "SELECT MIN(received_at) AS moment FROM pushkit_inbox"
-            f" WHERE id = (SELECT MIN(id + 0) FROM pushkit_inbox WHERE {UNFINISHED})"
-        )
-        return found, moment_or_none(oldest[0]["moment"])
-
-    def _senders(self) -> Script[tuple[SenderStats, ...]]:
-        names = ("unfinished", "dead", "missing", "late", "unmatched")
-        counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(names, 0))
-        for name, what, condition in (
-            ("unfinished", "COUNT(*)", UNFINISHED),
-            ("dead", "COUNT(*)", "status = 'dead'"),
-            ("missing", f"CAST(SUM({_COUNTED}) AS BIGINT)", "missing > 0 OR late = 1"),
-            ("late", "CAST(SUM(late) AS BIGINT)", "missing > 0 OR late = 1"),
-            ("unmatched", "COUNT(*)", "unmatched = 1"),
-        ):
-            # Not by the column itself: SQLite would read every row, in the order of an index by
-            # sender, rather than those of the condition's index.
-            rows = yield Statement(
-                f"SELECT sender || '' AS sender, {what} AS found FROM pushkit_inbox"
-                f" WHERE {condition} GROUP BY 1"
-            )
-            for row in rows:
-                counts[row["sender"]][name] = row["found"]
-        return tuple(SenderStats(sender=sender, **counts[sender]) for sender in sorted(counts))
+        for row in rows:
+            counts[row["sender"]][name] = row["found"]
+    return tuple(SenderStats(sender=sender, **counts[sender]) for sender in sorted(counts))
 
 
 # --- an overview ---------------------------------------------------------------------------------
 
 
-def inbox_figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
+def figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
     """Return the inbox at this moment, and what was accepted within a time before it."""
     unfinished = yield from count_at_most(f"pushkit_inbox WHERE {UNFINISHED}")
     in_progress = yield from count_at_most("pushkit_inbox WHERE status = 'in_progress'")

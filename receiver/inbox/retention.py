@@ -59,58 +59,54 @@ class InboxRetention:
         check_number("retention: max_done", self.max_done)
 
 
-class Purge:
-    """Scripts that find what is no longer kept, and delete it."""
+def finished_before(status: InboxStatus, end: Position, *, limit: int) -> Script[list[int]]:
+    """Return a bounded batch of ids that were done or dead before a position, oldest first."""
+    rows = yield Statement(
+        "SELECT id, LENGTH(body) AS size FROM pushkit_inbox"
+        f" WHERE status = '{status.value}' AND (finished_at, id) < ($1, $2)"
+        " ORDER BY finished_at LIMIT CAST($3 AS BIGINT)",
+        (*end, limit),
+    )
+    ids: list[int] = []
+    size = 0
+    for row in rows:
+        size += row["size"]
+        if ids and size > _BYTES_AT_ONCE:
+            break
+        ids.append(int(row["id"]))
+    return ids
 
-    def finished_before(
-        self, status: InboxStatus, end: Position, *, limit: int
-    ) -> Script[list[int]]:
-        """Return a bounded batch of ids that were done or dead before a position, oldest first."""
-        rows = yield Statement(
-            "SELECT id, LENGTH(body) AS size FROM pushkit_inbox"
-            f" WHERE status = '{status.value}' AND (finished_at, id) < ($1, $2)"
-            " ORDER BY finished_at LIMIT CAST($3 AS BIGINT)",
-            (*end, limit),
-        )
-        ids: list[int] = []
-        size = 0
-        for row in rows:
-            size += row["size"]
-            if ids and size > _BYTES_AT_ONCE:
-                break
-            ids.append(int(row["id"]))
-        return ids
 
-    def end_of_excess(self, max_done: int) -> Script[Position | None]:
-        """Return the position before which all that are done are more than `max_done`, if any."""
-        rows = yield Statement(
-            "SELECT finished_at, id FROM pushkit_inbox WHERE status = 'done'"
-            " ORDER BY finished_at DESC, id DESC LIMIT 1 OFFSET CAST($1 AS BIGINT)",
-            (max_done,),
-        )
-        return (rows[0]["finished_at"], rows[0]["id"] + 1) if rows else None
+def end_of_excess(max_done: int) -> Script[Position | None]:
+    """Return the position before which all that are done are more than `max_done`, if any."""
+    rows = yield Statement(
+        "SELECT finished_at, id FROM pushkit_inbox WHERE status = 'done'"
+        " ORDER BY finished_at DESC, id DESC LIMIT 1 OFFSET CAST($1 AS BIGINT)",
+        (max_done,),
+    )
+    return (rows[0]["finished_at"], rows[0]["id"] + 1) if rows else None
 
-    def delete(self, ids: Sequence[int], status: InboxStatus) -> Script[int]:
-        """Delete those that still have this status, with their calls; return how many."""
-        rows = yield from run_for_ids(
-            "DELETE FROM pushkit_inbox WHERE id IN (SELECT id FROM pushkit_inbox"
-            f" WHERE id IN ($ids) AND status = '{status.value}' FOR UPDATE SKIP LOCKED)"
-            " RETURNING id",
-            sorted(ids),
-        )
-        gone = [int(row["id"]) for row in rows]
-        yield from run_for_ids(
-            "DELETE FROM pushkit_callbacks WHERE notification_id IN ($ids)", gone
-        )
-        return len(gone)
 
-    def forget_sequences(self, before: datetime) -> Script[int]:
-        """Delete a bounded batch of sequences that did not grow since a moment; return how many."""
-        rows = yield Statement(
-            "DELETE FROM pushkit_sequences WHERE (sender, task_id, config_id) IN"
-            " (SELECT sender, task_id, config_id FROM pushkit_sequences WHERE updated_at < $1"
-            " ORDER BY updated_at LIMIT CAST($2 AS BIGINT) FOR UPDATE SKIP LOCKED)"
-            " RETURNING sender",
-            (to_micros(before), _SEQUENCES_AT_ONCE),
-        )
-        return len(rows)
+def delete_finished(ids: Sequence[int], status: InboxStatus) -> Script[int]:
+    """Delete those that still have this status, with their calls; return how many."""
+    rows = yield from run_for_ids(
+        "DELETE FROM pushkit_inbox WHERE id IN (SELECT id FROM pushkit_inbox"
+        f" WHERE id IN ($ids) AND status = '{status.value}' FOR UPDATE SKIP LOCKED)"
+        " RETURNING id",
+        sorted(ids),
+    )
+    gone = [int(row["id"]) for row in rows]
+    yield from run_for_ids("DELETE FROM pushkit_callbacks WHERE notification_id IN ($ids)", gone)
+    return len(gone)
+
+
+def forget_sequences(before: datetime) -> Script[int]:
+    """Delete a bounded batch of sequences that did not grow since a moment; return how many."""
+    rows = yield Statement(
+        "DELETE FROM pushkit_sequences WHERE (sender, task_id, config_id) IN"
+        " (SELECT sender, task_id, config_id FROM pushkit_sequences WHERE updated_at < $1"
+        " ORDER BY updated_at LIMIT CAST($2 AS BIGINT) FOR UPDATE SKIP LOCKED)"
+        " RETURNING sender",
+        (to_micros(before), _SEQUENCES_AT_ONCE),
+    )
+    return len(rows)

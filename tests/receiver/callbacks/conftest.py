@@ -17,7 +17,7 @@ from receiver import Notification
 from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
-from receiver.inbox.inspection import Inspection
+from receiver.inbox import inspection
 from receiver.inbox.model import ClaimedNotification
 from receiver.inbox.store import Inbox
 from tests.eventually import eventually
@@ -83,7 +83,7 @@ class House:
         return await self.dispatcher.run_once()
 
     async def counts(self) -> dict[str, int]:
-        found = await self.database.read(Inspection().stats())
+        found = await self.database.read(inspection.stats())
         return {status.value: count for status, count in found.statuses.items() if count}
 
     async def claim(self, worker: str) -> list[ClaimedNotification]:

@@ -28,7 +28,8 @@ from receiver.callbacks import leases, settling
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.settling import Ended, Settler
 from receiver.callbacks.slots import SharedSlots
-from receiver.inbox.inspection import InboxFilter, Inspection
+from receiver.inbox import inspection
+from receiver.inbox.inspection import InboxFilter
 from receiver.inbox.model import ClaimedNotification
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.receiver.callbacks.conftest import BODY, RETRY, START, House
@@ -676,7 +677,7 @@ async def test_a_call_is_recorded_even_if_the_end_breaks_that_off(
     try:
         await house.store()
         await house.run_once()
-        report = await house.database.read(Inspection().show(1))
+        report = await house.database.read(inspection.show(1))
     finally:
         await house.database.close()
 

@@ -11,10 +11,9 @@ import pytest
 
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, Statement
-from receiver.inbox.inspection import Inspection
+from receiver.inbox import inspection
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import ClaimedNotification, InboxStatus
-from receiver.inbox.retention import Purge
 from receiver.inbox.store import Inbox
 from tests.receiver.storing import claim, settle_one, store
 
@@ -34,8 +33,6 @@ class Shelf:
     scripts: ScriptRunner
     now: datetime = START
     inbox: Inbox = field(default_factory=Inbox)
-    inspection: Inspection = field(default_factory=Inspection)
-    purge: Purge = field(default_factory=Purge)
 
     def __post_init__(self) -> None:
         self.run(migrate("receiver", RECEIVER_MIGRATIONS))
@@ -94,8 +91,8 @@ class Shelf:
         return self.run(self._redrive(ids))
 
     def _redrive(self, ids: Sequence[int]) -> Script[list[int]]:
-        tasks = yield from self.inspection.redrivable_tasks(ids)
-        return (yield from self.inspection.redrive(ids, tasks, self.now))
+        tasks = yield from inspection.redrivable_tasks(ids)
+        return (yield from inspection.redrive(ids, tasks, self.now))
 
     def record(self, notification_id: int, callback: str, error: str | None = None) -> None:
         self.run(self.inbox.record_calls([(notification_id, callback, error)], now=self.now))

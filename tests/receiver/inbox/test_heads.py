@@ -8,7 +8,7 @@ import asyncpg
 
 from pushkit.storage.postgres import PostgresDatabase, run_script
 from pushkit.storage.script import Row, Script, Statement
-from receiver.inbox.inspection import Inspection
+from receiver.inbox import inspection
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.receiver.inbox.conftest import BODY, START
 from tests.receiver.storing import claim, store
@@ -37,7 +37,7 @@ async def test_a_lease_that_ends_while_an_older_one_is_redriven_makes_no_second_
     database = PostgresDatabase(postgres_dsn, component="receiver", migrations=RECEIVER_MIGRATIONS)
     await database.open()
     dead, in_progress = await database.write(one_dead_and_one_in_progress())
-    redriving = Inspection().redrive([dead], [("agent", "task-1")], START)
+    redriving = inspection.redrive([dead], [("agent", "task-1")], START)
     claiming = claim("next", limit=0, now=START, until=START + timedelta(hours=1))
     connection = await asyncpg.connect(postgres_dsn)
     try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from receiver.inbox import inspection
 from receiver.inbox.model import CallbackState, ClaimedNotification, InboxStatus
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def test_every_callback_has_its_own_state(shelf: Shelf) -> None:
     shelf.settle(first, InboxStatus.RECEIVED, retry_in=0)
     [second] = shelf.claim()
     shelf.record(notification_id, "bad", "TypeError")
-    report = shelf.run(shelf.inspection.show(notification_id))
+    report = shelf.run(inspection.show(notification_id))
 
     assert (second.had_by("good"), second.had_by("bad"), second.had_by("new")) == (
         True,
@@ -296,7 +297,7 @@ def test_a_callback_that_is_done_stays_done(shelf: Shelf) -> None:
     notification_id = shelf.stored(1)
     shelf.record(notification_id, "good")
     shelf.record(notification_id, "good", "ValueError")  # an attempt whose lease had ended
-    report = shelf.run(shelf.inspection.show(notification_id))
+    report = shelf.run(inspection.show(notification_id))
 
     assert report is not None
     assert [(each.done, each.attempts) for each in report.callbacks] == [(True, 1)]

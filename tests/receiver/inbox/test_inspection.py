@@ -10,7 +10,7 @@ import pytest
 from pushkit.errors import ConfigError
 from pushkit.storage.paging import WINDOW
 from pushkit.storage.script import to_micros
-from receiver.inbox import retention
+from receiver.inbox import inspection, retention
 from receiver.inbox.inspection import InboxFilter
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import InboxRetention
@@ -49,7 +49,7 @@ def test_a_list_has_what_its_filter_wants(
     shelf.store(1, "task-2", sender="other")
     shelf.store(2, "task-1")
 
-    page = shelf.run(shelf.inspection.find(wanted, after=0, limit=10))
+    page = shelf.run(inspection.find(wanted, after=0, limit=10))
 
     assert [summary.delivery_id for summary in page] == found
 
@@ -57,7 +57,7 @@ def test_a_list_has_what_its_filter_wants(
 def test_a_list_comes_in_pages(shelf: Shelf) -> None:
     ids = [shelf.stored(number) for number in range(1, 4)]
 
-    page = shelf.run(shelf.inspection.find(InboxFilter(), after=ids[0], limit=1))
+    page = shelf.run(inspection.find(InboxFilter(), after=ids[0], limit=1))
 
     assert [summary.id for summary in page] == ids[1:2]
 
@@ -68,7 +68,7 @@ def test_a_summary_has_the_state(shelf: Shelf) -> None:
     shelf.advance(1)
     shelf.settle(claimed, InboxStatus.DEAD, error="callback: ValueError")
 
-    [summary] = shelf.run(shelf.inspection.find(InboxFilter(), after=0, limit=10))
+    [summary] = shelf.run(inspection.find(InboxFilter(), after=0, limit=10))
 
     assert (summary.seq, summary.missing, summary.late) == (3, 2, False)
     assert summary.body_bytes == len(claimed.stored.body)
@@ -78,7 +78,7 @@ def test_a_summary_has_the_state(shelf: Shelf) -> None:
 
 
 def test_a_missing_notification_is_not_shown(shelf: Shelf) -> None:
-    assert shelf.run(shelf.inspection.show(1)) is None
+    assert shelf.run(inspection.show(1)) is None
 
 
 def test_the_stats_count_every_status_and_missing_updates(shelf: Shelf) -> None:
@@ -91,7 +91,7 @@ def test_the_stats_count_every_status_and_missing_updates(shelf: Shelf) -> None:
         shelf.advance(1)
     shelf.claim()
 
-    stats = shelf.run(shelf.inspection.stats())
+    stats = shelf.run(inspection.stats())
 
     assert stats.statuses == {
         InboxStatus.RECEIVED: 2,
@@ -110,14 +110,14 @@ def test_a_sender_that_skips_numbers_does_not_affect_the_counts_of_others(shelf:
         shelf.store(2**63 - 1, f"task-{number}", sender="leaper")
     shelf.store(3, "task-9", sender="other")
 
-    leaper, other = shelf.run(shelf.inspection.stats()).senders
+    leaper, other = shelf.run(inspection.stats()).senders
 
     assert leaper.missing >= 2_000_000_000
     assert other.missing == 2
 
 
 def test_an_empty_inbox_has_stats(shelf: Shelf) -> None:
-    stats = shelf.run(shelf.inspection.stats())
+    stats = shelf.run(inspection.stats())
 
     assert set(stats.statuses.values()) == {0}
     assert (stats.oldest_unfinished_at, stats.senders) == (None, ())
@@ -162,7 +162,7 @@ def test_other_tasks_are_claimed_while_one_is_redriven(shelf: Shelf) -> None:
 def finished_before(
     shelf: Shelf, moment: datetime, status: InboxStatus = InboxStatus.DONE, *, limit: int = 10
 ) -> list[int]:
-    return shelf.run(shelf.purge.finished_before(status, (to_micros(moment), 0), limit=limit))
+    return shelf.run(retention.finished_before(status, (to_micros(moment), 0), limit=limit))
 
 
 def test_finished_notifications_are_found_oldest_first(shelf: Shelf) -> None:
@@ -188,13 +188,13 @@ def test_the_excess_is_the_oldest_of_the_done(shelf: Shelf) -> None:
     shelf.finish(9, InboxStatus.DEAD)
 
     def excess(max_done: int) -> list[int]:
-        end = shelf.run(shelf.purge.end_of_excess(max_done))
+        end = shelf.run(retention.end_of_excess(max_done))
         assert end is not None
-        return shelf.run(shelf.purge.finished_before(InboxStatus.DONE, end, limit=10))
+        return shelf.run(retention.finished_before(InboxStatus.DONE, end, limit=10))
 
     assert excess(3) == ids[:1]
     assert sorted(excess(0)) == ids
-    assert shelf.run(shelf.purge.end_of_excess(4)) is None
+    assert shelf.run(retention.end_of_excess(4)) is None
 
 
 def test_a_batch_is_bounded_in_bytes_and_never_empty(
@@ -218,7 +218,7 @@ def test_calls_are_deleted_with_their_notification(shelf: Shelf) -> None:
     for notification_id in (gone, kept):
         shelf.record(notification_id, "good")
 
-    deleted = shelf.run(shelf.purge.delete([gone], InboxStatus.DONE))
+    deleted = shelf.run(retention.delete_finished([gone], InboxStatus.DONE))
 
     assert deleted == 1
     assert shelf.ids() == [kept]
@@ -230,7 +230,7 @@ def test_a_notification_redriven_meanwhile_is_not_deleted(shelf: Shelf) -> None:
     dead = shelf.finish(1, InboxStatus.DEAD)
     shelf.redrive(dead)
 
-    assert shelf.run(shelf.purge.delete([dead], InboxStatus.DEAD)) == 0
+    assert shelf.run(retention.delete_finished([dead], InboxStatus.DEAD)) == 0
     assert shelf.ids() == [dead]
 
 
@@ -239,7 +239,7 @@ def test_sequences_that_no_longer_grow_are_deleted(shelf: Shelf) -> None:
     shelf.advance(10)
     shelf.store(1, "young")
 
-    forgotten = shelf.run(shelf.purge.forget_sequences(shelf.now))
+    forgotten = shelf.run(retention.forget_sequences(shelf.now))
 
     rows = shelf.query("SELECT task_id FROM pushkit_sequences")
     assert (forgotten, [row["task_id"] for row in rows]) == (1, ["young"])
@@ -277,7 +277,7 @@ def test_a_page_of_rare_notifications_is_full_in_a_large_inbox(
         "UPDATE pushkit_inbox SET status = 'done', unmatched = 0 WHERE delivery_id LIKE 'new-%'"
     )
 
-    page = shelf.run(shelf.inspection.browse(wanted, before=None, limit=50))
+    page = shelf.run(inspection.browse(wanted, before=None, limit=50))
 
     newest = [f"old-{number}" for number in range(WINDOW, WINDOW - 50, -1)]
     assert [each.delivery_id for each in page.items] == newest
