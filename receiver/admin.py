@@ -209,8 +209,7 @@ class InboxAdmin:
 
     async def _delete_all(self, status: InboxStatus, end: Position) -> int:
         async def delete() -> int:
-            find = finished_before(status, end, limit=_BATCH)
-            ids = await self._database.read(find)
+            ids = await self._database.read(finished_before(status, end, limit=_BATCH))
             return await self._database.write(delete_finished(ids, status)) if ids else 0
 
         return await _in_lots(delete)
