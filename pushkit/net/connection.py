@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, cast
 
 import httptools
@@ -56,12 +56,46 @@ class Answer:
     timing: Timing = field(default_factory=Timing)
 
 
+class Writes:
+    """Writes requests that begin in the same round of the event loop together, at its end.
+
+    A write wakes the process or the network card at the other end, which costs more than the write
+    itself. While it is awake, further writes are cheap. A request with no other one under way is
+    written at once.
+    """
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._waiting: list[tuple[asyncio.Transport, Sequence[bytes]]] = []
+
+    def begin(self, transport: asyncio.Transport, parts: Sequence[bytes]) -> None:
+        """Write a request in its parts; it is under way until `end` is called."""
+        self._under_way += 1
+        self._waiting.append((transport, parts))
+        if self._under_way == 1:
+            self._write()
+        elif len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def end(self) -> None:
+        """Note that a request is no longer under way."""
+        self._under_way -= 1
+
+    def _write(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for transport, parts in waiting:
+            if not transport.is_closing():
+                for part in parts:
+                    transport.write(part)
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection."""
 
     def __init__(
         self,
         deadlines: Deadlines,  # the timer that all connections share
+        writes: Writes,  # shared by all connections, too
         on_idle: Callable[[Connection], None],  # called when another request may be sent
         on_closed: Callable[[Connection], None],  # called once, when no more may be sent
     ) -> None:
@@ -70,6 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self.has_received: bool = False  # whether any byte arrived since the last request
         self.idle_since: float = 0.0  # when the last answer ended, by the event loop's clock
         self._deadlines = deadlines
+        self._writes = writes
         self._on_idle = on_idle
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
@@ -124,14 +159,14 @@ class Connection(asyncio.BufferedProtocol):
         self._keep = False
         self._deadlines.set(self, request.deadline)
         probe.enter("wait")
-        if len(request.body) <= _JOINED_BYTES:
-            transport.write(request.head + request.body)
-        else:
-            transport.write(request.head)
-            transport.write(request.body)
+        is_joined = len(request.body) <= _JOINED_BYTES
+        parts = (request.head + request.body,) if is_joined else (request.head, request.body)
+        self._writes.begin(transport, parts)
+        del parts
         try:
             return await waiter
         finally:
+            self._writes.end()
             if self._waiter is waiter:  # cancelled: a late answer belongs to no request
                 self.close()
             del waiter  # with its exception it is a cycle, which would hold the request's body

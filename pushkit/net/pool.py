@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from pushkit.net.connection import Connection
+from pushkit.net.connection import Connection, Writes
 from pushkit.scheduling.deadlines import Deadlines
 
 
@@ -40,7 +40,7 @@ class ConnectionPool:
     def __init__(self, max_connections: int, max_per_endpoint: int) -> None:
         self._max_connections = max_connections
         self._max_per_endpoint = max_per_endpoint
-        self._deadlines = Deadlines()
+        self._deadlines, self._writes = Deadlines(), Writes()
         self._by_endpoint: dict[Endpoint, _Connections] = {}
         self._open = 0
         self._waiting: deque[tuple[Endpoint, asyncio.Future[None]]] = deque()
@@ -86,7 +86,10 @@ class ConnectionPool:
             idle = [each for same in self._by_endpoint.values() for each in same.idle]
             min(idle, key=lambda each: each.idle_since).close()
         connection = Connection(
-            self._deadlines, partial(self._on_idle, endpoint), partial(self._on_closed, endpoint)
+            self._deadlines,
+            self._writes,
+            partial(self._on_idle, endpoint),
+            partial(self._on_closed, endpoint),
         )
         self._by_endpoint.setdefault(endpoint, _Connections()).open.add(connection)
         self._open += 1
