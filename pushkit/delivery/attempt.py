@@ -17,7 +17,7 @@ from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, judge
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.route import Route, Routes
-from pushkit.delivery.signatures import signed_headers, signing_of
+from pushkit.delivery.signatures import RoundSigner, signed_headers, signing_of
 from pushkit.errors import (
     AddressRefusedError,
     AnswerTimeoutError,
@@ -133,6 +133,7 @@ class Attempt:
     tracing: Tracing | None  # makes a span of each attempt; None for no spans
     # Logs faults of this side, once a minute for each kind.
     faults: RepeatedLog = field(default_factory=lambda: RepeatedLog(_log))
+    signer: RoundSigner = field(default_factory=RoundSigner)
     # The `kid` of the key that signed last, by algorithm.
     signed_with: dict[Algorithm, str] = field(default_factory=dict)
 
@@ -256,7 +257,14 @@ class Attempt:
             self._note_key(key, now)
         signing = signing_of(self.options.signing, route.subscription)
         signed = signed_headers(
-            route, delivery, body, token=token, signing=signing, key=key, now=now
+            route,
+            delivery,
+            body,
+            token=token,
+            signing=signing,
+            key=key,
+            now=now,
+            sign=self.signer.sign,
         )
         if not isinstance(key, SigningKey):
             signed = _before(

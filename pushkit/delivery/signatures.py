@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from pushkit.arguments import read_member
 from pushkit.errors import ConfigError, PushkitError, SigningError
 from pushkit.keys.jwk import SigningKey
+from pushkit.keys.primitives import JOSE, Methods, sign_bytes
 from pushkit.keys.remote import RemoteKey
+from pushkit.scheduling.rounds import RoundBatches
 from pushkit.signing.http_message_signatures import sign_http_message
+from pushkit.signing.jose import Sign, sign
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER as JWT_HEADER
 from pushkit.signing.notification_jwt import body_sha256, sign_notification
 from pushkit.signing.scheme import Scheme
@@ -117,6 +120,45 @@ def warn_of_no_audience(choice: SigningChoice) -> None:
         )
 
 
+class RoundSigner:
+    """Signs together what one round of the event loop asks to be signed.
+
+    A signature reads a table of 150 KB: right after another one it takes two thirds of the time.
+    """
+
+    def __init__(self) -> None:
+        self._batches = RoundBatches(_sign_all)
+
+    def sign(
+        self, data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE, /
+    ) -> Awaitable[bytes]:
+        """Return the signature of data; a remote key signs at once, beside others."""
+        if not isinstance(key, SigningKey):
+            return sign(data, key, methods)
+        signature = asyncio.get_running_loop().create_future()
+        self._batches.add((signature, key, data, methods))
+        return signature
+
+
+def _sign_all(unsigned: Sequence[_Unsigned]) -> None:
+    signed: list[bytes | Exception] = []
+    for _, key, data, methods in unsigned:
+        try:
+            signed.append(sign_bytes(key, data, methods))
+        except Exception as exc:  # noqa: BLE001  # the attempt gets it
+            signed.append(exc)
+    for (signature, *_), outcome in zip(unsigned, signed, strict=True):
+        if signature.done():  # the attempt was cancelled
+            continue
+        if isinstance(outcome, bytes):
+            signature.set_result(outcome)
+        else:
+            signature.set_exception(outcome)
+
+
+_Unsigned: TypeAlias = "tuple[asyncio.Future[bytes], SigningKey, bytes, Methods]"
+
+
 async def signed_headers(
     route: Route,
     delivery: Delivery,
@@ -126,6 +168,7 @@ async def signed_headers(
     signing: Signing,
     key: SigningKey | RemoteKey,
     now: datetime,  # the time of this request
+    sign: Sign = sign,
 ) -> list[tuple[str, str]]:
     """Return the header fields of one request (wire profile §2), with its signatures.
 
@@ -144,6 +187,7 @@ async def signed_headers(
             delivery_id=delivery.id,
             seq=delivery.seq,
             body_sha256=body_sha256(body),
+            sign=sign,
         )
         fields.append(
             (JWT_HEADER, jwt) if route.has_authorization else (_AUTHORIZATION, f"Bearer {jwt}")
@@ -156,5 +200,5 @@ async def signed_headers(
     if Scheme.HTTP_MESSAGE_SIGNATURES in signing.schemes:
         target = route.destination.url.audience
         request = WebhookRequest(target=target, headers=Headers(fields), body=body)
-        fields += await sign_http_message(request, key, now=now)
+        fields += await sign_http_message(request, key, now=now, sign=sign)
     return fields

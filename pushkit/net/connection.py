@@ -18,6 +18,7 @@ from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.timing import Probe, Timing
 from pushkit.record import field, record
 from pushkit.scheduling.deadlines import Deadlines
+from pushkit.scheduling.rounds import RoundBatches
 from pushkit.webhook import Headers
 
 MAX_ANSWER_BYTES: Final = 64 * 1024
@@ -56,37 +57,12 @@ class Answer:
     timing: Timing = field(default_factory=Timing)
 
 
-class Writes:
-    """Writes requests that begin in the same round of the event loop together, at its end.
-
-    A write wakes the process or the network card at the other end, which costs more than the write
-    itself. While it is awake, further writes are cheap. A request with no other one under way is
-    written at once.
-    """
-
-    def __init__(self) -> None:
-        self._under_way = 0
-        self._waiting: list[tuple[asyncio.Transport, Sequence[bytes]]] = []
-
-    def begin(self, transport: asyncio.Transport, parts: Sequence[bytes]) -> None:
-        """Write a request in its parts; it is under way until `end` is called."""
-        self._under_way += 1
-        self._waiting.append((transport, parts))
-        if self._under_way == 1:
-            self._write()
-        elif len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._write)
-
-    def end(self) -> None:
-        """Note that a request is no longer under way."""
-        self._under_way -= 1
-
-    def _write(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for transport, parts in waiting:
-            if not transport.is_closing():
-                for part in parts:
-                    transport.write(part)
+def write_requests(requests: Sequence[tuple[asyncio.Transport, Sequence[bytes]]]) -> None:
+    """Write requests, each in its parts; those whose connections were closed are left out."""
+    for transport, parts in requests:
+        if not transport.is_closing():
+            for part in parts:
+                transport.write(part)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -95,7 +71,8 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self,
         deadlines: Deadlines,  # the timer that all connections share
-        writes: Writes,  # shared by all connections, too
+        # Where requests are added to be written by `write_requests`, shared as well.
+        writes: RoundBatches[tuple[asyncio.Transport, Sequence[bytes]]],
         on_idle: Callable[[Connection], None],  # called when another request may be sent
         on_closed: Callable[[Connection], None],  # called once, when no more may be sent
     ) -> None:
@@ -161,12 +138,11 @@ class Connection(asyncio.BufferedProtocol):
         probe.enter("wait")
         is_joined = len(request.body) <= _JOINED_BYTES
         parts = (request.head + request.body,) if is_joined else (request.head, request.body)
-        self._writes.begin(transport, parts)
+        self._writes.add((transport, parts))
         del parts
         try:
             return await waiter
         finally:
-            self._writes.end()
             if self._waiter is waiter:  # cancelled: a late answer belongs to no request
                 self.close()
             del waiter  # with its exception it is a cycle, which would hold the request's body

@@ -33,7 +33,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import HTTP, signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.record import field, record
-from pushkit.signing.jose import sign
+from pushkit.signing.jose import Sign, sign
 from pushkit.signing.signature_base import signature_base
 from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.signing.token import TOKEN_HEADERS
@@ -106,6 +106,7 @@ async def sign_http_message(
     key: SigningKey | RemoteKey,  # see `jose.at_once` for a key of this process
     *,
     now: datetime,  # the time of this attempt, aware
+    sign: Sign = sign,
 ) -> list[tuple[str, str]]:
     """Return `Content-Digest`, `Signature-Input` and `Signature` for one attempt.
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import binascii
 import contextlib
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object, write_json
 from pushkit.errors import InvalidSignatureError, MalformedJsonError, SigningError
@@ -176,7 +176,57 @@ def b64url_encode(data: bytes) -> str:
     return written.translate(_URL_SAFE).rstrip(b"=").decode("ascii")
 
 
-async def sign_jwt(claims: Mapping[str, JsonValue], key: SigningKey | RemoteKey) -> str:
+async def sign(data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE, /) -> bytes:
+    """Return the signature of data, by a key of this process or a remote one.
+
+    A remote key's signature is verified with its public key, so that none goes out that receivers
+    would refuse.
+
+    Raises:
+        SigningError: The remote key failed, or its signature does not verify.
+    """
+    if isinstance(key, SigningKey):
+        return sign_bytes(key, data, methods)
+    import asyncio  # only remote keys need it
+
+    try:
+        signature: object = await key.signer.sign(data)
+    except (Exception, asyncio.CancelledError) as exc:  # whatever a service's library raises
+        task = asyncio.current_task()
+        if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
+            raise  # this call was cancelled
+        # The error's text may hold secrets, so the message has only its type.
+        raise SigningError(f"key {key.kid} did not sign: {type(exc).__name__}") from exc
+    if not isinstance(signature, bytes):
+        raise SigningError(
+            f"key {key.kid}: sign() returned {type(signature).__name__}, expected bytes"
+        )
+    forms, curve = [signature], getattr(key.public.public_key, "curve", None)
+    if curve is not None:  # a signature of the right length may still be DER
+        with contextlib.suppress(ValueError, OverflowError):
+            forms.append(ecdsa_from_der(signature, curve.key_size))
+    for form in forms:
+        if signature_holds(key.public, data, form, methods):
+            return form
+    raise SigningError(
+        f"key {key.kid}: the signature is invalid under its own public key: it must be over the"
+        f" data as they are, with {key.algorithm}"
+    )
+
+
+class Sign(Protocol):
+    """Signs data with a key."""
+
+    def __call__(
+        self, data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE, /
+    ) -> Awaitable[bytes]:
+        """Return the signature. Raises as `sign`."""
+        ...
+
+
+async def sign_jwt(
+    claims: Mapping[str, JsonValue], key: SigningKey | RemoteKey, sign: Sign = sign
+) -> str:
     """Return claims as a signed JWT (RFC 7519) in compact form.
 
     Raises:
@@ -185,9 +235,7 @@ async def sign_jwt(claims: Mapping[str, JsonValue], key: SigningKey | RemoteKey)
     signed = (
         f"{_jwt_header(key.algorithm, key.kid)}.{b64url_encode(write_json(claims, foreign=False))}"
     )
-    data = signed.encode("ascii")
-    signature = sign_bytes(key, data) if isinstance(key, SigningKey) else await sign(data, key)
-    return f"{signed}.{b64url_encode(signature)}"
+    return f"{signed}.{b64url_encode(await sign(signed.encode('ascii'), key))}"
 
 
 @lru_cache(maxsize=64)  # the same at every attempt
@@ -223,42 +271,4 @@ def at_once(signing: Coroutine[Any, Any, _T]) -> _T:
     signing.close()
     raise SigningError(
         "the key is in a service of its own: expected one of this process, or `await`"
-    )
-
-
-async def sign(data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE) -> bytes:
-    """Return the signature of data, by a key of this process or a remote one.
-
-    A remote key's signature is verified with its public key, so that none goes out that receivers
-    would refuse.
-
-    Raises:
-        SigningError: The remote key failed, or its signature does not verify.
-    """
-    if isinstance(key, SigningKey):
-        return sign_bytes(key, data, methods)
-    import asyncio  # only remote keys need it
-
-    try:
-        signature: object = await key.signer.sign(data)
-    except (Exception, asyncio.CancelledError) as exc:  # whatever a service's library raises
-        task = asyncio.current_task()
-        if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
-            raise  # this call was cancelled
-        # The error's text may hold secrets, so the message has only its type.
-        raise SigningError(f"key {key.kid} did not sign: {type(exc).__name__}") from exc
-    if not isinstance(signature, bytes):
-        raise SigningError(
-            f"key {key.kid}: sign() returned {type(signature).__name__}, expected bytes"
-        )
-    forms, curve = [signature], getattr(key.public.public_key, "curve", None)
-    if curve is not None:  # a signature of the right length may still be DER
-        with contextlib.suppress(ValueError, OverflowError):
-            forms.append(ecdsa_from_der(signature, curve.key_size))
-    for form in forms:
-        if signature_holds(key.public, data, form, methods):
-            return form
-    raise SigningError(
-        f"key {key.kid}: the signature is invalid under its own public key: it must be over the"
-        f" data as they are, with {key.algorithm}"
     )

@@ -34,10 +34,12 @@ from pushkit.logs import printable
 from pushkit.record import field, record
 from pushkit.signing.jose import (
     CompactJws,
+    Sign,
     media_type,
     protected_header,
     read_compact,
     read_object,
+    sign,
     sign_jwt,
 )
 from pushkit.signing.times import TOKEN_LIFETIME, read_moment
@@ -81,6 +83,7 @@ def sign_notification(
     delivery_id: str,  # `jti`: the same on every retry
     seq: int,  # 1, 2, 3… per subscription and task
     body_sha256: str,  # `request_body_sha256`: lower-case hex of the raw body
+    sign: Sign = sign,
 ) -> Coroutine[Any, Any, str]:
     """Return the compact JWS of one attempt; see `jose.at_once` for a key of this process.
 
@@ -95,7 +98,7 @@ def sign_notification(
         "seq": seq,
         "request_body_sha256": body_sha256,
     }
-    return sign_jwt(claims, key)
+    return sign_jwt(claims, key, sign)
 
 
 # --- reading ------------------------------------------------------------------------------------

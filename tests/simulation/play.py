@@ -15,6 +15,7 @@ from tenacity import stop_after_attempt
 
 import pushkit.delivery.attempt
 import pushkit.delivery.database
+import pushkit.delivery.signatures
 import pushkit.keys.jwks
 import pushkit.net.guard
 import pushkit.net.jwks_client
@@ -752,9 +753,14 @@ def _host_of(origin: str) -> str:
     return origin.removeprefix("https://").partition(".")[0]
 
 
-_SIGNING = (pushkit.signing.jose, pushkit.signing.standard_webhooks)
+_SIGNING = (
+    pushkit.signing.jose,
+    pushkit.signing.standard_webhooks,
+    pushkit.delivery.signatures,
+)
 _VERIFYING = (
-    *_SIGNING,
+    pushkit.signing.jose,
+    pushkit.signing.standard_webhooks,
     pushkit.signing.http_message_signatures,
     pushkit.signing.notification_jwt,
 )

@@ -20,10 +20,11 @@ import socket
 import sys
 from collections import Counter
 
-from pushkit.net.connection import Answer, Connection, Request, Writes
+from pushkit.net.connection import Answer, Connection, Request, write_requests
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.timing import Probe
 from pushkit.scheduling.deadlines import Deadlines
+from pushkit.scheduling.rounds import RoundBatches
 
 __all__ = ["FuzzFailedError", "Wire", "fuzz", "hear"]
 
@@ -232,7 +233,7 @@ def _converse(kind: type[Connection], chance: random.Random, seen: Counter[str])
     with near, far:
         near.setblocking(False)
         wire = Wire(near)
-        connection = kind(Deadlines(), Writes(), lambda _: None, lambda _: None)
+        connection = kind(Deadlines(), RoundBatches(write_requests), lambda _: None, lambda _: None)
         connection.connection_made(wire)
         tokens: list[bytes] = []
         while connection.is_reusable() and len(tokens) < 6:

@@ -10,11 +10,12 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import AnswerTimeoutError, TransportError
-from pushkit.net.connection import Answer, Connection, Request, Writes
+from pushkit.net.connection import Answer, Connection, Request, write_requests
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.timing import Probe
 from pushkit.net.transport import Transport
 from pushkit.scheduling.deadlines import Deadlines
+from pushkit.scheduling.rounds import RoundBatches
 from tests.eventually import PATIENT, eventually
 from tests.pushkit.net.conftest import MakeTransport
 from tests.pushkit.net.test_transport import (
@@ -44,7 +45,7 @@ async def post(
 
 
 def new_connection() -> Connection:
-    return Connection(Deadlines(), Writes(), lambda _: None, lambda _: None)
+    return Connection(Deadlines(), RoundBatches(write_requests), lambda _: None, lambda _: None)
 
 
 async def asked(connection: Connection, wire: Wire) -> asyncio.Task[Answer]:
@@ -84,21 +85,13 @@ async def outcome(pieces: list[bytes], *, then_closes: bool) -> object:
 
 
 async def test_requests_that_begin_in_one_round_are_written_together_at_its_end() -> None:
-    writes, wires = Writes(), [Wire() for _ in range(4)]
+    writes, wires = RoundBatches(write_requests), [Wire() for _ in range(4)]
     for wire in wires:
-        writes.begin(wire, (b"head", b"body"))
+        writes.add((wire, (b"head", b"body")))
     assert [bytes(wire.written) for wire in wires] == [b"headbody", b"", b"", b""]
     wires[2].abort()  # closed before the end of the round
     await asyncio.sleep(0)
     assert [bytes(wire.written) for wire in wires] == [b"headbody", b"headbody", b"", b"headbody"]
-
-
-async def test_a_request_with_no_other_under_way_is_written_at_once() -> None:
-    writes, wires = Writes(), [Wire() for _ in range(3)]
-    for wire in wires:
-        writes.begin(wire, (b"request",))
-        assert wire.written == b"request"
-        writes.end()
 
 
 LENGTH = HEAD + b"Content-Length: 5\r\nX: y\r\n\r\nhello"

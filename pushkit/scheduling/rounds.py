@@ -1,0 +1,45 @@
+"""Batches of what begins in the same round of the event loop.
+
+After a commit, dozens of deliveries begin in one round. Done one by one, each step of a delivery
+finds the processor's caches full of the step before it, and each write wakes the other end of its
+connection. Done together, the first pays for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class RoundBatches(Generic[Item]):
+    """Handles the first item of a round at once, and the others together, at the round's end.
+
+    So an item that is alone does not wait.
+
+    Args:
+        handle: Handles items; it must not raise.
+    """
+
+    def __init__(self, handle: Callable[[Sequence[Item]], None]) -> None:
+        self._handle = handle
+        self._waiting: list[Item] = []
+        self._loop: asyncio.AbstractEventLoop | None = None  # whose round has begun
+
+    def add(self, item: Item) -> None:
+        """Handle an item, now or at the end of the running loop's round."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            self._waiting.append(item)
+            return
+        # A loop that was stopped within a round has not ended it.
+        self._loop, self._waiting = loop, []
+        loop.call_soon(self._end)
+        self._handle((item,))
+
+    def _end(self) -> None:
+        waiting, self._waiting, self._loop = self._waiting, [], None
+        if waiting:
+            self._handle(waiting)

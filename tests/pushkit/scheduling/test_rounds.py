@@ -1,0 +1,77 @@
+"""Items of one round of the event loop: the first is handled at once, the others together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pushkit.scheduling.rounds import RoundBatches
+
+
+async def test_the_first_of_a_round_is_handled_at_once_and_the_others_at_its_end() -> None:
+    handled: list[Sequence[int]] = []
+    batches = RoundBatches[int](handled.append)
+    for item in range(4):
+        batches.add(item)
+    assert handled == [(0,)]
+    await asyncio.sleep(0)
+    assert handled == [(0,), [1, 2, 3]]
+
+
+async def test_items_of_tasks_that_begin_in_one_round_are_one_batch() -> None:
+    handled: list[Sequence[int]] = []
+    batches = RoundBatches[int](handled.append)
+
+    async def add(item: int) -> None:
+        batches.add(item)
+
+    await asyncio.gather(*map(add, range(5)))
+    assert handled == [(0,), [1, 2, 3, 4]]
+
+
+async def test_items_that_are_alone_in_their_rounds_never_wait() -> None:
+    handled: list[Sequence[int]] = []
+    batches = RoundBatches[int](handled.append)
+    for item in range(3):
+        batches.add(item)
+        assert handled[-1] == (item,)
+        await asyncio.sleep(0)
+
+
+async def test_what_is_added_while_a_batch_is_handled_is_handled_too() -> None:
+    handled: list[int] = []
+
+    def handle(items: Sequence[int]) -> None:
+        handled.extend(items)
+        if items[-1] == 2:
+            batches.add(3)
+
+    batches = RoundBatches[int](handle)
+    for item in range(3):
+        batches.add(item)
+    await asyncio.sleep(0)
+    assert handled == [0, 1, 2, 3]
+
+
+def test_a_loop_that_ended_within_a_round_does_not_hold_back_the_next_one() -> None:
+    handled: list[int] = []
+    batches = RoundBatches[int](handled.extend)
+
+    async def add(*items: int) -> None:
+        for item in items:
+            batches.add(item)
+        asyncio.get_running_loop().stop()
+
+    loop = asyncio.new_event_loop()
+    adding = loop.create_task(add(1, 2))
+    loop.run_forever()
+    loop.close()
+    assert adding.done()
+    asyncio.run(_added(batches, 3, 4))
+    assert [each for each in handled if each != 2] == [1, 3, 4]
+
+
+async def _added(batches: RoundBatches[int], *items: int) -> None:
+    for item in items:
+        batches.add(item)
+    await asyncio.sleep(0)
