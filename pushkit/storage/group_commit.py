@@ -41,10 +41,13 @@ class _Waiting(Generic[Item, T]):
     pause: float = _FIRST_PAUSE  # before it is run again, in seconds
 
     def succeed(self, result: T) -> None:
-        if self.on_done is not None:
-            self._call(self.on_done, result)
         if not self.future.done():  # the submitter may have been cancelled
             self.future.set_result(result)
+
+    def report(self, result: T) -> None:
+        """Call `on_done` with the result of success."""
+        if self.on_done is not None:
+            self._call(self.on_done, result)
 
     def fail(self, error: BaseException) -> None:
         if self.on_done is not None:
@@ -245,7 +248,7 @@ class GroupCommit:
         self._count_finished(len(waiting))
 
     def _set_each(self, waiting: Sequence[_Waiting[Any, Any]], results: Sequence[Any]) -> None:
-        deferred = []
+        deferred, succeeded = [], []
         for each, result in zip(waiting, results, strict=True):
             if isinstance(result, Deferred):
                 deferred.append(each)
@@ -253,6 +256,11 @@ class GroupCommit:
                 each.fail(result.error)
             else:
                 each.succeed(result)
+                succeeded.append((each, result))
+        # All submitters continue first, then all that `on_done` begins: the same code runs for each
+        # of them in turn, out of the processor's caches, and the next items are stored meanwhile.
+        for each, result in succeeded:
+            each.report(result)
         left = self._defer(deferred) if deferred else 0
         self._count_finished(len(waiting) - left)
 
