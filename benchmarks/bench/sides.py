@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import importlib
 import json
 import logging
 import resource
@@ -82,38 +84,38 @@ class Cost:
     peak_mib: float = 0.0  # the most memory that was in use
 
 
+# The modules of the updates' types; each side imports what it needs once, as an agent does.
+_types_of_sdk: Callable[[], Any] = functools.cache(lambda: importlib.import_module("a2a.types"))
+_types: Callable[[], Any] = functools.cache(lambda: importlib.import_module("pushkit.a2a"))
+
+
 def event(load: Load, task: int) -> Any:
     """Return an update as an event of the SDK, with its time in its metadata."""
-    from a2a.types import Message, Part, Role, TaskState, TaskStatus, TaskStatusUpdateEvent
-    from google.protobuf.struct_pb2 import Struct
-
-    metadata = Struct()
-    metadata["sent"] = str(time.monotonic_ns())
+    types = _types_of_sdk()
     message = None
     if load.body_bytes:
-        part = Part(text="x" * load.body_bytes)
-        message = Message(message_id="m", role=Role.ROLE_AGENT, parts=[part])
-    return TaskStatusUpdateEvent(
+        part = types.Part(text="x" * load.body_bytes)
+        message = types.Message(message_id="m", role=types.Role.ROLE_AGENT, parts=[part])
+    made = types.TaskStatusUpdateEvent(
         task_id=f"task-{task}",
         context_id="context-0123456789",
-        status=TaskStatus(state=TaskState.TASK_STATE_WORKING, message=message),
-        metadata=metadata,
+        status=types.TaskStatus(state=types.TaskState.TASK_STATE_WORKING, message=message),
     )
+    made.metadata["sent"] = str(time.monotonic_ns())
+    return made
 
 
 def ready(load: Load, task: int) -> Any:
     """Return an update of pushkit's own types, with its time in its metadata."""
-    from pushkit import StatusUpdate, TaskState, TaskStatus
-    from pushkit.a2a import Message, Role, TextPart
-
+    types = _types()
     message = None
     if load.body_bytes:
-        text = TextPart(text="x" * load.body_bytes)
-        message = Message(message_id="m", role=Role.AGENT, parts=(text,))
-    return StatusUpdate(
+        text = types.TextPart(text="x" * load.body_bytes)
+        message = types.Message(message_id="m", role=types.Role.AGENT, parts=(text,))
+    return types.StatusUpdate(
         task_id=f"task-{task}",
         context_id="context-0123456789",
-        status=TaskStatus(state=TaskState.WORKING, message=message),
+        status=types.TaskStatus(state=types.TaskState.WORKING, message=message),
         metadata={"sent": str(time.monotonic_ns())},
     )
 
