@@ -122,9 +122,10 @@ def _over_messages(table: Table) -> _Writer:
     def write(message: Any) -> JsonObject:
         said: JsonObject = {}
         for field, value in message.ListFields():  # the fields that are set
-            if field.name not in members:
+            member = members.get(field.name)  # a new string at each access
+            if member is None:
                 raise MismatchError("expected a known member")  # of a later SDK
-            wire, write_value, writes_empty = members[field.name]
+            wire, write_value, writes_empty = member
             written = write_value(value) if write_value else value
             if written or writes_empty:
                 said[wire] = written
