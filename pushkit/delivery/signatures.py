@@ -141,19 +141,16 @@ class RoundSigner:
 
 
 def _sign_all(unsigned: Sequence[_Unsigned]) -> None:
-    signed: list[bytes | Exception] = []
-    for _, key, data, methods in unsigned:
+    signed: list[tuple[asyncio.Future[bytes], bytes]] = []
+    for signature, key, data, methods in unsigned:
         try:
-            signed.append(sign_bytes(key, data, methods))
+            signed.append((signature, sign_bytes(key, data, methods)))
         except Exception as exc:  # noqa: BLE001  # the attempt gets it
-            signed.append(exc)
-    for (signature, *_), outcome in zip(unsigned, signed, strict=True):
-        if signature.done():  # the attempt was cancelled
-            continue
-        if isinstance(outcome, bytes):
-            signature.set_result(outcome)
-        else:
-            signature.set_exception(outcome)
+            if not signature.done():
+                signature.set_exception(exc)
+    for signature, made in signed:
+        if not signature.done():  # the attempt may have been cancelled
+            signature.set_result(made)
 
 
 _Unsigned: TypeAlias = "tuple[asyncio.Future[bytes], SigningKey, bytes, Methods]"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import copy
 import logging
 import pickle
 from datetime import UTC, datetime, timedelta
@@ -16,9 +18,10 @@ import svix.webhooks
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from pushkit import KeyRing, PushSender, Scheme, Signing, StatusUpdate, Subscription
-from pushkit.delivery.signatures import signing_of
+from pushkit.delivery.signatures import RoundSigner, signing_of
 from pushkit.errors import ConfigError
-from pushkit.keys.jwk import Algorithm
+from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key
+from pushkit.keys.primitives import signature_holds
 from pushkit.outbox.states import DeliveryState
 from pushkit.signing.standard_webhooks import (
     check_webhook_signature,
@@ -269,3 +272,40 @@ def test_an_invalid_signing_is_refused(arguments: dict[str, Any], says: str) -> 
 def test_a_secret_is_in_no_repr() -> None:
     assert SECRET not in repr(EVERY_SCHEME)
     assert "signers" not in repr(EVERY_SCHEME)
+
+
+# --- what one round of the event loop signs ------------------------------------------------------
+
+
+async def test_each_of_a_round_gets_the_signature_of_its_own_data_by_its_own_key() -> None:
+    keys = [generate_key(Algorithm.ES256), generate_key(Algorithm.EDDSA)] * 3
+    signer, data = RoundSigner(), [b"data %d" % number for number in range(6)]
+    signing = [asyncio.ensure_future(signer.sign(*each)) for each in zip(data, keys, strict=True)]
+    assert [each.done() for each in signing] == [True, False, False, False, False, False]
+    for key, signed, signature in zip(keys, data, await asyncio.gather(*signing), strict=True):
+        public = VerificationKey.of(key.private_key.public_key())
+        assert [signature_holds(public, each, signature) for each in data] == [
+            each == signed for each in data
+        ]
+
+
+async def test_a_key_that_fails_and_a_caller_that_is_cancelled_concern_nobody_else() -> None:
+    class Broken:
+        def sign(self, *_: object) -> bytes:
+            raise ValueError("broken")
+
+    key, signer = generate_key(Algorithm.ES256), RoundSigner()
+    broken = copy.copy(key)
+    object.__setattr__(broken, "private_key", Broken())
+    first, cancelled, failed, last = (
+        asyncio.ensure_future(signer.sign(b"data", each)) for each in (key, key, broken, key)
+    )
+    cancelled.cancel()
+    assert [
+        type(each) for each in await asyncio.gather(first, failed, last, return_exceptions=True)
+    ] == [
+        bytes,
+        ValueError,
+        bytes,
+    ]
+    assert cancelled.cancelled()
