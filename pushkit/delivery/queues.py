@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,6 +46,7 @@ class Queues:
         self._subscriptions = subscriptions
         self._of_task: dict[tuple[str, str], list[Queue]] = {}
         self._new: list[NewDelivery] = []
+        self._taken: dict[str, int] = {}  # how many of them each subscription has
         self._bytes = 0
         self._ended: list[str] = []
         self._withdrawn: list[str] = []
@@ -112,6 +112,7 @@ class Queues:
             traceparent=traceparent,
         )
         self._new.append(new)
+        self._taken[recipient.id] = self._taken.get(recipient.id, 0) + 1
         return new
 
     def end_task(self, task: tuple[str, str]) -> None:
@@ -134,8 +135,8 @@ class Queues:
         """Write the deliveries that were added, and the ends of tasks."""
         if self._new:
             new, self._new, self._bytes = self._new, [], 0
+            taken, self._taken = self._taken, {}
             yield from self._outbox.add(new)
-            taken = Counter([each.subscription_id for each in new])
             yield from self._subscriptions.take_seqs(taken)
         if self._ended:
             ended, self._ended = self._ended, []

@@ -44,10 +44,6 @@ from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.traceparent import trace_id_of
 
 
-def _subscription_of(batch: Sequence[Claimed]) -> str:
-    return batch[0].delivery.subscription_id
-
-
 def _destination_of(batch: Sequence[Claimed]) -> DestinationKey:
     return destination_of(batch[0].delivery)
 
@@ -107,21 +103,16 @@ class Settler:
             wait: Whether to wait for subscriptions that another transaction has locked, or to
                 defer their batches.
         """
-        ids = {_subscription_of(batch) for batch in batches}
+        ids = {batch[0].delivery.subscription_id for batch in batches}
         current = yield from self.subscriptions.lock_current(list(ids), wait=wait)
         missing = [] if wait else ids.difference(current)
         deferred = (yield from self.subscriptions.existing(list(missing))) if missing else ()
         since = time.perf_counter()
         now = yield from self.database.now()
-        locked = sorted(
-            (batch for batch in batches if _subscription_of(batch) not in deferred),
-            key=_destination_of,
-        )
+        locked = [each for each in batches if each[0].delivery.subscription_id not in deferred]
+        locked.sort(key=_destination_of)
         settled = yield from self._settle(locked, current, now, since)
-        return [
-            DEFERRED if _subscription_of(batch) in deferred else settled[id(batch)]
-            for batch in batches
-        ]
+        return [settled.get(id(batch), DEFERRED) for batch in batches]
 
     def _settle(
         self,
@@ -164,7 +155,7 @@ class Settler:
         end = 0
         for batch in batches:
             begin, end = end, end + len(batch)
-            subscription_id, last = _subscription_of(batch), results[end - 1]
+            subscription_id, last = batch[0].delivery.subscription_id, results[end - 1]
             of_batch = settled[id(batch)] = Settled(now, stored.are_ours[begin:end])
             for delivery, result, is_ours in zip(
                 deliveries[begin:end], results[begin:end], of_batch.are_ours, strict=True

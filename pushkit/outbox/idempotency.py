@@ -101,6 +101,8 @@ class Enqueued(NamedTuple):
 def find_enqueued(keys: Sequence[TaskKey]) -> Script[dict[TaskKey, list[Enqueued]]]:
     """Return the deliveries that were stored with some keys; keys without any are left out."""
     found: dict[TaskKey, list[Enqueued]] = {}
+    if not keys:
+        return found
     rows = yield from run_for_rows(
         "SELECT DISTINCT d.tenant, d.task_id, d.idempotency_key, d.id, d.subscription_id,"
         " d.owner, d.config_id, d.update_sha256 FROM (VALUES $rows)"

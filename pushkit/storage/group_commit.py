@@ -86,12 +86,15 @@ class Batch(Generic[Item, T]):
         """Whether a group makes the script, and not `submit_script`."""
         return self.waiting[0].group is not _one_script
 
-    def script(self) -> Script[None]:
-        """Run the group's script over the items."""
-        items = [each.item for each in self.waiting]
-        results = yield from self.waiting[0].group(items, wait=self.wait)
-        if len(results) != len(items):
-            raise TypeError(f"a group's script has {len(results)} results for {len(items)} items")
+    def script(self) -> Script[Sequence[T | Deferred | Refused]]:
+        """Return the group's script over the items; its results go to `note`."""
+        return self.waiting[0].group([each.item for each in self.waiting], wait=self.wait)
+
+    def note(self, results: Sequence[T | Deferred | Refused]) -> None:
+        """Keep the script's results: one for each item, in order."""
+        if len(results) != len(self.waiting):
+            items = f"{len(results)} results for {len(self.waiting)} items"
+            raise TypeError(f"a group's script has {items}")
         self.results = results
 
 

@@ -640,7 +640,7 @@ async def _run_nested(
 
 def _all_of(batches: Sequence[Batch[Any, Any]]) -> Script[None]:
     for batch in batches:
-        yield from batch.script()
+        batch.note((yield from batch.script()))
 
 
 def _impatient(script: Script[T]) -> Script[T]:

@@ -170,7 +170,9 @@ class SqliteDatabase:
         # A file without a name is gone when this process ends, and so is its log, which is where
         # commits are first.
         found = self._inodes()
-        if any(had not in (None, has) for had, has in zip(self._opened, found, strict=True)):
+        if found != self._opened and any(
+            had not in (None, has) for had, has in zip(self._opened, found, strict=True)
+        ):
             # A log that stays is replayed into whatever file is there, and would break another one.
             left = "" if found[0] == self._opened[0] else ", without the -wal and -shm that it left"
             raise StorageError(
@@ -225,16 +227,17 @@ class SqliteDatabase:
         log = _stat(self._files[1])
         if log is None or log.st_size <= 2 * _LOG_BYTES:
             return
-        connection.execute(f"PRAGMA busy_timeout = {_READERS_MAY_TAKE}")
-        try:
-            [is_read, *_] = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-        finally:
-            connection.execute("PRAGMA busy_timeout = 0")
-        if is_read:
-            self._log_check_at = now + _CHECKPOINT_AGAIN_AFTER
-            text = "%s: its -wal has %d MB, and grows until a process that reads it ends: a shell,"
-            text += " a copy"
-            self._faults.log("log", logging.WARNING, text, self.path, log.st_size // 1_000_000)
+        with contextlib.suppress(sqlite3.Error):  # what was to be stored is committed
+            connection.execute(f"PRAGMA busy_timeout = {_READERS_MAY_TAKE}")
+            try:
+                [is_read, *_] = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            finally:
+                connection.execute("PRAGMA busy_timeout = 0")
+            if is_read:
+                self._log_check_at = now + _CHECKPOINT_AGAIN_AFTER
+                text = "%s: its -wal has %d MB, and grows until a process that reads it ends: a"
+                text += " shell, a copy"
+                self._faults.log("log", logging.WARNING, text, self.path, log.st_size // 1_000_000)
 
     async def schema(self) -> Schema:
         """Return the file's schema, without changing it; the database need not be open."""
@@ -304,14 +307,15 @@ class SqliteDatabase:
                     "connection: not in a transaction, so that task and notification would not be"
                     " stored together: execute BEGIN IMMEDIATE first"
                 )
-            theirs, found.text_factory = found.text_factory, str
+            theirs = (found.text_factory, found.row_factory)
+            found.text_factory, found.row_factory = str, sqlite3.Row
             try:
                 self._check_file()
                 self._check_opened(found)
                 self._check_schema(found)
                 return _run_nested(found, script)
             finally:
-                found.text_factory = theirs
+                found.text_factory, found.row_factory = theirs
         except sqlite3.ProgrammingError as exc:  # it is closed, or belongs to another thread
             raise ConfigError(f"connection: {exc}") from exc
         except sqlite3.Error as exc:
@@ -494,10 +498,8 @@ def run_script(connection: sqlite3.Connection, script: Script[T]) -> T:
 
 
 def _execute(connection: sqlite3.Connection, sql: str, parameters: tuple[object, ...]) -> Rows:
-    cursor = connection.cursor()
-    cursor.row_factory = sqlite3.Row  # a caller's connection may have another one
     try:
-        return cursor.execute(in_sqlite(sql), parameters).fetchall()
+        return connection.execute(in_sqlite(sql), parameters).fetchall()
     except (UnicodeEncodeError, OverflowError) as exc:  # half a surrogate pair, 64 bits and more
         raise sqlite3.DataError(f"a value cannot be stored: {type(exc).__name__}") from exc
 
@@ -546,7 +548,8 @@ class _Writer(threading.Thread):
         connect: Callable[[], sqlite3.Connection],
         fault: RecentFault,  # where faults of the disk are noted
         patience: float,
-        committed: Callable[[sqlite3.Connection], None] = lambda _: None,  # runs after each commit
+        # Runs after each commit; raises nothing.
+        committed: Callable[[sqlite3.Connection], None] = lambda _: None,
     ) -> None:
         super().__init__(name="pushkit-writer", daemon=True)
         self._connect = connect
@@ -621,8 +624,7 @@ class _Writer(threading.Thread):
                 self._run(connection, batches)
             if connection.in_transaction:
                 _make_durable(connection, self._patience)
-                with contextlib.suppress(sqlite3.Error):  # the batches are committed
-                    self._committed(connection)
+                self._committed(connection)
         except Exception as exc:  # noqa: BLE001  # the submitters get it
             self._fail(batches, exc)
 
@@ -693,7 +695,7 @@ def _run_beside_others(connection: sqlite3.Connection, batch: Batch[Any, Any]) -
 def _run_batch(connection: sqlite3.Connection, batch: Batch[Any, Any]) -> None:
     """Run a batch's script; note its error."""
     try:
-        run_script(connection, batch.script())
+        batch.note(run_script(connection, batch.script()))
     except sqlite3.Error as exc:
         if not connection.in_transaction:  # disk full and the like end the whole transaction
             raise

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,6 +15,8 @@ from pushkit.storage import group_commit
 from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit
 from pushkit.storage.script import DEFERRED, Deferred, Refused, Script
 from tests.eventually import DEADLINE
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -53,14 +55,23 @@ class Store:
     async def _write(self, batch: Batch[Any, Any]) -> None:
         await asyncio.sleep(0.001)
         try:
-            for _ in batch.script():
-                raise AssertionError("a statement")
+            batch.note(result_of(batch.script()))
         except CommitUncertainError as exc:
             batch.error, batch.is_final = exc, True
         except PushkitError as exc:
             batch.error = exc
         self.is_run.set()
         await self.may_commit.wait()
+
+
+def result_of(script: Script[T]) -> T:
+    """Return the result of a script without statements."""
+    try:
+        next(script)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise AssertionError("a statement")
 
 
 class Asking:
