@@ -141,7 +141,11 @@ class Enqueuer:
         _cancel(notices)  # an earlier run of this script may have failed in its commit
         try:
             tasks = tuple(dict.fromkeys([notice.bodies.task for notice in notices]))
-            recipients, deferred = yield from self._lock(tasks, wait=wait)
+            recipients: Sequence[Recipient]
+            recipients = yield from self.subscriptions.lock_recipients(tasks, wait=wait)
+            deferred = set[tuple[str, str]]()
+            if not wait:
+                recipients, deferred = yield from self._without_deferred(tasks, recipients)
             since = time.perf_counter()
             now = yield from self.database.now()
             keys = [notice.task_key for notice in notices]
@@ -160,13 +164,13 @@ class Enqueuer:
             raise
         return results
 
-    def _lock(
-        self, tasks: Sequence[tuple[str, str]], *, wait: bool
-    ) -> Script[tuple[list[Recipient], set[tuple[str, str]]]]:
-        """Lock the subscriptions to some tasks; return them, and the tasks that are deferred."""
-        if wait:
-            return (yield from self.subscriptions.lock_recipients(tasks)), set()
-        recipients = yield from self.subscriptions.lock_recipients(tasks, wait=False)
+    def _without_deferred(
+        self, tasks: Sequence[tuple[str, str]], recipients: Sequence[Recipient]
+    ) -> Script[tuple[Sequence[Recipient], set[tuple[str, str]]]]:
+        """Return recipients whose tasks can go ahead, and the tasks that are deferred.
+
+        A task is deferred if another transaction has locked one of its subscriptions.
+        """
         locked = Counter((each.tenant, each.task_id) for each in recipients)
         there = yield from self.subscriptions.count_recipients(tasks)
         deferred = {task for task, count in there.items() if count != locked[task]}

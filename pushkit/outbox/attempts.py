@@ -71,8 +71,9 @@ def fold(result: Result, ahead: timedelta) -> str:
         ahead: How far the database's clock is ahead of the worker's.
     """
     timing = result.timing or _NO_TIMING
+    assert result.started_at is not None  # noqa: S101  # only attempts that were made are folded
     # Not `to_micros`, which caches: each attempt has a time of its own.
-    started_at = (_began(result) - EPOCH + ahead) // _MICROSECOND
+    started_at = (result.started_at - EPOCH + ahead) // _MICROSECOND
     written = f"{started_at} {result.status or ''}"
     for took in (result.duration, timing.resolve, timing.connect, timing.wait, timing.body):
         written += " " if took is None else f" {took // _MICROSECOND}"

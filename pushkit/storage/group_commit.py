@@ -145,7 +145,8 @@ class GroupCommit:
         """
         waiting = self._new(group, item, on_done)
         self._waiting.append(waiting)
-        self._schedule()
+        if not self._is_scheduled:
+            self._schedule()
         return waiting.future
 
     def submit_script(self, script: Script[T]) -> asyncio.Future[T]:
@@ -210,7 +211,7 @@ class GroupCommit:
 
     def _batches_done(self, batches: Sequence[Batch[Any, Any]]) -> None:
         self._set_results(batches)
-        finished = sum(len(batch.waiting) for batch in batches)
+        finished = sum([len(batch.waiting) for batch in batches])
         self._run_next_after(_ROUNDS, min(len(self._waiting) + finished, self._most))
 
     def _run_next_after(self, rounds: int, enough: int) -> None:

@@ -197,13 +197,14 @@ def padded(items: Sequence[T]) -> tuple[T, ...]:
     return (*items, *[items[-1]] * ((1 << (len(items) - 1).bit_length()) - len(items)))
 
 
-def slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield items in slices of powers of two: rows of an INSERT, which cannot be padded."""
-    start = 0
+def slices(items: Sequence[T]) -> list[Sequence[T]]:
+    """Return items in slices of powers of two: rows of an INSERT, which cannot be padded."""
+    found, start = list[Sequence[T]](), 0
     while start < len(items):
         size = min(1 << (len(items) - start).bit_length() - 1, _MOST_ROWS)
-        yield items[start : start + size]
+        found.append(items[start : start + size])
         start += size
+    return found
 
 
 def filled(items: Sequence[T]) -> Iterator[Sequence[T]]:

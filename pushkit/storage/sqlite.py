@@ -195,7 +195,7 @@ class SqliteDatabase:
 
     def _inodes(self) -> tuple[int | None, ...]:
         """Return the inodes of the files; None for one that is missing."""
-        return tuple([found and found.st_ino for found in map(_stat, self._files)])
+        return tuple(map(_inode, self._files))
 
     @functools.cached_property
     def _files(self) -> tuple[str, ...]:
@@ -224,10 +224,10 @@ class SqliteDatabase:
         if (now := time.monotonic()) < self._log_check_at:
             return
         self._log_check_at = now + _LOG_CHECKS_EVERY
-        log = _stat(self._files[1])
-        if log is None or log.st_size <= 2 * _LOG_BYTES:
-            return
-        with contextlib.suppress(sqlite3.Error):  # what was to be stored is committed
+        with contextlib.suppress(sqlite3.Error, OSError):  # what was to be stored is committed
+            size = Path(self._files[1]).stat().st_size
+            if size <= 2 * _LOG_BYTES:
+                return
             connection.execute(f"PRAGMA busy_timeout = {_READERS_MAY_TAKE}")
             try:
                 [is_read, *_] = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
@@ -237,7 +237,7 @@ class SqliteDatabase:
                 self._log_check_at = now + _CHECKPOINT_AGAIN_AFTER
                 text = "%s: its -wal has %d MB, and grows until a process that reads it ends: a"
                 text += " shell, a copy"
-                self._faults.log("log", logging.WARNING, text, self.path, log.st_size // 1_000_000)
+                self._faults.log("log", logging.WARNING, text, self.path, size // 1_000_000)
 
     async def schema(self) -> Schema:
         """Return the file's schema, without changing it; the database need not be open."""
@@ -468,10 +468,10 @@ def _code_of(exc: BaseException | None) -> int:
     return code & 0xFF
 
 
-def _stat(path: str) -> os.stat_result | None:
-    """Return a file's status; None if there is no file."""
+def _inode(path: str) -> int | None:
+    """Return a file's inode; None if there is no file."""
     try:
-        return os.stat(path)  # noqa: PTH116  # per transaction: a third of pathlib's time
+        return os.stat(path).st_ino  # noqa: PTH116  # per transaction: a third of pathlib's time
     except OSError:
         return None
 

@@ -196,12 +196,7 @@ class SubscriptionStore:
         """
         filled = padded(tasks)
         rows = yield Statement(
-            "SELECT s.id, s.tenant, s.task_id, s.owner, s.config_id, s.version, s.origin,"
-            " s.last_seq, s.filter, s.paused, s.ended, s.revision,"
-            " COALESCE(h.until, 0) AS until,"
-            f" COALESCE(h.failures, 0) AS failures {_from_tasks(len(filled), _DESTINATION)}"
-            f" ORDER BY s.id FOR UPDATE OF s{_skip_locked_unless(wait)}",
-            tuple(itertools.chain.from_iterable(filled)),
+            _recipients(len(filled), wait=wait), tuple(itertools.chain.from_iterable(filled))
         )
         return list({row["id"]: _recipient(row) for row in rows}.values())
 
@@ -340,6 +335,17 @@ _DESTINATION = (
     " LEFT JOIN pushkit_destinations h"
     " ON h.tenant = s.tenant AND h.owner = s.owner AND h.origin = s.origin"
 )
+
+
+@functools.cache
+def _recipients(tasks: int, *, wait: bool) -> str:
+    """Return the statement that locks the recipients of so many tasks."""
+    return (
+        "SELECT s.id, s.tenant, s.task_id, s.owner, s.config_id, s.version, s.origin,"
+        " s.last_seq, s.filter, s.paused, s.ended, s.revision, COALESCE(h.until, 0) AS until,"
+        f" COALESCE(h.failures, 0) AS failures {_from_tasks(tasks, _DESTINATION)}"
+        f" ORDER BY s.id FOR UPDATE OF s{_skip_locked_unless(wait)}"
+    )
 
 
 def _from_tasks(tasks: int, joined: str = "") -> str:
