@@ -16,17 +16,20 @@ class Headers:
     request that can be read in two ways is an attack.
     """
 
-    __slots__ = ("_fields", "_values")
+    __slots__ = ("_fields", "_repeated", "_values")
 
     def __init__(self, fields: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
         if not isinstance(fields, list) and isinstance(fields, Mapping):  # ABC checks are slow
             fields = fields.items()
         self._fields: tuple[tuple[str, str], ...] = tuple(fields)
-        self._values: dict[str, list[str]] | None = None  # by name, made when first needed
+        self._values: dict[str, str] | None = None  # made when first needed
+        self._repeated: Mapping[str, list[str]] = _NONE
 
     def all(self, name: str) -> list[str]:
         """Return every value of a field, in order."""
-        return list(self.values().get(name.lower(), ()))
+        name = name.lower()
+        value = self.values().get(name)
+        return [] if value is None else list(self._repeated.get(name) or (value,))
 
     def one(self, name: str) -> str | None:
         """Return the value of a field, without surrounding white space; None if it is absent.
@@ -34,12 +37,12 @@ class Headers:
         Raises:
             MalformedRequestError: The field is repeated.
         """
-        values = (self._values or self.values()).get(name.lower())
-        if values is None:
+        value = (self._values or self.values()).get(name.lower())
+        if value is None:
             return None
-        if len(values) > 1:
-            raise MalformedRequestError(f"header {name}: found {len(values)} times, expected once")
-        return values[0].strip(" \t")
+        if self._repeated and (found := len(self._repeated.get(name.lower(), ()))):
+            raise MalformedRequestError(f"header {name}: found {found} times, expected once")
+        return value.strip(" \t")
 
     def combined(self, name: str) -> str | None:
         """Return all lines of a field as one value (RFC 9421 §2.1); None if it is absent.
@@ -61,17 +64,19 @@ class Headers:
         """Return the length of the header section in bytes, as HTTP/1.1 writes it."""
         return sum(map(len, chain.from_iterable(self._fields))) + 4 * len(self._fields)
 
-    def values(self) -> Mapping[str, list[str]]:
-        """Return the values of each field in order, by its name in lower case."""
+    def values(self) -> Mapping[str, str]:
+        """Return the value of each field by its name in lower case; if it is repeated, the last."""
         values = self._values
         if values is None:
-            values = {name.lower(): [value] for name, value in self._fields}
-            if len(values) < len(self._fields):  # a name is repeated
-                values = {}
-                for name, value in self._fields:
-                    values.setdefault(name.lower(), []).append(value)
-            self._values = values
+            values = self._values = {name.lower(): value for name, value in self._fields}
+            if len(values) < len(self._fields):
+                self._repeated = _repeated(self._fields)
         return values
+
+    def repeated(self) -> Mapping[str, list[str]]:
+        """Return the values of each repeated field in order, by its name in lower case."""
+        self.values()
+        return self._repeated
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._fields)
@@ -88,6 +93,16 @@ class Headers:
     def __repr__(self) -> str:
         # Values may be tokens and credentials, so a repr shows none.
         return f"Headers({', '.join(name for name, _ in self._fields)})"
+
+
+_NONE: Mapping[str, list[str]] = {}
+
+
+def _repeated(fields: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    values: dict[str, list[str]] = {}
+    for name, value in fields:
+        values.setdefault(name.lower(), []).append(value)
+    return {name: found for name, found in values.items() if len(found) > 1}
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -31,9 +31,9 @@ def read_token(headers: Headers) -> str | None:
     Raises:
         TokenError: Two headers carry different tokens.
     """
-    fields, token = headers.values(), None
+    stated_names, token = headers.values(), None
     for name in _IN_LOWER_CASE:
-        for value in fields.get(name, ()):
+        for value in headers.all(name) if name in stated_names else ():
             stated = value.strip(" \t")
             if token is not None and stated != token:
                 raise TokenError("the token headers carry different tokens, expected one token")

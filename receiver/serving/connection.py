@@ -26,7 +26,7 @@ from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
 from receiver.refusals import Verdict
 from receiver.service_state import LARGE_BODY
-from receiver.serving.http1 import RequestHead, RequestParser
+from receiver.serving.http1 import Framing, RequestHead, RequestParser
 from receiver.verification import Head
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class HttpConnection(asyncio.Protocol):
         self._is_made = False
         self._early = b""
         self._parser = RequestParser(server.max_head_bytes)
-        self._answering: RequestHead | None = None
+        # The request in progress. Its head is not kept: it is in nobody's way when it is freed.
+        self._answering: Framing | None = None
         self._is_at_once = False  # `begin` has not returned yet: its answer needs no task
         self._has_turn = False  # the next request begins soon
         self.work: asyncio.Task[None] | None = None  # answers the request, if it has to wait
@@ -111,9 +112,7 @@ class HttpConnection(asyncio.Protocol):
         if self._is_last and self._answering is None:
             return
         self._parser.feed(data)
-        if self._may_begin:
-            self._begin_next()
-        else:
+        if not self._begin_next():
             if self._reader is not None and not self._reader.done():
                 self._reader.set_result(None)
             if self._parser.is_whole and not self._is_last:
@@ -172,12 +171,6 @@ class HttpConnection(asyncio.Protocol):
 
     # --- requests -------------------------------------------------------------------------------
 
-    @property
-    def _may_begin(self) -> bool:
-        """Whether the next request may begin: the answers to those before are on their way."""
-        is_unsent = self._write_deadline.has_begun
-        return not (self._answering is not None or self._has_turn or is_unsent or self._is_last)
-
     def _begin_soon(self) -> None:
         """Begin the next request after other connections' turns."""
         if not self._has_turn:
@@ -188,14 +181,16 @@ class HttpConnection(asyncio.Protocol):
         self._has_turn = False
         self._begin_next()
 
-    def _begin_next(self) -> None:
-        if not self._may_begin:
-            return
+    def _begin_next(self) -> bool:
+        """Begin the next request; return False if the answers before it are not on their way."""
+        is_unsent = self._write_deadline.has_begun
+        if self._answering is not None or self._has_turn or is_unsent or self._is_last:
+            return False
         try:
             head = self._parser.head()
         except InboundError as exc:
             self._refuse(Verdict.of(exc.code), str(exc))
-            return
+            return True
         if head is not None:
             self._head_deadline.end()
             self._idle_deadline.end()
@@ -203,6 +198,7 @@ class HttpConnection(asyncio.Protocol):
         elif self._parser.head_bytes:
             self._idle_deadline.end()
             self._head_deadline.begin()
+        return True
 
     def _look_at_next_head(self) -> None:
         """Begin the deadline of a head that arrives in parts while a request is in progress."""
@@ -212,7 +208,7 @@ class HttpConnection(asyncio.Protocol):
             self._head_deadline.end()
 
     def _answer(self, head: RequestHead) -> None:
-        self._answering, self._is_at_once = head, True
+        self._answering, self._is_at_once = head.framing, True
         request = _head_of(head, self._parser, self._peer)
         rest = self._server.begin(request, self._read, self._reply)
         self._is_at_once = False
@@ -223,8 +219,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _reply(self, answer: Answer) -> None:
         """Send the answer to the request in progress, and begin the next one."""
-        head, self._answering, self.work = self._answering, None, None
-        assert head is not None  # noqa: S101  # answered once
+        framing, self._answering, self.work = self._answering, None, None
+        assert framing is not None  # noqa: S101  # answered once
         if not self._is_at_once:
             self._server.answered(self)
         parser = self._parser
@@ -236,11 +232,11 @@ class HttpConnection(asyncio.Protocol):
         if (
             answer.close
             or unread
-            or not head.keep_alive
+            or not framing.keep_alive
             or (self._is_half_closed and not parser.has_head)
         ):
             self._is_last = True
-        self._write(answer, head)
+        self._write(answer, framing)
         self._server.connections.used(self)
         if not self._is_last:
             if self._is_paused:
@@ -259,8 +255,8 @@ class HttpConnection(asyncio.Protocol):
 
     async def _read(self, limit: int) -> bytes | None:
         """Read a body; None as soon as it exceeds the limit, in bytes."""
-        head, parser = self._answering, self._parser
-        is_asked_for = head is not None and head.expects_continue
+        framing, parser = self._answering, self._parser
+        is_asked_for = framing is not None and framing.expects_continue
         if is_asked_for and self._transport and not (parser.is_whole or parser.held_bytes):
             self._transport.write(_CONTINUE)  # RFC 9110 §10.1.1: only now is the body wanted
         body = bytearray()
@@ -288,14 +284,15 @@ class HttpConnection(asyncio.Protocol):
 
     # --- answers --------------------------------------------------------------------------------
 
-    def _write(self, answer: Answer, head: RequestHead | None = None) -> None:
+    def _write(self, answer: Answer, framing: Framing | None = None) -> None:
         connection = "close" if self._is_last else ""
-        if not connection and head is not None and not head.minor_version:
+        if not connection and framing is not None and not framing.minor_version:
             connection = "keep-alive"
         assert self._transport is not None  # noqa: S101  # it is made
         length, now = len(answer.body), int(time.time())
         written = _head_of_answer(answer.status, answer.headers, length, connection, now)
-        self._transport.write(written if head and head.method == "HEAD" else written + answer.body)
+        has_body = framing is None or framing.wants_body
+        self._transport.write(written + answer.body if has_body else written)
 
     def _head_is_late(self) -> None:
         if self._parser.head_bytes:
@@ -393,7 +390,7 @@ class Connections:
 
 def _head_of(head: RequestHead, parser: RequestParser, peer: str) -> Head:
     target = head.target
-    if absolute := _BEFORE_PATH.match(target):  # RFC 9112 §3.2.2: the absolute form
+    if target[0] != "/" and (absolute := _BEFORE_PATH.match(target)):  # RFC 9112 §3.2.2
         target = target[absolute.end() :]
         target = target if target.startswith("/") else f"/{target}"
     path = target.partition("?")[0]

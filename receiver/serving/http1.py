@@ -39,15 +39,22 @@ class MalformedHttpError(InboundError, code="malformed_http", status=400):
     """The bytes are not an HTTP request."""
 
 
+class Framing(NamedTuple):
+    """What a connection has to know of a request until it is answered."""
+
+    wants_body: bool  # whether the answer has a body: not to HEAD
+    keep_alive: bool  # whether the connection may stay open after the answer
+    expects_continue: bool  # whether the body is only sent after `100 Continue`
+    minor_version: int  # 0 or 1
+
+
 class RequestHead(NamedTuple):
     """The head of one request; method and target as received."""
 
     method: str
     target: str
     headers: Headers
-    keep_alive: bool  # whether the connection may stay open after the answer
-    expects_continue: bool  # whether the body is only sent after `100 Continue`
-    minor_version: int  # 0 or 1
+    framing: Framing
 
 
 class RequestParser:
@@ -102,7 +109,9 @@ class RequestParser:
         if end < 0:
             self._check_beginning()
             return None
-        head = self._read_head(self._taken(size)[: end + 2])
+        lines = self._pending[: end + 2]
+        del self._pending[:size]
+        head = self._read_head(lines)
         self.body.clear()
         self.is_whole = False
         self._read_body()
@@ -141,36 +150,37 @@ class RequestParser:
             raise MalformedHttpError(f"more than {_MAX_FIELDS} header fields")
         method, target, minor = line.groups()
         headers, is_1_1 = Headers(fields), minor == "1"
-        values = headers.values()
-        hosts = len(values.get("host", ()))
-        if hosts > 1 or (is_1_1 and not hosts):
+        values, repeated = headers.values(), headers.repeated()
+        if "host" in repeated or (is_1_1 and "host" not in values):
             raise MalformedHttpError("Host: expected one")  # RFC 9112 §3.2
-        lengths, codings = values.get("content-length"), values.get("transfer-encoding")
-        if lengths and (len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0])):
+        length, coding = values.get("content-length"), values.get("transfer-encoding")
+        if length is not None and ("content-length" in repeated or not _LENGTH.fullmatch(length)):
             raise MalformedHttpError("Content-Length: expected one number")
-        if codings:
-            if [each.lower() for each in codings] != ["chunked"] or not is_1_1:
+        if coding is not None:
+            if coding.lower() != "chunked" or "transfer-encoding" in repeated or not is_1_1:
                 raise MalformedHttpError("Transfer-Encoding: expected `chunked` alone")
-            if lengths:  # RFC 9112 §6.1: an attempt to smuggle
+            if length is not None:  # RFC 9112 §6.1: an attempt to smuggle
                 raise MalformedHttpError("both Content-Length and Transfer-Encoding")
-        self._is_chunked = bool(codings)
-        self._length = None if codings else int(lengths[0]) if lengths else 0
+        self._is_chunked = coding is not None
+        self._length = None if self._is_chunked else int(length or 0)
         self._lacking = self._empty_lines = 0
         keep_alive, expects_continue = is_1_1, False
         if "connection" in values:
-            stated = ",".join(values["connection"]).lower().split(",")
+            stated = ",".join(headers.all("connection")).lower().split(",")
             options = [option.strip(" \t") for option in stated]
             keep_alive = "close" not in options and (is_1_1 or "keep-alive" in options)
         if is_1_1 and "expect" in values:
-            expects_continue = ",".join(values["expect"]).lower() == "100-continue"
-        return RequestHead(method, target, headers, keep_alive, expects_continue, int(is_1_1))
+            expects_continue = ",".join(headers.all("expect")).lower() == "100-continue"
+        framing = Framing(method != "HEAD", keep_alive, expects_continue, int(is_1_1))
+        return RequestHead(method, target, headers, framing)
 
     # --- bodies --------------------------------------------------------------------------------
 
     def _read_body(self) -> None:
+        length = self._length
         if not self._is_chunked:
-            assert self._length is not None  # noqa: S101  # set with the head
-            self._length -= self._read_bytes(self._length)
+            assert length is not None  # noqa: S101  # set with the head
+            self._length = length - self._read_bytes(length)
             self.is_whole = not self._length
             return
         try:
@@ -181,7 +191,8 @@ class RequestParser:
 
     def _read_bytes(self, size: int) -> int:
         """Take at most `size` bytes of the body; return how many."""
-        taken = self._taken(size)
+        taken = self._pending[:size]
+        del self._pending[:size]
         self.body += taken
         return len(taken)
 
