@@ -22,6 +22,7 @@ from pushkit.events.receiver import NotificationAccepted, NotificationRepeated
 from pushkit.logs import printable
 from pushkit.scheduling.locks import LoopLock
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
+from pushkit.webhook import Headers
 from receiver.accepting import Acceptance
 from receiver.answers import PROBES, Answer, Probes, echo, problem
 from receiver.limits import Limits
@@ -68,13 +69,12 @@ class BrokenBodyError(Exception):
 
 
 class _Asked(NamedTuple):
-    """A notification that is being verified."""
+    """A notification that arrived, until it is answered; without its head, which is freed soon."""
 
-    head: Head
     peer: str
+    traceparent: str | None  # the trace that it states to belong to
     reply: Callable[[Verdict], None]
     now: datetime
-    facts: Facts  # what is proven so far
 
 
 class Edge:
@@ -136,13 +136,8 @@ class Edge:
                 reply(problem(self.refusals.fault("not_started", _HOW_TO_START, peer=peer)))
                 return None
             else:
-                rest = self._begin(
-                    head,
-                    endpoint,
-                    read,
-                    lambda verdict: reply(_THANKS.get(verdict.status) or problem(verdict)),
-                    peer=peer,
-                )
+                answer = functools.partial(_answer, reply)
+                rest = self._begin(head, endpoint, read, answer, peer=peer)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
             reply(self._fault(head, exc))
             return None
@@ -197,8 +192,8 @@ class Edge:
             database, for the body, or for a memory of ids outside of it; None if there is none.
         """
         service, now = self._service, self._clock()
+        asked = _Asked(peer, _traceparent_of(head.headers), reply, now)
         facts: Facts = {}
-        asked = _Asked(head, peer, reply, now, facts)
         try:
             service.count_peer(peer, now)  # 1
             steps = verify(head, endpoint, now=now, service=service, facts=facts)
@@ -206,15 +201,15 @@ class Edge:
         except StopIteration as done:
             found: Verified | Repetition = done.value
         except InboundError as exc:
-            asked.reply(self._refusal(asked, exc))
+            reply(self._refusal(asked, exc, facts))
             return None
         else:
-            return self._continue(asked, steps, question, read)
+            return self._continue(asked, steps, question, read, facts)
         # Outside of the try: the traceback of a fault would show what was found, with its body.
         return self._proven(asked, found)
 
     async def _continue(
-        self, asked: _Asked, steps: Steps, question: Question, read: ReadBody
+        self, asked: _Asked, steps: Steps, question: Question, read: ReadBody, facts: Facts
     ) -> None:
         """Do the remaining steps, and wait where one has to."""
         try:
@@ -223,7 +218,7 @@ class Edge:
         except StopIteration as done:
             found: Verified | Repetition = done.value
         except (InboundError, StorageError) as exc:
-            asked.reply(self._refusal(asked, exc))
+            asked.reply(self._refusal(asked, exc, facts))
             return
         rest = self._proven(asked, found)  # outside of the try, as above
         if rest is not None:
@@ -261,17 +256,19 @@ class Edge:
             return None
         if self._tracing is not None:
             return self._traced(asked, found, self._tracing)
-        return self._acceptance.begin(
-            found,
-            _traceparent_of(asked.head),
-            lambda result: asked.reply(self._judged(asked, found, result)),
-        )
+        ended = functools.partial(self._conclude, asked, found)
+        return self._acceptance.begin(found, asked.traceparent, ended)
+
+    def _conclude(
+        self, asked: _Asked, verified: Verified, result: int | BaseException | None
+    ) -> None:
+        asked.reply(self._judged(asked, verified, result))
 
     async def _traced(self, asked: _Asked, verified: Verified, tracing: Tracing) -> None:
         """Store a notification within a span of the trace that its sender states."""
         said = verified.notification
         with tracing.accepting(
-            _traceparent_of(asked.head),
+            asked.traceparent,
             sender=said.sender,
             task=said.task_id,
             delivery_id=said.delivery_id,
@@ -285,23 +282,24 @@ class Edge:
         self, asked: _Asked, verified: Verified, result: int | BaseException | None
     ) -> Verdict:
         """Return the verdict on a notification: its id, None for a duplicate, or the error."""
+        said = verified.notification
         try:
-            if isinstance(result, BaseException):
-                return self._refusal(asked, result)
             if result is None:
                 return self._report(asked, _DUPLICATE, verified)
-            self._service.remember_accepted(verified, asked.now)
-            verdict = Verdict(status=202, code="accepted", notification_id=result)
-            return self._report(asked, verdict, verified)
+            if not isinstance(result, BaseException):
+                self._service.remember_accepted(said, asked.now)
+                verdict = Verdict(202, "accepted", None, result)
+                return self._report(asked, verdict, verified)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
-            return self._refusal(asked, exc)
+            result = exc
+        facts = {"sender": said.sender, "task": said.task_id, "delivery_id": said.delivery_id}
+        return self._refusal(asked, result, facts)
 
     # --- verdicts, reported --------------------------------------------------------------------
 
-    def _refusal(self, asked: _Asked, error: BaseException) -> Verdict:
+    def _refusal(self, asked: _Asked, error: BaseException, proven: Facts) -> Verdict:
         """Report a refusal, or a fault of our own; return the verdict."""
-        proven = asked.facts
-        if proven and (trace_id := trace_id_of(_traceparent_of(asked.head))):
+        if proven and (trace_id := trace_id_of(asked.traceparent)):
             proven = proven | {"trace_id": trace_id}  # a stranger's trace is not believed
         if isinstance(error, InboundError):
             return self.refusals.verdict(error, peer=asked.peer, proven=proven)
@@ -314,7 +312,7 @@ class Edge:
         emits, logs = self._events.wants(kind.usual_level), _log.isEnabledFor(logging.INFO)
         if not (emits or logs):
             return verdict
-        trace_id = trace_id_of(_traceparent_of(asked.head))
+        trace_id = trace_id_of(asked.traceparent)
         if isinstance(found, Verified):
             found = found.repeated()
         if emits:
@@ -357,9 +355,15 @@ async def read_bounded(chunks: AsyncGenerator[bytes, None], limit: int) -> bytes
     return bytes(body)
 
 
-def _traceparent_of(head: Head) -> str | None:
-    values = head.headers.values().get(TRACEPARENT)
-    return read_traceparent(values) if values else None
+def _answer(reply: Reply, verdict: Verdict) -> None:
+    """Reply to the request of a notification."""
+    reply(_THANKS.get(verdict.status) or problem(verdict))
+
+
+def _traceparent_of(headers: Headers) -> str | None:
+    if TRACEPARENT not in headers.values():
+        return None
+    return read_traceparent(headers.all(TRACEPARENT))
 
 
 def _log_accepted(verdict: Verdict, found: Repetition, trace_id: str | None) -> None:
@@ -372,7 +376,7 @@ def _log_accepted(verdict: Verdict, found: Repetition, trace_id: str | None) -> 
         printable(found.task_id),
         printable(found.delivery_id),
         found.seq,
-        found.kind.value,
+        found.kind,
         f" trace_id={trace_id}" if trace_id else "",
         extra={
             "status": verdict.status,
@@ -382,7 +386,7 @@ def _log_accepted(verdict: Verdict, found: Repetition, trace_id: str | None) -> 
             "task": found.task_id,
             "delivery_id": found.delivery_id,
             "seq": found.seq,
-            "kind": found.kind.value,
+            "kind": found.kind,
             **({"trace_id": trace_id} if trace_id else {}),
         },
     )

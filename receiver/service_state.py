@@ -7,7 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pushkit.errors import InboundError
 from pushkit.scheduling.locks import LoopLock
@@ -17,7 +17,13 @@ from receiver.peers import rate_key
 from receiver.senders import TrustedSender
 
 if TYPE_CHECKING:
-    from receiver.verification import HandedOut, HandedOutTo, Head, Presented, Repetition, Verified
+    from receiver.verification import (
+        HandedOut,
+        HandedOutTo,
+        Head,
+        Presented,
+        VerifiedNotification,
+    )
 
 # Decoding a larger one takes milliseconds, and up to thirty times its memory.
 LARGE_BODY: Final = 16 * 1024  # bytes
@@ -27,6 +33,10 @@ _RECENT = timedelta(minutes=10)
 _CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
 _DIGITS = re.compile(r"[0-9]+")
 _LONGEST_LENGTH = 18  # digits: far above any limit, and cheap to parse
+
+
+_Said: TypeAlias = "tuple[str, str | None, str | None, str, int | None]"
+"""`VerifiedNotification.repeated()`."""
 
 
 class RateLimitedError(InboundError, code="rate_limited", status=429):
@@ -92,7 +102,9 @@ class ServiceState:
         self._senders = RateLimiter("sender_rate", limits.sender_rate)
         self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
         self._handed_out: dict[tuple[str, Presented], Sequence[HandedOut]] = {}
-        self._recent: dict[tuple[str, str], tuple[datetime, Repetition]] = {}
+        # By sender and id: when a notification was accepted, and all that a retry of it needs. No
+        # objects: the collector need not visit these thousands of tuples.
+        self._recent: dict[tuple[str, str], tuple[datetime, *_Said]] = {}
         self._recent_for = min(_RECENT, ids_kept / 2)
 
     # --- step 1, and the rate of step 6 --------------------------------------------------------
@@ -163,22 +175,20 @@ class ServiceState:
 
     def accepted_before(
         self, sender: str, delivery_id: str, body_sha256: str, now: datetime
-    ) -> Repetition | None:
-        """Return the notification of this id and body if this process stored it recently.
+    ) -> _Said | None:
+        """Return what was said under this id and body if this process stored it recently.
 
         The memory of ids still has it then. An id with another body is left to the transaction.
         """
         found = self._recent.get((sender, delivery_id))
-        if found is None or found[1].body_sha256 != body_sha256:
+        if found is None or found[1] != body_sha256:
             return None
-        at, repetition = found
-        return repetition if timedelta(0) <= now - at < self._recent_for else None
+        return found[1:] if timedelta(0) <= now - found[0] < self._recent_for else None
 
-    def remember_accepted(self, verified: Verified, now: datetime) -> None:
+    def remember_accepted(self, said: VerifiedNotification, now: datetime) -> None:
         """Cache a notification that was stored, by its sender and id, if it has one."""
-        said = verified.notification
         if said.delivery_id is not None:
-            _put(self._recent, (said.sender, said.delivery_id), (now, verified.repeated()))
+            _put(self._recent, (said.sender, said.delivery_id), (now, *said.repeated()))
 
 
 class RateLimiter:

@@ -31,7 +31,7 @@ from collections.abc import Generator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from pushkit.a2a import TaskUpdate, UpdateKind, decode_update
+from pushkit.a2a import TaskUpdate, decode_update
 from pushkit.bounded_json import JsonValue, read_json
 from pushkit.errors import (
     ClaimError,
@@ -196,6 +196,11 @@ class VerifiedNotification:
     kid: str | None
     issued_at: datetime | None
 
+    def repeated(self) -> tuple[str, str | None, str | None, str, int | None]:
+        """Return what has to be remembered to recognise it when it arrives again."""
+        update = self.update
+        return self.body_sha256, update.task_id, self.task_id, str(update.kind), self.seq
+
 
 class Repetition(NamedTuple):
     """A notification that was accepted before and arrives again."""
@@ -205,7 +210,7 @@ class Repetition(NamedTuple):
     body_sha256: str
     task_in_body: str | None
     task_id: str | None
-    kind: UpdateKind
+    kind: str
     seq: int | None
 
 
@@ -219,18 +224,9 @@ class Verified:
     notification: VerifiedNotification
 
     def repeated(self) -> Repetition:
-        """Return what has to be remembered to recognise it when it arrives again."""
+        """Return it as it will be when it arrives again."""
         said = self.notification
-        update = said.update
-        return Repetition(
-            self.sender,
-            said.delivery_id,
-            said.body_sha256,
-            update.task_id,
-            said.task_id,
-            update.kind,
-            said.seq,
-        )
+        return Repetition(self.sender, said.delivery_id, *said.repeated())
 
 
 # --- the steps -----------------------------------------------------------------------------------
@@ -289,8 +285,10 @@ def verify(
         service.count_sender(sender)  # 6
         if proven.delivery_id is not None:
             before = service.accepted_before(sender.name, proven.delivery_id, sha256, now)
-            if before is not None and _is_retry(proven, before):
-                return before  # 7, without a query
+            if before is not None:
+                repetition = Repetition(sender, proven.delivery_id, *before)
+                if _is_retry(proven, repetition):
+                    return repetition  # 7, without a query
     notification = read_notification(proven, body, sha256)
     facts["task"], facts["delivery_id"] = notification.task_id, notification.delivery_id
     _check_ids(notification.delivery_id, notification.config_id, notification.task_id)
