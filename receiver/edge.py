@@ -30,6 +30,7 @@ from receiver.peers import Peers
 from receiver.refusals import Refusals, Verdict
 from receiver.selection import Endpoint, KeysOf
 from receiver.service_state import (
+    LARGE_BODY,
     BodyTimeoutError,
     IncompleteBodyError,
     ServiceState,
@@ -246,7 +247,8 @@ class Edge:
             raise IncompleteBodyError("the peer disconnected, or its framing is broken") from exc
         if body is None:
             raise body_too_large(f"more than {asked.limit} bytes", asked.limit, asked.sender)
-        await turn_to_decode(body, self._decoding)
+        if len(body) > LARGE_BODY:
+            await turn_to_decode(self._decoding)
         return body
 
     def _proven(self, asked: _Asked, found: Verified | Repetition) -> Rest | None:

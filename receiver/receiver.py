@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -48,6 +56,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from pushkit.alerts.alerts import AlertOptions, Alerts
+    from pushkit.schemas import CardSchemas
     from pushkit.telemetry.metrics import Readings
     from pushkit.telemetry.sides import ReceiverMetrics
     from pushkit.telemetry.tracing import Tracing
@@ -156,7 +165,7 @@ class Receiver(CallbackDecorators):
             concurrency=concurrency,
             timeout=callback_timeout,
             senders=lambda: len(self.trust.senders),
-            prepare=self._with_verdicts_on_data,
+            prepare=self._preparation_of,
             events=self.events,
             tracing=tracing,
             clock=clock,
@@ -568,13 +577,22 @@ class Receiver(CallbackDecorators):
         return choose_sender(name, self.senders.values(), setting="sender")
 
     async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
+        preparing = self._preparation_of(notification)
+        return notification if preparing is None else await preparing
+
+    def _preparation_of(self, notification: Notification) -> Awaitable[Notification] | None:
+        """Return what adds the verdicts on its data; None if the sender's card is not known."""
         sender = self.trust.senders.get(notification.sender)
         if sender is None or sender.schemas is None:
-            return notification
-        from pushkit.schemas import check_structured_data_apart
+            return None
+        return _checked(notification, sender.schemas)
 
-        found = await check_structured_data_apart(notification.update, sender.schemas)
-        return replace(notification, data=tuple(found))
+
+async def _checked(notification: Notification, schemas: CardSchemas) -> Notification:
+    from pushkit.schemas import check_structured_data_apart
+
+    found = await check_structured_data_apart(notification.update, schemas)
+    return replace(notification, data=tuple(found))
 
 
 def _check_senders(senders: Sequence[TrustedSender], ids_kept: timedelta) -> None:

@@ -70,11 +70,10 @@ class MediaTypeError(InboundError, code="unsupported_media_type", status=415):
     """The content type or coding is not one of a notification."""
 
 
-async def turn_to_decode(body: bytes, decoding: LoopLock) -> None:
-    """Wait for a turn, if a body is large: all else that is ready in the loop runs between."""
-    if len(body) > LARGE_BODY:
-        async with decoding.here:
-            await asyncio.sleep(0)
+async def turn_to_decode(decoding: LoopLock) -> None:
+    """Wait for the turn of a large body: all else that is ready in the loop runs between."""
+    async with decoding.here:
+        await asyncio.sleep(0)
 
 
 def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> BodyTooLargeError:

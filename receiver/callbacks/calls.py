@@ -24,7 +24,7 @@ from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.pump import cancelled
 from pushkit.traceparent import trace_id_of
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
-from receiver.callbacks.slots import Shares, Slot, share_of
+from receiver.callbacks.slots import Slot, new_shares, share_of
 from receiver.callbacks.threads import CallbackThreads
 from receiver.inbox.model import Notification, StoredNotification
 
@@ -80,7 +80,7 @@ class Caller:
         self._free_slot = free_slot
         self._abandoned_ended = abandoned_ended
         self._threads = CallbackThreads(self._forget_abandoned)
-        self._shares = Shares()
+        self._shares = new_shares()
         self._running: dict[asyncio.Task[Any], _Running] = {}
         self._deadlines = Deadlines()
         self._kept_slots = 0  # by hanging calls
@@ -104,26 +104,23 @@ class Caller:
         """Whether hanging calls keep every slot, so that no other callback is called."""
         return self._kept_slots >= self._slots
 
-    async def take_slot(self, callback: Callback, *, alone: bool, hung_before: bool) -> Slot:
-        """Return a slot for a call, of its callback's share.
+    def slot_of(self, callback: Callback, *, alone: bool, hung_before: bool) -> Slot:
+        """Return the slot for a call, of its callback's share; it is not taken yet.
 
         Args:
             alone: Whether it is the only callback.
             hung_before: Whether its last call with this notification timed out. All such calls
                 together have half of the slots: the other half remains for other tasks.
-
-        Raises:
-            CrowdedError: The share of this callback, or of calls that timed out, is used up.
         """
-        wanted: list[tuple[str, int]] = [(callback.name, share_of(self._slots, alone=alone))]
+        share = callback.name, share_of(self._slots, alone=alone)
         if hung_before and self._slots > 1:
-            wanted.append((TIMED_OUT, self._slots // 2))
-        return await self._shares.take(*wanted)
+            return Slot(self._shares, share, (TIMED_OUT, self._slots // 2))
+        return Slot(self._shares, share)
 
-    async def call(self, callback: Callback, notification: Notification, slot: Slot) -> Call:
-        """Call a callback with a notification; return how that ended, and release the slot."""
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # the pump's
+    async def call(
+        self, callback: Callback, notification: Notification, slot: Slot, task: asyncio.Task[Any]
+    ) -> Call:
+        """Call a callback in the current task; return how that ended, and release the slot."""
         if self.is_ending:
             slot.release()
             raise asyncio.CancelledError

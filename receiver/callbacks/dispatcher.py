@@ -73,8 +73,8 @@ class Dispatcher:
         concurrency: int,  # the number of slots: how many notifications are called back at once
         # How long a call may take if its callback has no time-out; None for any time.
         timeout: timedelta | None = CALLBACK_TIMEOUT,
-        # Completes a notification before callbacks get it.
-        prepare: Callable[[Notification], Awaitable[Notification]] | None = None,
+        # Returns what completes a notification before callbacks get it, if anything has to.
+        prepare: Callable[[Notification], Awaitable[Notification] | None] = lambda _: None,
         # Returns how many senders are trusted: one of several never has all slots.
         senders: Callable[[], int] = lambda: 1,
         events: Listeners | None = None,
@@ -267,14 +267,22 @@ class Dispatcher:
         The slot may be released before that, because a call hangs.
         """
         sender, task = claimed.stored.sender, asyncio.current_task()
+        assert task is not None  # noqa: S101  # the pump's
         without_slot = self.caller.without_slot
         self.leases.hold(claimed)
         ended: Ended | None = None
         try:
-            await self.slots.enter(sender)
+            if not self.slots.enter_now(sender):
+                await self.slots.enter(sender)
             begun = time.perf_counter()
             try:
-                ended = await self._call_back(claimed)
+                if len(claimed.stored.body) > LARGE_BODY:
+                    await turn_to_decode(self._decoding)
+                if self.leases.is_sure(claimed):
+                    ended = await self._call_back(claimed, task)
+                else:
+                    text = "notification %d: its lease may have ended; not called back"
+                    _log.warning(text, claimed.stored.id)
             finally:
                 if task not in without_slot:
                     self.slots.leave(sender, time.perf_counter() - begun)
@@ -290,7 +298,9 @@ class Dispatcher:
         self.slots.leave(sender)
         self.pump.free_slot(task)
 
-    async def _call_back(self, claimed: ClaimedNotification) -> Ended | None:
+    async def _call_back(
+        self, claimed: ClaimedNotification, task: asyncio.Task[None]
+    ) -> Ended | None:
         """Call one callback after another; return the notification if every callback has had it.
 
         The outcome of a call is recorded before the next call: a worker that was suspended beyond
@@ -298,10 +308,6 @@ class Dispatcher:
         is settled.
         """
         stored = claimed.stored
-        await turn_to_decode(stored.body, self._decoding)
-        if not self.leases.is_sure(claimed):
-            _log.warning("notification %d: its lease may have ended; not called back", stored.id)
-            return None
         try:
             notification = self._kept.pop(stored.id, None) or stored.decode()
         except InboundError as exc:
@@ -315,8 +321,8 @@ class Dispatcher:
         if wanting and claimed.broken_off and await self._is_held_back(claimed, wanting):
             return None
         # After that check, for the process may also die in the preparation.
-        if wanting and self._prepare is not None:
-            notification = await self._prepare(notification)
+        if wanting and (preparing := self._prepare(notification)) is not None:
+            notification = await preparing
         call: Call | None = None  # that is not recorded yet
         error: str | None = None
         pause: timedelta | None = None
@@ -327,16 +333,18 @@ class Dispatcher:
                     return None  # another worker has it, and calls the rest
                 call = None
             state = claimed.callbacks.get(callback.name)
+            hung_before = state is not None and state.last_error == TIMED_OUT
+            slot = self.caller.slot_of(
+                callback, alone=self.registry.has_one, hung_before=hung_before
+            )
             try:
-                slot = await self.caller.take_slot(
-                    callback,
-                    alone=self.registry.has_one,
-                    hung_before=state is not None and state.last_error == TIMED_OUT,
-                )
+                if not slot.take_now():
+                    await slot.take()
             except CrowdedError as exc:  # one callback must not delay the others
                 pause = max(pause or exc.pause, exc.pause)
                 continue
-            begun, calling = time.perf_counter(), self.caller.call(callback, notification, slot)
+            begun = time.perf_counter()
+            calling = self.caller.call(callback, notification, slot, task)
             call = await (
                 calling
                 if self._tracing is None
@@ -346,15 +354,14 @@ class Dispatcher:
             error = f"{call.callback}: {call.error}" if call.error else error
         if error is not None:
             await self._fail(claimed, error, call)
-        elif pause is not None:
+            return None
+        if pause is not None:
             await self._write(lambda: self._put_off_script(claimed, call, pause))
-        else:
-            ended = Ended(claimed, call, is_unmatched=not matching)
-            # While notifications wait for claims, the next must not wait for an acceptance.
-            at_once = bool(self._kept) or not isinstance(stored, Notification)
-            self.settler.add(ended, at_once=at_once)
-            return ended
-        return None
+            return None
+        ended = Ended(claimed, call, is_unmatched=not matching)
+        # While notifications wait for claims, the next must not wait for an acceptance.
+        self.settler.add(ended, at_once=bool(self._kept) or not isinstance(stored, Notification))
+        return ended
 
     def _log_unmatched(self, notification: Notification) -> None:
         """Log that no callback wants a notification: once for each kind."""

@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from pushkit.scheduling.pump import Slots
 
@@ -94,10 +94,16 @@ class SharedSlots(Slots):
                 reserved.append(may)
         return reserved
 
+    def enter_now(self, sender: str) -> bool:
+        """Take a slot if it is this sender's turn; return whether it is."""
+        if sender in self._waiting or not self._may_enter(sender):
+            return False
+        self._let_in(sender)
+        return True
+
     async def enter(self, sender: str) -> None:
         """Take a slot, as soon as it is this sender's turn."""
-        if sender not in self._waiting and self._may_enter(sender):
-            self._let_in(sender)
+        if self.enter_now(sender):
             return
         entered = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(sender, deque()).append(entered)
@@ -215,53 +221,62 @@ class _Share:
         self.waiting: list[asyncio.Future[None]] = []
 
 
+Shares: TypeAlias = "defaultdict[Hashable, _Share]"
+"""The shares, by their holders."""
+
+
+def new_shares() -> Shares:
+    """Return shares of which no slot is taken."""
+    return defaultdict(_Share)
+
+
 class Slot:
-    """One slot of each of some shares, until it is released."""
+    """One slot of each of some shares, from when it is taken until it is released.
 
-    def __init__(self) -> None:
-        self._shares: list[_Share] = []
+    A call waits at a full share as long as slots of that are released.
+    """
 
-    def add(self, share: _Share) -> None:
-        """Take a slot of one more share."""
-        self._shares.append(share)
-        share.used += 1
-        share.changed_at = time.monotonic()
+    __slots__ = ("_shares", "_taken", "_wanted")
+
+    def __init__(self, shares: Shares, *wanted: tuple[Hashable, int]) -> None:
+        self._shares = shares
+        self._wanted = wanted  # the shares' holders, and their numbers of slots
+        self._taken: list[_Share] = []
+
+    def take_now(self) -> bool:
+        """Take the slots in order; return False at a share that is full."""
+        for holder, most in self._wanted[len(self._taken) :]:
+            share = self._shares[holder]
+            if share.used >= most:
+                return False
+            self._taken.append(share)
+            share.used += 1
+            share.changed_at = time.monotonic()
+        return True
+
+    async def take(self) -> None:
+        """Take the slots, and wait where a share is full.
+
+        Raises:
+            CrowdedError: A share is used up, and none of its slots is being released.
+        """
+        try:
+            while not self.take_now():
+                await _wait_for_slot(self._shares[self._wanted[len(self._taken)][0]])
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Release the slots, each to the next call that waits; do nothing the second time."""
-        while self._shares:
-            share = self._shares.pop()
+        while self._taken:
+            share = self._taken.pop()
             share.used -= 1
             share.changed_at = time.monotonic()
             for waiting in share.waiting:
                 if not waiting.done():
                     waiting.set_result(None)
                     break
-
-
-class Shares:
-    """Gives out slots of shares. A call waits at a full share as long as its slots are released."""
-
-    def __init__(self) -> None:
-        self._shares: defaultdict[Hashable, _Share] = defaultdict(_Share)
-
-    async def take(self, *wanted: tuple[Hashable, int]) -> Slot:
-        """Return a slot of each of these shares, given by its holder and its number of slots.
-
-        Raises:
-            CrowdedError: A share is used up, and none of its slots is being released.
-        """
-        slot = Slot()
-        try:
-            for holder, most in wanted:
-                share = self._shares[holder]
-                while share.used >= most:
-                    await _wait_for_slot(share)
-                slot.add(share)
-        except BaseException:
-            slot.release()
-            raise
-        return slot
 
 
 async def _wait_for_slot(share: _Share) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pushkit.errors import StorageError
 from receiver.accepting import Acceptance, Candidate
-from receiver.callbacks.slots import CrowdedError, SharedSlots, Shares
+from receiver.callbacks.slots import CrowdedError, SharedSlots, Slot, new_shares
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -150,16 +150,19 @@ async def test_a_call_has_a_slot_of_each_of_its_shares_or_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("receiver.callbacks.slots._PATIENCE", 0)
-    shares = Shares()
-    slow = await shares.take(("slow", 1))
+    shares = new_shares()
+    slow = Slot(shares, ("slow", 1))
+    assert slow.take_now()
+    both = Slot(shares, ("quick", 1), ("slow", 1))
+    assert not both.take_now()
     with pytest.raises(CrowdedError):
-        await shares.take(("quick", 1), ("slow", 1))
+        await both.take()
     slow.release()
-    both = await shares.take(("quick", 1), ("slow", 1))
+    await both.take()
     both.release()
-    await shares.take(("quick", 1), ("slow", 1))
+    assert Slot(shares, ("quick", 1), ("slow", 1)).take_now()
     both.release()  # does nothing: they are another call's
 
     for holder in ("quick", "slow"):
         with pytest.raises(CrowdedError):
-            await shares.take((holder, 1))
+            await Slot(shares, (holder, 1)).take()

@@ -239,7 +239,9 @@ def test_whatever_is_accepted_llhttp_reads_in_the_same_way(pieces: list[bytes]) 
             if not messages.is_whole:
                 break
             body = bytes(messages.body)
-            ours.append((head.method, head.target, list(head.headers), body, head.framing.keep_alive))
+            ours.append(
+                (head.method, head.target, list(head.headers), body, head.framing.keep_alive)
+            )
             if not head.framing.keep_alive:
                 break
     with contextlib.suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
