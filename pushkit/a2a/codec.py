@@ -215,7 +215,7 @@ def _is_v1_0(document: Mapping[str, JsonValue]) -> bool:
     if not _NOT_V1_0_MEMBERS.isdisjoint(document):
         return False
     # In ProtoJSON, null is the same as absent.
-    found = [name for name in _V1_0_SPELLINGS.intersection(document) if document[name] is not None]
+    found = [name for name in document if name in _V1_0_SPELLINGS and document[name] is not None]
     return len(found) == 1
 
 

@@ -140,13 +140,13 @@ _PLACES = {
 }
 
 
-def _of_response(found: dict[str, Any], rest: JsonObject) -> TaskUpdate:
+def _of_response(found: dict[Any, Any], rest: JsonObject) -> TaskUpdate:
     if len(found) != 1:
         raise MismatchError(
             "expected exactly one of task, message, statusUpdate and artifactUpdate"
         )
-    [(kind, node)] = found.items()
-    return _update(UpdateKind(kind), node, WireVersion.V1_0, rest)
+    kind, node = found.popitem()
+    return _update(kind, node, WireVersion.V1_0, rest)
 
 
 STREAM_RESPONSE = Table(  # §3.2.3

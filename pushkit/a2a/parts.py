@@ -145,8 +145,11 @@ def _kind_in_0_1(item: JsonObject) -> object:
     return item.get("type")
 
 
+_CONTENT_IN_1_0 = frozenset({"text", "raw", "url", "data"})
+
+
 def _kind_in_1_0(item: JsonObject) -> str:
-    found = [name for name in ("text", "raw", "url", "data") if item.get(name) is not None]
+    found = [name for name in item if name in _CONTENT_IN_1_0 and item[name] is not None]
     if len(found) > 1:
         raise MismatchError("expected only one of text, raw, url and data")
     # A part with none is of a later version: it is not refused. Only `data` may be null.

@@ -109,6 +109,8 @@ class Fixed(NamedTuple):
     value: str
 
 
+_Read: TypeAlias = "tuple[str, type | None, Callable[[Any], Any], Member]"
+"""How a name is read: its attribute, the class whose values stay the same, the reader, the row."""
 Build: TypeAlias = Callable[[dict[str, Any], JsonObject], Any]
 """Makes a neutral object from the values by attribute, and from the members without a row."""
 
@@ -142,18 +144,21 @@ class Table:
             (row.wire, row.kind.json_type, row.kind.write, row.kind, row.need is not Need.NOBODY)
             for row in written
         ]
-        self._by_name: dict[str, Member | None] = dict.fromkeys(self._fixed)
+        self._by_name: dict[str, _Read] = {}
         for row in members:
-            self._by_name |= {row.wire: row, snake_case(row.wire): row}
+            read = row.kind.read
+            same = row.kind.json_type if row.neutral and not row.read_only else None
+            self._by_name[snake_case(row.wire)] = (row.neutral, None, read, row)
+            self._by_name[row.wire] = (row.neutral, same, read, row)
         self._written_names = {n for row in written for n in (row.wire, snake_case(row.wire))}
-        self._needed = [row for row in members if row.need is Need.BOTH]
-        needed = {row.neutral for row in self._needed}
+        self._needed = [(row.neutral, row.wire) for row in members if row.need is Need.BOTH]
+        both = {neutral for neutral, _ in self._needed}
         self._absent: dict[str, Any] = {} if origin is None else {"origin": origin}
         required = _without_default(node)
         for each in rows:
             if isinstance(each, Lost) and each.neutral in required:
                 self._absent[each.neutral] = each.read_as
-            elif isinstance(each, Member) and each.neutral in required - needed:
+            elif isinstance(each, Member) and each.neutral in required - both:
                 self._absent[each.neutral] = each.kind.absent
 
     def read(self, document: object) -> Any:
@@ -162,30 +167,37 @@ class Table:
             raise MismatchError("expected an object")
         found = self._absent.copy()
         rest: JsonObject = {}
+        by_name = self._by_name
         for name, value in document.items():
-            row = self._by_name.get(name, _UNKNOWN)
-            if row is _UNKNOWN:
-                rest[name] = value
-                continue
+            row = by_name.get(name)
             if row is None:
+                if name not in self._fixed:
+                    rest[name] = value
                 continue
-            if name != row.wire and row.wire in document:
+            attribute, same, read, member = row
+            if value and value.__class__ is same:
+                found[attribute] = value
+                continue
+            if name != member.wire and member.wire in document:
                 # Readers could disagree on which of the two counts.
-                raise MismatchError(f"{row.wire} is given in both spellings")
-            if value is None and row.need is not Need.BOTH:
+                raise MismatchError(f"{member.wire} is given in both spellings")
+            if value is None and member.need is not Need.BOTH:
                 continue
-            is_plain = value and value.__class__ is row.kind.json_type
             try:
-                neutral = value if is_plain else row.kind.read(value)
+                neutral = read(value)
             except MismatchError as exc:
-                raise exc.inside(row.wire) from None
-            if neutral is not None and row.neutral:
-                found[row.neutral] = neutral
-            if row.read_only:
+                raise exc.inside(member.wire) from None
+            if neutral is not None and attribute:
+                found[attribute] = neutral
+            if member.read_only:
                 rest[name] = value
-        for row in self._needed:
-            if found.get(row.neutral) is None:
-                raise MismatchError("expected, but missing", row.wire)
+        return self._made(found, rest)
+
+    def _made(self, found: dict[str, Any], rest: JsonObject) -> Any:
+        """Return the neutral object of what was read. Raises MismatchError."""
+        for attribute, wire in self._needed:
+            if found.get(attribute) is None:
+                raise MismatchError("expected, but missing", wire)
         if self._build is not None:
             return self._build(found, rest)
         found[self._extra] = rest
@@ -229,9 +241,6 @@ class Dialect(NamedTuple):
 
     read: Callable[[JsonObject], TaskUpdate]
     writers: Mapping[UpdateKind, Writer]
-
-
-_UNKNOWN = Member("", "", Kind(read=bool, write=lambda value, _: value))
 
 
 @contextmanager
