@@ -38,11 +38,9 @@ class Headers:
             MalformedRequestError: The field is repeated.
         """
         value = (self._values or self.values()).get(name.lower())
-        if value is None:
-            return None
         if self._repeated and (found := len(self._repeated.get(name.lower(), ()))):
             raise MalformedRequestError(f"header {name}: found {found} times, expected once")
-        return value.strip(" \t")
+        return value and value.strip(" \t")
 
     def combined(self, name: str) -> str | None:
         """Return all lines of a field as one value (RFC 9421 §2.1); None if it is absent.

@@ -204,10 +204,10 @@ class RateLimiter:
             RateLimitedError: The bucket of this key is empty.
         """
         buckets, limit = self._buckets, self._limit
-        tokens, since = buckets.pop(key, (float(limit.burst), now))
+        tokens, since = buckets.pop(key, (limit.burst, now))
         if now > since:
-            refill = (now - since).total_seconds() * limit.per_second
-            tokens = min(tokens + refill, limit.burst)
+            tokens += (now - since).total_seconds() * limit.per_second
+            tokens = min(tokens, limit.burst)
         buckets[key] = (tokens - 1 if tokens >= 1 else tokens, now)
         if len(buckets) > _MAX_KEYS:
             buckets.popitem(last=False)

@@ -37,19 +37,6 @@ _LAST: Final = (_ALPHABET, "", _ALPHABET[::16], _ALPHABET[::4])
 _T = TypeVar("_T")
 
 
-class CompactJws(NamedTuple):
-    """A well-formed signature with its payload (RFC 7515 §7.1). Nothing in it is proven."""
-
-    header: JsonObject
-    payload: bytes
-    signature: bytes
-    signed: bytes  # what the signature is over
-
-    def __repr__(self) -> str:
-        """Show only the header."""
-        return f"CompactJws(header={self.header!r})"
-
-
 class DetachedJws(NamedTuple):
     """A signature without its payload (RFC 7515 Appendix F): two parts in base64url."""
 
@@ -60,8 +47,12 @@ class DetachedJws(NamedTuple):
 # --- reading ------------------------------------------------------------------------------------
 
 
-def read_compact(token: str) -> CompactJws:
-    """Read a compact JWS without trusting it.
+def read_compact(token: str) -> tuple[bytes, str, bytes, bytes]:
+    """Read a compact JWS (RFC 7515 §7.1) without trusting it.
+
+    Returns:
+        What the signature is over, the protected header as it is written, the payload, and the
+        signature.
 
     Raises:
         InvalidSignatureError: Not three segments of canonical base64url, too long, or a header that
@@ -73,13 +64,10 @@ def read_compact(token: str) -> CompactJws:
     if len(segments) != 3:
         raise InvalidSignatureError("not a compact JWS: expected three segments of base64url")
     signature = b64url_decode(segments[2], "signature")
-    header = protected_header(segments[0])
-    return CompactJws(
-        header=header,
-        payload=b64url_decode(segments[1], "payload"),
-        signature=signature,
-        signed=token.rpartition(".")[0].encode("ascii"),
-    )
+    protected_header(segments[0])
+    payload = b64url_decode(segments[1], "payload")
+    signed = token[: -1 - len(segments[2])].encode("ascii")  # now known to be ASCII
+    return signed, segments[0], payload, signature
 
 
 @lru_cache(maxsize=256)  # all signatures by one key have the same; callers must not change it

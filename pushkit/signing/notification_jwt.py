@@ -33,7 +33,6 @@ from pushkit.keys.remote import RemoteKey
 from pushkit.logs import printable
 from pushkit.record import field, record
 from pushkit.signing.jose import (
-    CompactJws,
     Sign,
     media_type,
     protected_header,
@@ -112,7 +111,8 @@ class UnverifiedJwt:
     kid: str | None
     algorithm: str
     issuer: str | None
-    jws: CompactJws = field(repr=False, compare=False)
+    signed: bytes = field(repr=False, compare=False)  # what the signature is over
+    signature: bytes = field(repr=False, compare=False)
     claims: JsonObject = field(repr=False, compare=False)
 
 
@@ -164,16 +164,17 @@ def read_unverified(token: str) -> UnverifiedJwt:
     Raises:
         InvalidSignatureError: Not a compact JWS, or its header has members that are not understood.
     """
-    jws = read_compact(token)
-    kid, algorithm = _kid_and_algorithm(token.partition(".")[0])
-    claims = read_object(jws.payload, "payload")
+    signed, protected, payload, signature = read_compact(token)
+    kid, algorithm = _kid_and_algorithm(protected)
+    claims = read_object(payload, "payload")
     issuer = claims.get("iss")
     return UnverifiedJwt(
         token=token,
         kid=kid,
         algorithm=algorithm,
         issuer=issuer if isinstance(issuer, str) else None,
-        jws=jws,
+        signed=signed,
+        signature=signature,
         claims=claims,
     )
 
@@ -204,9 +205,10 @@ def verify_signature(
     """
     if key.algorithm not in algorithms:
         raise InvalidSignatureError(f"this sender may not sign with {key.algorithm}")
-    if not _names_algorithm(unverified, key):
+    named, own = unverified.algorithm, key.algorithm
+    if named != own and Algorithm.parse(named) is not own:
         raise InvalidSignatureError("the JWS header names another algorithm than its key has")
-    if not signature_holds(key, unverified.jws.signed, unverified.jws.signature):
+    if not signature_holds(key, unverified.signed, unverified.signature):
         raise InvalidSignatureError("the signature of the JWT is invalid")
     return _read_claims(VerifiedJwt, unverified.claims, key.kid)
 
@@ -218,11 +220,6 @@ def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
         InvalidSignatureError: Claims are missing or of a wrong type.
     """
     return _read_claims(JwtClaims, unverified.claims, unverified.kid or "")
-
-
-def _names_algorithm(unverified: UnverifiedJwt, key: VerificationKey) -> bool:
-    named, own = unverified.algorithm, key.algorithm
-    return named == own or Algorithm.parse(named) is own
 
 
 def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
@@ -258,9 +255,11 @@ def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
 
 def _moment(claims: JsonObject, name: str) -> datetime | None:
     value = claims.get(name)
-    if value is None and name in claims:  # only an absent claim may be None
+    if value is not None:
+        return read_moment(value, "claim", name)
+    if name in claims:  # only an absent claim may be None
         raise InvalidSignatureError(f"claim `{name}`: expected seconds since the epoch, found null")
-    return read_moment(value, "claim", name)
+    return None
 
 
 def _audience(value: JsonValue) -> tuple[str, ...]:

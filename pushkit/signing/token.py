@@ -31,14 +31,13 @@ def read_token(headers: Headers) -> str | None:
     Raises:
         TokenError: Two headers carry different tokens.
     """
-    stated_names, token = headers.values(), None
-    for name in _IN_LOWER_CASE:
-        for value in headers.all(name) if name in stated_names else ():
-            stated = value.strip(" \t")
-            if token is not None and stated != token:
-                raise TokenError("the token headers carry different tokens, expected one token")
-            token = stated
-    return token
+    values, repeated = headers.values(), headers.repeated()
+    stated = {values[name].strip(" \t") for name in _IN_LOWER_CASE if name in values}
+    if repeated:
+        stated.update(v.strip(" \t") for name in _IN_LOWER_CASE for v in repeated.get(name, ()))
+    if len(stated) > 1:
+        raise TokenError("the token headers carry different tokens, expected one token")
+    return stated.pop() if stated else None
 
 
 def hash_token(token: str) -> str:
