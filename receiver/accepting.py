@@ -12,17 +12,22 @@ import functools
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from pushkit.errors import InboundError, StorageError
 from pushkit.storage.database import Database
-from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script
+from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script, to_micros
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
-from receiver.inbox.model import ClaimedNotification, NewNotification, notification_of
+from receiver.inbox.model import (
+    ClaimedNotification,
+    Lease,
+    NewNotification,
+    Notification,
+    idempotency_key,
+)
 from receiver.inbox.store import Inbox, StoredIds, TaskQueues, task_lock
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
@@ -37,39 +42,37 @@ if TYPE_CHECKING:
 _KEY: Final = attrgetter("key")
 
 
-@dataclass(slots=True, eq=False)
 class Candidate:
     """A verified notification that is to be stored."""
 
-    verified: Verified
-    traceparent: str | None  # the trace that it belongs to, if it states one
-    seen: Seen = field(init=False)  # its id and body hash
-    stored: NewNotification | None = field(default=None, init=False)  # with a lease if in a slot
-    sender: str = field(init=False)  # its name
-    key: tuple[str, str] = field(init=False)  # sender and delivery id: unique
-    task: tuple[str, str] | None = field(init=False)  # sender and task, if it has one
-    sequence: tuple[str, str, str] | None = field(init=False)  # the same, with the config
-    result: int | Deferred | Refused | None = field(default=None, init=False)
+    __slots__ = (
+        *("key", "lease", "result", "seen", "sender", "sequence", "stored", "stored_at"),
+        *("task", "traceparent", "verified"),
+    )
 
-    def __post_init__(self) -> None:
-        self.sender = sender = self.verified.sender.name
-        said = self.verified.notification
-        self.seen = Seen(
-            sender=sender,
-            # A sender without ids: repetitions cannot be recognised, so each one is stored.
-            delivery_id=said.delivery_id or f"none_{uuid.uuid4().hex}",
-            body_sha256=said.body_sha256,
-        )
-        self.key = sender, self.seen.delivery_id
-        self.task = self.sequence = None
+    def __init__(self, verified: Verified, traceparent: str | None) -> None:
+        said = verified.notification
+        self.verified = verified
+        self.traceparent = traceparent  # the trace that it belongs to, if it states one
+        self.sender: str = said.sender  # its name
+        # A sender without ids: repetitions cannot be recognised, so each one is stored.
+        delivery_id = said.delivery_id or f"none_{uuid.uuid4().hex}"
+        self.key: tuple[str, str] = (said.sender, delivery_id)  # unique
+        self.seen: Seen = Seen(said.sender, delivery_id, said.body_sha256)
+        self.task: tuple[str, str] | None = None  # sender and task, if it has one
+        self.sequence: tuple[str, str, str] | None = None  # the same, with the config
         if said.task_id is not None:
-            self.task = sender, said.task_id
-            self.sequence = sender, said.task_id, said.config_id or ""
+            self.task = said.sender, said.task_id
+            self.sequence = said.sender, said.task_id, said.config_id or ""
+        self.stored: NewNotification | None = None  # its row, once it has one
+        self.stored_at: datetime  # when it got that
+        self.lease: Lease | None = None  # that it is stored with, in a slot
+        self.result: int | Deferred | Refused | None = None
 
     @property
     def waits(self) -> bool:
         """Whether it waits for a claim: it was stored as the head of its task, without a slot."""
-        return self.stored is not None and self.stored.head and self.stored.lease is None
+        return self.lease is None and self.stored is not None and bool(self.stored.head)
 
 
 class Acceptance:
@@ -112,19 +115,20 @@ class Acceptance:
         if self._redis is not None:
             return self._reserve_and_store(self._redis, candidate, ended)
 
-        def done(result: int | BaseException | None) -> None:
-            try:
-                self._dispatch(candidate, result)
-            except Exception as exc:  # noqa: BLE001  # `ended` replies to it
-                ended(exc)
-            else:
-                ended(result)
-
         try:
-            self._submit(candidate, done)
+            self._submit(candidate, functools.partial(self._dispatch_and_end, candidate, ended))
         except StorageError as exc:  # the inbox is not open
             ended(exc)
         return None
+
+    def _dispatch_and_end(
+        self, candidate: Candidate, ended: OnDone[int | None], result: int | BaseException | None
+    ) -> None:
+        try:
+            self._dispatch(candidate, result)
+        except Exception as exc:  # noqa: BLE001  # `ended` replies to it
+            result = exc
+        ended(result)
 
     async def _reserve_and_store(
         self, redis: RedisReplay, candidate: Candidate, ended: OnDone[int | None]
@@ -151,15 +155,30 @@ class Acceptance:
         if isinstance(result, BaseException):
             self._cancel([candidate])
             return
-        if result is None or candidate.stored is None:
+        new, said, lease = candidate.stored, candidate.verified.notification, candidate.lease
+        if result is None or new is None:
             return  # it was stored before
-        update = candidate.verified.notification.update
-        notification = notification_of(candidate.stored, result, update)
-        lease = candidate.stored.lease
+        notification = Notification(
+            id=result,
+            idempotency_key=idempotency_key(new.sender, new.delivery_id),
+            sender=new.sender,
+            kid=new.kid,
+            delivery_id=new.delivery_id,
+            update=said.update,
+            task_id=new.task_id,
+            config_id=new.config_id,
+            seq=new.seq,
+            missing=new.missing,
+            late=bool(new.late),
+            issued_at=said.issued_at or candidate.stored_at,
+            received_at=candidate.stored_at,
+            body=new.body,
+            traceparent=new.traceparent,
+        )
         if lease is not None:
             self._dispatcher.begin(
                 ClaimedNotification(
-                    stored=notification, since=notification.received_at, leased_at=lease.taken
+                    stored=notification, since=candidate.stored_at, leased_at=lease.taken
                 )
             )
         else:
@@ -181,9 +200,9 @@ class Acceptance:
 
     def _cancel(self, candidates: Sequence[Candidate]) -> None:
         """Give back the slots that were reserved for notifications."""
-        self._slots.cancel(each.sender for each in candidates if each.stored and each.stored.lease)
+        self._slots.cancel(each.sender for each in candidates if each.lease)
         for each in candidates:
-            each.stored = None
+            each.stored = each.lease = None
 
     def _write_group(
         self,
@@ -333,27 +352,30 @@ class Acceptance:
         reserved = dict(
             zip(heads, self._slots.reserve([each.sender for each in heads]), strict=True)
         )
+        received, leased, new = to_micros(now), lease.columns(), []
         for each in candidates:
             said, missing, late = each.verified.notification, 0, False
             if each.sequence is not None and said.seq is not None:
                 missing, late = queues.compare(each.sequence, said.seq)
+            has_slot = reserved.get(each)  # None if it is not the head of its task
+            each.stored_at, each.lease = now, lease if has_slot else None
             each.stored = NewNotification(
-                sender=each.sender,
-                delivery_id=each.seen.delivery_id,
-                kid=said.kid or "",
-                issued_at=said.issued_at or now,
-                task_id=said.task_id,
-                config_id=said.config_id,
-                seq=said.seq,
-                missing=missing,
-                late=late,
-                body=each.verified.body,
-                received_at=now,
-                head=each in reserved,
-                lease=lease if reserved.get(each) else None,
-                traceparent=each.traceparent,
+                *each.key,
+                said.task_id,
+                said.config_id,
+                said.seq,
+                missing,
+                int(late),
+                said.kid or "",
+                to_micros(said.issued_at or now),
+                received,
+                received,
+                each.verified.body,
+                each.traceparent,
+                int(has_slot is not None),
+                *(leased if has_slot else ()),
             )
-        new = [each.stored for each in candidates if each.stored is not None]
+            new.append(each.stored)
         ids = yield from self._inbox.store(new)
         if len(ids) < len(new) > 1:
             raise _NotAloneError  # one is in the inbox already: another one counted it as its head

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pushkit.a2a import TaskState, TaskUpdate, UpdateKind, decode_update
 from pushkit.record import field, record
+from pushkit.storage.script import to_micros
 
 if TYPE_CHECKING:
     from pushkit.schemas import DataVerdict
@@ -86,6 +87,11 @@ class Notification(_Accepted):
         return self
 
 
+def idempotency_key(sender: str, delivery_id: str) -> str:
+    """Return the `idempotency_key` of a notification."""
+    return f"{sender}:{delivery_id}"
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class StoredNotification(_Accepted):
     """A notification as the inbox stores it, its body not decoded."""
@@ -98,7 +104,23 @@ class StoredNotification(_Accepted):
         Raises:
             InboundError: This version cannot decode the body: another one accepted it.
         """
-        return notification_of(self, self.id, decode_update(self.body))
+        return Notification(
+            id=self.id,
+            idempotency_key=idempotency_key(self.sender, self.delivery_id),
+            sender=self.sender,
+            kid=self.kid,
+            delivery_id=self.delivery_id,
+            update=decode_update(self.body),
+            task_id=self.task_id,
+            config_id=self.config_id,
+            seq=self.seq,
+            missing=self.missing,
+            late=self.late,
+            issued_at=self.issued_at,
+            received_at=self.received_at,
+            body=self.body,
+            traceparent=self.traceparent,
+        )
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -109,36 +131,33 @@ class Lease:
     until: datetime  # by the database's clock
     taken: float  # when it began, by this process's monotonic clock
 
-
-@record(frozen=True, slots=True, kw_only=True)
-class NewNotification(_Accepted):
-    """A notification to store."""
-
-    head: bool  # whether its task has no unfinished notification before it
-    lease: Lease | None = None  # the lease that it is stored with; None if it waits for a claim
+    def columns(self) -> tuple[str, int, str, int]:
+        """Return the last columns of a notification that is stored with it."""
+        return InboxStatus.IN_PROGRESS.value, 1, self.worker, to_micros(self.until)
 
 
-def notification_of(
-    accepted: NewNotification | StoredNotification, notification_id: int, update: TaskUpdate
-) -> Notification:
-    """Return an accepted notification as callbacks get it."""
-    return Notification(
-        id=notification_id,
-        idempotency_key=f"{accepted.sender}:{accepted.delivery_id}",
-        sender=accepted.sender,
-        kid=accepted.kid,
-        delivery_id=accepted.delivery_id,
-        update=update,
-        task_id=accepted.task_id,
-        config_id=accepted.config_id,
-        seq=accepted.seq,
-        missing=accepted.missing,
-        late=accepted.late,
-        issued_at=accepted.issued_at,
-        received_at=accepted.received_at,
-        body=accepted.body,
-        traceparent=accepted.traceparent,
-    )
+class NewNotification(NamedTuple):
+    """A notification to store: the columns of its row, in this order."""
+
+    sender: str
+    delivery_id: str
+    task_id: str | None
+    config_id: str | None
+    seq: int | None
+    missing: int
+    late: int
+    kid: str
+    issued_at: int
+    received_at: int
+    not_before: int
+    body: bytes
+    traceparent: str | None
+    head: int  # whether its task has no unfinished notification before it
+    # `Lease.columns()`; without them, it waits for a claim.
+    status: str = InboxStatus.RECEIVED.value
+    attempts: int = 0
+    lease_worker: str | None = None
+    lease_until: int | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,6 @@ from pushkit.storage.paging import read_record
 from pushkit.storage.script import (
     Row,
     Script,
-    SqlValue,
     Statement,
     filled,
     from_micros,
@@ -56,6 +55,11 @@ from receiver.inbox.model import (
 _LEASE_EXPIRED = "lease_expired"
 _WORKER_DIED = "worker_died"
 _PUT_OFF = "put_off"
+
+_STORE = (
+    f"INSERT INTO pushkit_inbox ({', '.join(NewNotification._fields)}) VALUES $rows"
+    " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id, sender, delivery_id"
+)
 
 # Materialized: PostgreSQL would otherwise evaluate it again, and lock more rows for one update.
 _CLAIM = (
@@ -99,14 +103,8 @@ class Inbox:
 
     def store(self, notifications: Sequence[NewNotification]) -> Script[StoredIds]:
         """Store notifications that the inbox does not have already; return their ids."""
-        rows = yield from insert_rows(
-            "INSERT INTO pushkit_inbox (sender, delivery_id, task_id, config_id, seq, missing,"
-            " late, kid, issued_at, received_at, not_before, body, head, status, attempts,"
-            " lease_worker, lease_until, traceparent) VALUES $rows"
-            " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id, sender, delivery_id",
-            filled(list(map(_columns, notifications))),
-        )
-        return {(row["sender"], row["delivery_id"]): int(row["id"]) for row in rows}
+        rows = yield from insert_rows(_STORE, filled(notifications))
+        return {(sender, delivery_id): found for found, sender, delivery_id in rows}
 
     def has(self, sender: str, delivery_id: str, body: bytes) -> Script[bool]:
         """Return whether the inbox has a delivery with exactly this body."""
@@ -450,18 +448,6 @@ class TaskQueues:
             " DO UPDATE SET last_seq = excluded.last_seq, updated_at = excluded.updated_at",
             slices([(*key, self._last[key], to_micros(now)) for key in sorted(self._changed)]),
         )
-
-
-def _columns(new: NewNotification) -> tuple[SqlValue, ...]:
-    received, lease = to_micros(new.received_at), new.lease
-    state: tuple[SqlValue, ...] = ("received", 0, None, None)
-    if lease is not None:
-        state = ("in_progress", 1, lease.worker, to_micros(lease.until))
-    return (
-        *(new.sender, new.delivery_id, new.task_id, new.config_id, new.seq, new.missing),
-        *(int(new.late), new.kid, to_micros(new.issued_at), received, received, new.body),
-        *(int(new.head), *state, new.traceparent),
-    )
 
 
 def _claimed(

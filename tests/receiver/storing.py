@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from pushkit.errors import InboundError
-from pushkit.storage.script import Script
+from pushkit.storage.script import Script, to_micros
 from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, NewNotification
 from receiver.inbox.store import Inbox, TaskQueues
 from receiver.replay.memory import Replay, Seen, remember_ids
@@ -34,21 +34,25 @@ def store(
         yield from queues.read([key])
         if seq is not None:
             missing, late = queues.compare(key, seq)
+    moment = to_micros(now)
     new = NewNotification(
         sender=sender,
         delivery_id=delivery_id,
         kid=kid,
-        issued_at=now,
+        issued_at=moment,
         task_id=task_id,
         config_id=config_id,
         seq=seq,
         missing=missing,
-        late=late,
+        late=int(late),
         body=body,
-        received_at=now,
-        head=not queues.unfinished,
-        lease=lease,
+        received_at=moment,
+        not_before=moment,
+        head=int(not queues.unfinished),
+        traceparent=None,
     )
+    if lease is not None:
+        new = NewNotification(*new[:14], *lease.columns())
     ids = yield from Inbox().store([new])
     if ids:
         yield from queues.write(now)
