@@ -317,7 +317,9 @@ class Dispatcher:
         matching = self.registry.wanting(notification)
         if not matching:
             self._log_unmatched(notification)
-        wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
+        wanting = matching
+        if claimed.callbacks:
+            wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
         if wanting and claimed.broken_off and await self._is_held_back(claimed, wanting):
             return None
         # After that check, for the process may also die in the preparation.

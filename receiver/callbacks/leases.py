@@ -19,6 +19,8 @@ from receiver.inbox.store import Inbox
 _LEASE = timedelta(seconds=60)
 SURE_FOR = _LEASE / 2
 """How long a lease is certain to last after it was renewed."""
+_SURE_SECONDS = SURE_FOR.total_seconds()
+_NOBODY = None, 0.0
 _AFTER_FAULT = timedelta(seconds=1)  # until a renewal is tried again
 
 
@@ -64,17 +66,13 @@ class Leases:
 
     def release(self, claimed: ClaimedNotification) -> None:
         """Renew a notification's lease no longer."""
-        if self._since(claimed) is not None:
+        if self._held.get(claimed.stored.id, _NOBODY)[0] is claimed:
             del self._held[claimed.stored.id]
 
     def is_sure(self, claimed: ClaimedNotification) -> bool:
         """Return whether no other worker can have it; after a suspension, one may."""
-        since = self._since(claimed)
-        return since is not None and (time.perf_counter() - since <= SURE_FOR.total_seconds())
-
-    def _since(self, claimed: ClaimedNotification) -> float | None:
-        holder, since = self._held.get(claimed.stored.id, (None, None))
-        return since if holder is claimed else None
+        holder, since = self._held.get(claimed.stored.id, _NOBODY)
+        return holder is claimed and time.perf_counter() - since <= _SURE_SECONDS
 
     async def close(self) -> None:
         """Stop the heartbeat."""

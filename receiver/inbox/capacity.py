@@ -42,20 +42,22 @@ class Capacity:
             BacklogFullError: The sender has no capacity left.
             InboxFullError: The inbox has none left.
         """
-        if self._left[sender] <= 0:
+        left = self._left
+        if left[sender] <= 0:
             raise BacklogFullError(
-                f"{self._of_sender.limit - self._left[sender]} notifications of sender {sender!r}"
+                f"{self._of_sender.limit - left[sender]} notifications of sender {sender!r}"
                 f" are unfinished, at most {self._of_sender.limit} may be:"
                 " see `receiver inbox stats`"
             )
-        if self._left[None] <= 0:
+        if left[None] <= 0:
             raise InboxFullError(
-                f"{self._of_all.limit - self._left[None]} notifications are unfinished, at most"
+                f"{self._of_all.limit - left[None]} notifications are unfinished, at most"
                 f" {self._of_all.limit} may be: see `receiver inbox stats`"
             )
-        for quota, holder in ((self._of_sender, sender), (self._of_all, None)):
-            quota.add(holder, 1)
-            self._left[holder] -= 1
+        left[sender] -= 1
+        left[None] -= 1
+        self._of_sender.add(sender, 1)
+        self._of_all.add(None, 1)
 
 
 def _count(sender: str | None, limit: int) -> Script[int]:

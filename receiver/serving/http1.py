@@ -178,8 +178,7 @@ class RequestParser:
 
     def _read_body(self) -> None:
         length = self._length
-        if not self._is_chunked:
-            assert length is not None  # noqa: S101  # set with the head
+        if length is not None and not self._is_chunked:
             self._length = length - self._read_bytes(length)
             self.is_whole = not self._length
             return
