@@ -26,7 +26,7 @@ from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
 from receiver.refusals import Verdict
 from receiver.service_state import LARGE_BODY
-from receiver.serving.http1 import Framing, RequestHead, RequestParser
+from receiver.serving.http1 import RequestHead, RequestParser
 from receiver.verification import Head
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ class HttpConnection(asyncio.Protocol):
         self._is_made = False
         self._early = b""
         self._parser = RequestParser(server.max_head_bytes)
-        # The request in progress. Its head is not kept: it is in nobody's way when it is freed.
-        self._answering: Framing | None = None
+        # Whether a request is in progress. (Its head is freed before that: a notification that is
+        # being stored holds no more than it needs, or the collector would often visit all of it.)
+        self._is_busy = False
         self._is_at_once = False  # `begin` has not returned yet: its answer needs no task
         self._has_turn = False  # the next request begins soon
         self.work: asyncio.Task[None] | None = None  # answers the request, if it has to wait
@@ -69,7 +70,7 @@ class HttpConnection(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """Whether a request is in progress."""
-        return self._answering is not None
+        return self._is_busy
 
     def accept(self, transport: asyncio.Transport) -> bool:
         """Count the connection of an accepted socket; or abort it, and return False."""
@@ -109,7 +110,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._is_made:  # they arrived with the last message of the handshake
             self._early += data
             return
-        if self._is_last and self._answering is None:
+        if self._is_last and not self._is_busy:
             return
         self._parser.feed(data)
         if not self._begin_next():
@@ -125,7 +126,7 @@ class HttpConnection(asyncio.Protocol):
         """Keep the connection open for the answers to whole requests, if there are any."""
         self._is_half_closed = True
         whole = self._parser.is_whole
-        owes = whole and (self._answering is not None or self._parser.has_head)
+        owes = whole and (self._is_busy or self._parser.has_head)
         # Over TLS there is no half-close: asyncio ends the connection.
         is_tls = self._transport and self._transport.get_extra_info("sslcontext")
         return owes and not is_tls
@@ -151,7 +152,7 @@ class HttpConnection(asyncio.Protocol):
             deadline.cancel()
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-        if self._answering is None:  # else once it is answered: a peer has no more at once
+        if not self._is_busy:  # else once it is answered: a peer has no more at once
             self._server.connections.forget(self)
         self._transport = None  # with it, buffers are freed at once: there is no cycle
 
@@ -160,7 +161,7 @@ class HttpConnection(asyncio.Protocol):
     def wind_down(self) -> None:
         """Close the connection after the request in progress; at once, if there is none."""
         self._is_last = True
-        if self._answering is None:
+        if not self._is_busy:
             self._close()
 
     def abort(self) -> None:
@@ -184,7 +185,7 @@ class HttpConnection(asyncio.Protocol):
     def _begin_next(self) -> bool:
         """Begin the next request; return False if the answers before it are not on their way."""
         is_unsent = self._write_deadline.has_begun
-        if self._answering is not None or self._has_turn or is_unsent or self._is_last:
+        if self._is_busy or self._has_turn or is_unsent or self._is_last:
             return False
         try:
             head = self._parser.head()
@@ -208,19 +209,19 @@ class HttpConnection(asyncio.Protocol):
             self._head_deadline.end()
 
     def _answer(self, head: RequestHead) -> None:
-        self._answering, self._is_at_once = head.framing, True
+        self._is_busy = self._is_at_once = True
         request = _head_of(head, self._parser, self._peer)
         rest = self._server.begin(request, self._read, self._reply)
         self._is_at_once = False
-        if self._answering is not None:
+        if self._is_busy:
             self._server.in_progress.add(self)
         if rest is not None:
             self.work = asyncio.get_running_loop().create_task(rest)
 
     def _reply(self, answer: Answer) -> None:
         """Send the answer to the request in progress, and begin the next one."""
-        framing, self._answering, self.work = self._answering, None, None
-        assert framing is not None  # noqa: S101  # answered once
+        assert self._is_busy  # noqa: S101  # answered once
+        self._is_busy, self.work = False, None
         if not self._is_at_once:
             self._server.answered(self)
         parser = self._parser
@@ -232,11 +233,11 @@ class HttpConnection(asyncio.Protocol):
         if (
             answer.close
             or unread
-            or not framing.keep_alive
+            or not parser.keep_alive
             or (self._is_half_closed and not parser.has_head)
         ):
             self._is_last = True
-        self._write(answer, framing)
+        self._write(answer, has_body=parser.answer_has_body)
         self._server.connections.used(self)
         if not self._is_last:
             if self._is_paused:
@@ -255,9 +256,9 @@ class HttpConnection(asyncio.Protocol):
 
     async def _read(self, limit: int) -> bytes | None:
         """Read a body; None as soon as it exceeds the limit, in bytes."""
-        framing, parser = self._answering, self._parser
-        is_asked_for = framing is not None and framing.expects_continue
-        if is_asked_for and self._transport and not (parser.is_whole or parser.held_bytes):
+        parser = self._parser
+        is_unread = not (parser.is_whole or parser.held_bytes)
+        if is_unread and parser.expects_continue and self._transport:
             self._transport.write(_CONTINUE)  # RFC 9110 §10.1.1: only now is the body wanted
         body = bytearray()
         while True:
@@ -284,27 +285,24 @@ class HttpConnection(asyncio.Protocol):
 
     # --- answers --------------------------------------------------------------------------------
 
-    def _write(self, answer: Answer, framing: Framing | None = None) -> None:
-        connection = "close" if self._is_last else ""
-        if not connection and framing is not None and not framing.minor_version:
-            connection = "keep-alive"
+    def _write(self, answer: Answer, *, has_body: bool = True) -> None:
+        connection = "close" if self._is_last else "" if self._parser.is_1_1 else "keep-alive"
         assert self._transport is not None  # noqa: S101  # it is made
         length, now = len(answer.body), int(time.time())
         written = _head_of_answer(answer.status, answer.headers, length, connection, now)
-        has_body = framing is None or framing.wants_body
         self._transport.write(written + answer.body if has_body else written)
 
     def _head_is_late(self) -> None:
         if self._parser.head_bytes:
             self._refuse(Verdict.of("head_timeout"), "the head arrived too slowly")
-        elif self._answering is None:
+        elif not self._is_busy:
             self._close()
 
     def _refuse(self, verdict: Verdict, reason: str) -> None:
         """Refuse malformed bytes, and close; with a request in progress, close after its answer."""
         self._server.refusals.note(verdict, peer=self._peer, reason=reason)
         self._is_last = True
-        if self._answering is None:
+        if not self._is_busy:
             self._write(problem(verdict))
             self._linger()
 

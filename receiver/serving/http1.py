@@ -39,22 +39,12 @@ class MalformedHttpError(InboundError, code="malformed_http", status=400):
     """The bytes are not an HTTP request."""
 
 
-class Framing(NamedTuple):
-    """What a connection has to know of a request until it is answered."""
-
-    wants_body: bool  # whether the answer has a body: not to HEAD
-    keep_alive: bool  # whether the connection may stay open after the answer
-    expects_continue: bool  # whether the body is only sent after `100 Continue`
-    minor_version: int  # 0 or 1
-
-
 class RequestHead(NamedTuple):
     """The head of one request; method and target as received."""
 
     method: str
     target: str
     headers: Headers
-    framing: Framing
 
 
 class RequestParser:
@@ -69,6 +59,11 @@ class RequestParser:
         self._in_trailers = 0  # bytes of the trailers so far, and 1 in front; 0 before them
         self._lacking = 0  # bytes of the body that its lines so far are in advance of
         self._empty_lines = 0  # dropped before the next head
+        # Of the last request: all that its answer needs. The head itself is freed before that.
+        self.is_1_1 = True
+        self.keep_alive: bool = True  # whether the connection may stay open after the answer
+        self.expects_continue: bool = False  # whether the body is sent only after `100 Continue`
+        self.answer_has_body: bool = True  # not to HEAD
         self.body: bytearray = bytearray()
         # Whether the body of the last request is complete; also before the first request.
         self.is_whole: bool = True
@@ -164,15 +159,15 @@ class RequestParser:
         self._is_chunked = coding is not None
         self._length = None if self._is_chunked else int(length or 0)
         self._lacking = self._empty_lines = 0
-        keep_alive, expects_continue = is_1_1, False
+        self.is_1_1 = self.keep_alive = is_1_1
         if "connection" in values:
             stated = ",".join(headers.all("connection")).lower().split(",")
             options = [option.strip(" \t") for option in stated]
-            keep_alive = "close" not in options and (is_1_1 or "keep-alive" in options)
-        if is_1_1 and "expect" in values:
-            expects_continue = ",".join(headers.all("expect")).lower() == "100-continue"
-        framing = Framing(method != "HEAD", keep_alive, expects_continue, int(is_1_1))
-        return RequestHead(method, target, headers, framing)
+            self.keep_alive = "close" not in options and (is_1_1 or "keep-alive" in options)
+        expected = ",".join(headers.all("expect")) if "expect" in values else ""
+        self.expects_continue = is_1_1 and expected.lower() == "100-continue"
+        self.answer_has_body = method != "HEAD"
+        return RequestHead(method, target, headers)
 
     # --- bodies --------------------------------------------------------------------------------
 

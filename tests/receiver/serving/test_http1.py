@@ -145,8 +145,8 @@ def test_an_ambiguous_request_is_refused(data: bytes, cuts: list[int]) -> None:
     ],
 )
 def test_a_connection_goes_on_as_its_peer_wishes(line: bytes, fields: bytes, goes_on: bool) -> None:
-    [(head, _)], _ = read(line + b"\r\nHost: x\r\n" + fields + b"\r\n", [])
-    assert head.framing.keep_alive is goes_on
+    [_], messages = read(line + b"\r\nHost: x\r\n" + fields + b"\r\n", [])
+    assert messages.keep_alive is goes_on
 
 
 def test_a_head_over_the_limit_is_refused_before_its_end() -> None:
@@ -239,10 +239,8 @@ def test_whatever_is_accepted_llhttp_reads_in_the_same_way(pieces: list[bytes]) 
             if not messages.is_whole:
                 break
             body = bytes(messages.body)
-            ours.append(
-                (head.method, head.target, list(head.headers), body, head.framing.keep_alive)
-            )
-            if not head.framing.keep_alive:
+            ours.append((head.method, head.target, list(head.headers), body, messages.keep_alive))
+            if not messages.keep_alive:
                 break
     with contextlib.suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
         other.parser.feed_data(data)
