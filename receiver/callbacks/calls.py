@@ -149,12 +149,13 @@ class Caller:
             self._deadlines.clear(run)
             self._kept_slots -= int(run.keeps_slot)
             slot.release()
-            self._forget_abandoned(task)
+            if self.abandoned:
+                self._forget_abandoned(task)
         try:
             if run.is_cut_off:
                 task.uncancel()
-            self._forget_caught(task, error)
-            if task.cancelling():  # the process ends, or the callback cancelled its own task
+            # Otherwise the process ends, or the callback cancelled its own task.
+            if task.cancelling() and not self._forget_caught(task, error):
                 self._note_cancelled(run)
                 raise asyncio.CancelledError
             if run.is_cut_off:
@@ -198,11 +199,13 @@ class Caller:
         limit = self._timeout if callback.timeout is None else callback.timeout
         return None if limit is None or limit == NO_TIMEOUT else limit.total_seconds()
 
-    def _forget_caught(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
-        """Undo cancellations that a callback made itself, and has caught."""
-        if not self.is_ending and not isinstance(error, asyncio.CancelledError):
-            while task.cancelling():
-                task.uncancel()
+    def _forget_caught(self, task: asyncio.Task[Any], error: BaseException | None) -> bool:
+        """Undo cancellations if a callback made them itself, and has caught them."""
+        if self.is_ending or isinstance(error, asyncio.CancelledError):
+            return False
+        while task.cancelling():
+            task.uncancel()
+        return True
 
     def _note_cancelled(self, run: _Running) -> None:
         """Note a call that continues in its thread; log one that the receiver did not cancel."""
