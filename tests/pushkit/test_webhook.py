@@ -26,6 +26,15 @@ def test_a_field_that_stands_twice_is_refused_even_if_it_agrees(second: str) -> 
         headers.one("webhook-id")
 
 
+def test_repeated_fields_have_all_their_values() -> None:
+    headers = Headers([("A", "1"), ("b", "2"), ("a", "3")])
+    assert headers.repeated() == {"a": ["1", "3"]}
+    assert headers.values() == {"a": "3", "b": "2"}
+    assert (headers.all("A"), headers.all("B"), headers.all("c")) == (["1", "3"], ["2"], [])
+    assert headers.one("B") == "2"
+    assert Headers({"a": "1"}).repeated() == {}
+
+
 def test_keeps_order_and_spelling() -> None:
     fields = [("B", "1"), ("a", "2"), ("b", "3")]
     assert list(Headers(fields)) == fields

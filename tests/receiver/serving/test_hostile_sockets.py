@@ -22,12 +22,14 @@ from receiver import Limits
 from receiver.answers import Answer
 from receiver.edge import Begin, BrokenBodyError, ReadBody, Reply, Rest
 from receiver.serving.connection import Connections, HttpConnection
+from receiver.serving.http1 import RequestHead
 from receiver.serving.server import HttpServer
-from receiver.verification import Head
+from receiver.verification import Head, Verified
 from tests.eventually import DEADLINE, eventually
 from tests.receiver.serving.sockets import SOON, Client, Serve, limits, raw
 
 if TYPE_CHECKING:
+    from pushkit.storage.script import OnDone
     from tests.receiver.conftest import World, WorldFactory
 
 
@@ -265,6 +267,26 @@ async def test_the_connection_to_close_is_found_without_a_search(
     await site.connect()
     assert await oldest.ended() == b""
     assert len(looked_at) == 1
+
+
+async def test_a_notification_that_is_being_stored_holds_no_head(
+    world: World, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[OnDone[int | None]] = []
+
+    def begin(_: Verified, __: str | None, end: OnDone[int | None]) -> None:
+        ended.append(end)
+
+    monkeypatch.setattr(world.receiver.edge._acceptance, "begin", begin)
+    site = await serve()
+    client = await site.connect()
+    await client.send(request_of(world))
+    await eventually(lambda: bool(ended))
+
+    gc.collect()
+    assert not [each for each in gc.get_objects() if type(each) in (Head, RequestHead)]
+    ended[0](None)
+    assert (await client.answer()).status == 200
 
 
 async def test_one_address_has_its_share_of_connections(
