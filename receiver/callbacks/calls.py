@@ -135,7 +135,7 @@ class Caller:
         )
         self._running[task] = run
         if limit is not None:
-            self._expire_in(limit, run)
+            self._deadlines.set(run, task.get_loop().time() + limit)
         error: BaseException | None = None
         try:
             if callback.is_async:
@@ -226,15 +226,12 @@ class Caller:
 
     # --- calls that do not end -----------------------------------------------------------------
 
-    def _expire_in(self, seconds: float, run: _Running) -> None:
-        self._deadlines.set(run, asyncio.get_running_loop().time() + seconds)
-
     def _time_out(self, run: _Running) -> None:
         """Cut a call off; one in a thread hangs, and one that continues for the grace period."""
         task = run.task
         if not (run.is_cut_off or self._threads.is_inside(task)):
             run.is_cut_off = True
-            self._expire_in(_GRACE, run)
+            self._deadlines.set(run, task.get_loop().time() + _GRACE)
             task.cancel()
             return
         run.hangs = True

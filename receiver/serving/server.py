@@ -65,7 +65,8 @@ class HttpServer:
     def answered(self, connection: HttpConnection) -> None:
         """Note that the request in progress is answered."""
         self.in_progress.discard(connection)
-        self._is_answered.set()
+        if not self.in_progress:
+            self._is_answered.set()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  # a deadline, not an error
         """Answer the requests in progress, then close every connection.
