@@ -506,7 +506,7 @@ CUTS = (
             ),
             Edit(
                 "receiver.service_state",
-                "        if found is None or found[1].body_sha256 != body_sha256:\n",
+                "        if found is None or found[1] != body_sha256:\n",
                 "        if True:\n",
             ),
             Edit(_DISPATCHER, "if not claimed.had_by(callback.name)]", "]"),
@@ -582,7 +582,7 @@ CUTS = (
         "inbox bound",
         "The unfinished notifications of one sender in an inbox are limited.",
         "receiver.inbox.capacity",
-        ("        if self._left[sender] <= 0:\n", "        if False:\n"),
+        ("        if left[sender] <= 0:\n", "        if False:\n"),
     ),
     _cut(
         "order of callbacks",
