@@ -159,6 +159,7 @@ async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None
     from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
     from receiver.limits import ConnectionLimits
     from receiver.serving.server import HttpServer
+    from receiver.serving.service import collect_rarely
 
     unlimited = RateLimit(per_second=1e9, burst=10**9)
     sender = TrustedSender(
@@ -189,6 +190,7 @@ async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None
         await asyncio.to_thread(_fill, f"{given['folder']}/inbox.db", given["backlog"])
     if calls:
         await receiver.start()
+    collect_rarely()
     server = HttpServer(
         receiver.edge.begin,
         limits=ConnectionLimits(max_connections_per_peer=512),
