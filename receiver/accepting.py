@@ -57,8 +57,8 @@ class Candidate:
         self.sender: str = said.sender  # its name
         # A sender without ids: repetitions cannot be recognised, so each one is stored.
         delivery_id = said.delivery_id or f"none_{uuid.uuid4().hex}"
-        self.key: tuple[str, str] = (said.sender, delivery_id)  # unique
         self.seen: Seen = Seen(said.sender, delivery_id, said.body_sha256)
+        self.key: tuple[str, str] = (said.sender, self.seen.delivery_id)  # unique
         self.task: tuple[str, str] | None = None  # sender and task, if it has one
         self.sequence: tuple[str, str, str] | None = None  # the same, with the config
         if said.task_id is not None:

@@ -205,8 +205,7 @@ def verify_signature(
     """
     if key.algorithm not in algorithms:
         raise InvalidSignatureError(f"this sender may not sign with {key.algorithm}")
-    named, own = unverified.algorithm, key.algorithm
-    if named != own and Algorithm.parse(named) is not own:
+    if not _names_algorithm(unverified, key):
         raise InvalidSignatureError("the JWS header names another algorithm than its key has")
     if not signature_holds(key, unverified.signed, unverified.signature):
         raise InvalidSignatureError("the signature of the JWT is invalid")
@@ -220,6 +219,11 @@ def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
         InvalidSignatureError: Claims are missing or of a wrong type.
     """
     return _read_claims(JwtClaims, unverified.claims, unverified.kid or "")
+
+
+def _names_algorithm(unverified: UnverifiedJwt, key: VerificationKey) -> bool:
+    named, own = unverified.algorithm, key.algorithm
+    return named == own or Algorithm.parse(named) is own
 
 
 def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:

@@ -134,12 +134,12 @@ def any_secret(sender: Any, secret: Any, handed_out: Any) -> object:
         return None
 
 
-def seen_for_the_first_time(**known: Any) -> Seen:
-    return Seen(**{**known, "delivery_id": uuid.uuid4().hex})
+def seen_for_the_first_time(sender: str, _: str, body_sha256: str) -> Seen:
+    return Seen(sender, uuid.uuid4().hex, body_sha256)
 
 
-def seen_with_any_body(**known: Any) -> Seen:
-    return Seen(**{**known, "body_sha256": ""})
+def seen_with_any_body(sender: str, delivery_id: str, _: str) -> Seen:
+    return Seen(sender, delivery_id, "")
 
 
 def admits(*_: object, **__: object) -> Any:
