@@ -156,10 +156,10 @@ async def bare(given: Mapping[str, Any], _: Counts) -> None:
 
 async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None:
     """Run the receiver, as `receiver serve` does."""
+    from pushkit.terminal.processes import collect_rarely
     from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
     from receiver.limits import ConnectionLimits
     from receiver.serving.server import HttpServer
-    from receiver.serving.service import collect_rarely
 
     unlimited = RateLimit(per_second=1e9, burst=10**9)
     sender = TrustedSender(

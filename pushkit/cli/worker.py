@@ -47,6 +47,7 @@ from pushkit.terminal.options import (
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import (
     Supervisor,
+    collect_rarely,
     place_in_service,
     run_service_loop,
     say,
@@ -273,6 +274,7 @@ async def _deliver(settings: Mapping[str, Any], sockets: Sequence[socket.socket]
         if not await unless_stopped(stop, sender.start()):
             return
         async with sender, _serving(sender, sockets), reporting_to_systemd():
+            collect_rarely()
             say(f"process {os.getpid()} delivers for {settings['issuer']}")
             await stop.wait()
             say(f"process {os.getpid()} drains")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import resource
@@ -31,6 +30,7 @@ from pushkit.terminal.output import example
 from pushkit.terminal.processes import (
     Supervisor,
     accept_signal,
+    collect_rarely,
     is_first_process,
     place_in_service,
     run_service_loop,
@@ -56,8 +56,6 @@ _RESTART_AFTER = timedelta(seconds=1)
 _MARGIN = timedelta(seconds=30)
 # For the end of the process; after it, running threads are abandoned.
 _LEAVING_SECONDS = 2.0
-# More new objects than a full house of requests holds. By default it is 700: 14 notifications.
-_COLLECT_AFTER = 10_000
 _OTHER_FILES = 512  # databases, callbacks, forwards, key hosts
 
 
@@ -199,17 +197,6 @@ async def _serve(
                 say(f"process {os.getpid()} answers what is in flight, and ends")
                 receiver.wind_down()  # now: callbacks drain while the last requests are answered
     _leave_soon()
-
-
-def collect_rarely() -> None:
-    """Let the garbage collector look less often, and not at what was loaded.
-
-    The objects of a request are in no cycles, so that each is freed when nothing uses it. But the
-    collector would visit those of all requests in progress again and again.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER)
 
 
 def _say_what_is_served(receiver: Receiver, settings: ReceiverSettings) -> None:

@@ -1,10 +1,10 @@
-"""What `receiver serve` sets in its process."""
+"""What the services of both packages set in their processes."""
 
 from __future__ import annotations
 
 import gc
 
-from receiver.serving.service import collect_rarely
+from pushkit.terminal.processes import collect_rarely
 
 
 def test_the_collector_looks_less_often_and_not_at_what_was_loaded() -> None:
