@@ -60,9 +60,13 @@ class Answer:
 def write_requests(requests: Sequence[tuple[asyncio.Transport, Sequence[bytes]]]) -> None:
     """Write requests, each in its parts; those whose connections were closed are left out."""
     for transport, parts in requests:
-        if not transport.is_closing():
+        if transport.is_closing():
+            continue
+        try:
             for part in parts:
                 transport.write(part)
+        except Exception:  # noqa: BLE001  # its request ends with it, and no other one
+            transport.abort()
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -94,6 +94,22 @@ async def test_requests_that_begin_in_one_round_are_written_together_at_its_end(
     assert [bytes(wire.written) for wire in wires] == [b"headbody", b"headbody", b"", b"headbody"]
 
 
+async def test_a_connection_that_cannot_be_written_to_ends_no_other_request() -> None:
+    class BrokenWire(Wire):
+        def write(self, data: bytes | bytearray | memoryview) -> None:  # noqa: ARG002
+            raise RuntimeError("unable to write")
+
+    writes, wires = RoundBatches(write_requests), [Wire(), BrokenWire(), Wire()]
+    for wire in wires:
+        writes.add((wire, (b"request",)))
+    await asyncio.sleep(0)
+    assert [(bytes(wire.written), wire.is_aborted) for wire in wires] == [
+        (b"request", False),
+        (b"", True),
+        (b"request", False),
+    ]
+
+
 LENGTH = HEAD + b"Content-Length: 5\r\nX: y\r\n\r\nhello"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;a=b\r\nlo\r\n0\r\nX: y\r\n\r\n"
 HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
