@@ -15,9 +15,9 @@ Item = TypeVar("Item")
 
 
 class RoundBatches(Generic[Item]):
-    """Handles the first item of a round at once, and the others together, at the round's end.
+    """Handles the items of a round together, at its end.
 
-    So an item that is alone does not wait.
+    While rounds have only one item, each is handled at once: it would wait for nothing.
 
     Args:
         handle: Handles items; it must not raise.
@@ -26,18 +26,24 @@ class RoundBatches(Generic[Item]):
     def __init__(self, handle: Callable[[Sequence[Item]], None]) -> None:
         self._handle = handle
         self._waiting: list[Item] = []
+        self._count = 0  # of the items of this round, or of the last one
         self._loop: asyncio.AbstractEventLoop | None = None  # whose round has begun
 
     def add(self, item: Item) -> None:
         """Handle an item, now or at the end of the running loop's round."""
         loop = asyncio.get_running_loop()
         if self._loop is loop:
+            self._count += 1
             self._waiting.append(item)
             return
         # A loop that was stopped within a round has not ended it.
         self._loop, self._waiting = loop, []
         loop.call_soon(self._end)
-        self._handle((item,))
+        is_alone, self._count = self._count <= 1, 1
+        if is_alone:
+            self._handle((item,))
+        else:
+            self._waiting.append(item)
 
     def _end(self) -> None:
         waiting, self._waiting, self._loop = self._waiting, [], None

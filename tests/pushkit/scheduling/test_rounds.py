@@ -8,14 +8,26 @@ from collections.abc import Sequence
 from pushkit.scheduling.rounds import RoundBatches
 
 
-async def test_the_first_of_a_round_is_handled_at_once_and_the_others_at_its_end() -> None:
+async def test_items_of_a_round_are_handled_together_at_its_end() -> None:
     handled: list[Sequence[int]] = []
     batches = RoundBatches[int](handled.append)
-    for item in range(4):
-        batches.add(item)
-    assert handled == [(0,)]
-    await asyncio.sleep(0)
-    assert handled == [(0,), [1, 2, 3]]
+    for begin in (0, 4):
+        for item in range(begin, begin + 4):
+            batches.add(item)
+        await asyncio.sleep(0)
+    # Nobody knew that the first one would not be alone.
+    assert handled == [(0,), [1, 2, 3], [4, 5, 6, 7]]
+
+
+async def test_after_a_round_with_one_item_the_next_does_not_wait() -> None:
+    handled: list[Sequence[int]] = []
+    batches = RoundBatches[int](handled.append)
+    for round_of in ([0, 1, 2], [3], [4]):
+        for item in round_of:
+            batches.add(item)
+        before = list(handled)
+        await asyncio.sleep(0)
+    assert before == handled == [(0,), [1, 2], [3], (4,)]
 
 
 async def test_items_of_tasks_that_begin_in_one_round_are_one_batch() -> None:
@@ -49,6 +61,7 @@ async def test_what_is_added_while_a_batch_is_handled_is_handled_too() -> None:
     batches = RoundBatches[int](handle)
     for item in range(3):
         batches.add(item)
+    await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert handled == [0, 1, 2, 3]
 
