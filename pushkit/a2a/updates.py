@@ -393,4 +393,4 @@ class NativeUpdate:
         return self._neutral
 
 
-AnyUpdate: TypeAlias = TaskUpdate | NativeUpdate
+AnyUpdate: TypeAlias = NativeUpdate | TaskUpdate

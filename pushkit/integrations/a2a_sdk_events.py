@@ -66,10 +66,10 @@ def native_update(event: PushEvent) -> NativeUpdate:
     if isinstance(own, a2a_pb2.TaskArtifactUpdateEvent):
         is_partial = not own.last_chunk
     else:
-        state = _STATES.get(own.status.state, TaskState.UNKNOWN)
-    if isinstance(own, a2a_pb2.TaskStatusUpdateEvent):
-        more = own.status.HasField("message") or own.metadata.fields
-        is_bare = state is TaskState.WORKING and not more
+        status = own.status  # a new object at each access
+        state = _STATES.get(status.state, TaskState.UNKNOWN)
+        if state is TaskState.WORKING and kind is UpdateKind.STATUS_UPDATE:
+            is_bare = not (status.HasField("message") or own.metadata.fields)
     return _Copied(
         kind=kind,
         task_id=own.id if isinstance(own, a2a_pb2.Task) else own.task_id,

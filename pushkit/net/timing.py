@@ -33,7 +33,7 @@ class Probe(Timing):
     __slots__ = ("_phase", "_since", "refused")
 
     def __init__(self) -> None:
-        super().__init__()
+        self.resolve = self.connect = self.wait = self.body = self.address = None
         # Why an address of the request was refused; None if none was.
         self.refused: Decision | None = None
         self._phase: str | None = None

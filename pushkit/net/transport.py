@@ -208,15 +208,15 @@ def _head(method: str, destination: Destination, headers: Sequence[tuple[str, st
         TransportError: A field contains a line break or a zero byte.
     """
     url = destination.url
-    lines = [f"{name}: {value}" for name, value in headers]
-    flat = "".join(lines)
-    if "\r" in flat or "\n" in flat or "\0" in flat:
+    fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
+    ends = len(headers)
+    if fields.count("\r") != ends or fields.count("\n") != ends or "\0" in fields:
         raise TransportError(
             f"{destination.origin}: a header field holds a line break or a zero byte"
         )
-    first = (f"{method} {url.target} HTTP/1.1", f"Host: {url.authority}")
+    written = f"{method} {url.target} HTTP/1.1\r\nHost: {url.authority}\r\n{fields}\r\n"
     # An entity tag may hold bytes that are not UTF-8: they go back as they came.
-    return "\r\n".join([*first, *lines, "", ""]).encode("utf-8", "surrogateescape")
+    return written.encode("utf-8", "surrogateescape")
 
 
 class Closable(Protocol):
