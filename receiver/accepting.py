@@ -21,13 +21,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script, to_micros
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
-from receiver.inbox.model import (
-    ClaimedNotification,
-    Lease,
-    NewNotification,
-    Notification,
-    idempotency_key,
-)
+from receiver.inbox.model import ClaimedNotification, Lease, NewNotification, notification_of
 from receiver.inbox.store import Inbox, StoredIds, TaskQueues, task_lock
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
@@ -158,22 +152,12 @@ class Acceptance:
         new, said, lease = candidate.stored, candidate.verified.notification, candidate.lease
         if result is None or new is None:
             return  # it was stored before
-        notification = Notification(
-            id=result,
-            idempotency_key=idempotency_key(new.sender, new.delivery_id),
-            sender=new.sender,
-            kid=new.kid,
-            delivery_id=new.delivery_id,
-            update=said.update,
-            task_id=new.task_id,
-            config_id=new.config_id,
-            seq=new.seq,
-            missing=new.missing,
-            late=bool(new.late),
+        notification = notification_of(
+            new,
+            result,
+            said.update,
             issued_at=said.issued_at or candidate.stored_at,
             received_at=candidate.stored_at,
-            body=new.body,
-            traceparent=new.traceparent,
         )
         if lease is not None:
             self._dispatcher.begin(

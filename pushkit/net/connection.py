@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         is_joined = len(request.body) <= _JOINED_BYTES
         parts = (request.head + request.body,) if is_joined else (request.head, request.body)
         self._writes.add((transport, parts))
-        del parts
+        del parts  # a copy of the body, which would be kept until the answer
         try:
             return await waiter
         finally:

@@ -87,11 +87,6 @@ class Notification(_Accepted):
         return self
 
 
-def idempotency_key(sender: str, delivery_id: str) -> str:
-    """Return the `idempotency_key` of a notification."""
-    return f"{sender}:{delivery_id}"
-
-
 @record(frozen=True, slots=True, kw_only=True)
 class StoredNotification(_Accepted):
     """A notification as the inbox stores it, its body not decoded."""
@@ -104,22 +99,12 @@ class StoredNotification(_Accepted):
         Raises:
             InboundError: This version cannot decode the body: another one accepted it.
         """
-        return Notification(
-            id=self.id,
-            idempotency_key=idempotency_key(self.sender, self.delivery_id),
-            sender=self.sender,
-            kid=self.kid,
-            delivery_id=self.delivery_id,
-            update=decode_update(self.body),
-            task_id=self.task_id,
-            config_id=self.config_id,
-            seq=self.seq,
-            missing=self.missing,
-            late=self.late,
+        return notification_of(
+            self,
+            self.id,
+            decode_update(self.body),
             issued_at=self.issued_at,
             received_at=self.received_at,
-            body=self.body,
-            traceparent=self.traceparent,
         )
 
 
@@ -158,6 +143,34 @@ class NewNotification(NamedTuple):
     attempts: int = 0
     lease_worker: str | None = None
     lease_until: int | None = None
+
+
+def notification_of(
+    accepted: NewNotification | StoredNotification,
+    notification_id: int,
+    update: TaskUpdate,
+    *,
+    issued_at: datetime,
+    received_at: datetime,
+) -> Notification:
+    """Return an accepted notification as callbacks get it."""
+    return Notification(
+        id=notification_id,
+        idempotency_key=f"{accepted.sender}:{accepted.delivery_id}",
+        sender=accepted.sender,
+        kid=accepted.kid,
+        delivery_id=accepted.delivery_id,
+        update=update,
+        task_id=accepted.task_id,
+        config_id=accepted.config_id,
+        seq=accepted.seq,
+        missing=accepted.missing,
+        late=bool(accepted.late),
+        issued_at=issued_at,
+        received_at=received_at,
+        body=accepted.body,
+        traceparent=accepted.traceparent,
+    )
 
 
 @record(frozen=True, slots=True, kw_only=True)
