@@ -19,6 +19,7 @@ returns when the event is on disk; the agent's task never waits for a webhook.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -149,14 +150,15 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
         """
         update = native_update(event)
 
-        async def snapshot(owner: str) -> Task | None:
-            # Task stores are scoped by owner, too: read the task as the subscriber would.
-            context = ServerCallContext(user=_Owner(owner))
-            task = await self._task_store.get(update.task_id, context)
-            found = None if task is None else native_update(task).neutral
-            return found.task if isinstance(found, TaskSnapshot) else None
-
+        snapshot = functools.partial(self._snapshot, update.task_id)
         await self._enqueue(task_id, update, size=event.ByteSize(), snapshot=snapshot)
+
+    async def _snapshot(self, task_id: str, owner: str) -> Task | None:
+        """Return a task as its owner sees it: task stores are scoped by owner, too."""
+        context = ServerCallContext(user=_Owner(owner))
+        task = await self._task_store.get(task_id, context)
+        found = None if task is None else native_update(task).neutral
+        return found.task if isinstance(found, TaskSnapshot) else None
 
 
 class _Owner(User):

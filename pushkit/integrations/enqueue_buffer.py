@@ -22,6 +22,7 @@ from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.outbox.idempotency import IdempotencyKey
+from pushkit.record import record
 
 _log: Final = logging.getLogger("pushkit.integrations")
 
@@ -264,6 +265,21 @@ def _keys_of_calls() -> Iterator[str]:
         yield f"{sender}-{number}"
 
 
+@record(frozen=True, slots=True)
+class _Call:
+    """A call of a notification sender: an update, and an idempotency key that no other call has."""
+
+    sender: PushSender
+    update: AnyUpdate
+    snapshot: SnapshotProvider | None
+    key: str
+
+    def enqueue(self, first: bool) -> Awaitable[object]:
+        # Without a digest: two equal updates are two, and a retry has the key of its call.
+        key = IdempotencyKey(key=self.key, update_sha256="", is_new=first)
+        return self.sender.notify(self.update, snapshot=self.snapshot, idempotency_key=key)
+
+
 class Buffered:
     """The base of the SDKs' notification senders: it enqueues updates, through a buffer.
 
@@ -290,17 +306,10 @@ class Buffered:
 
         An error would fail the client's own call, or end its stream, in a2a-sdk before 1.2.3.
         """
-        # One key for each call: two equal updates are two, and a retry is none. No other call has
-        # the key, so it needs no digest to tell updates apart.
-        name = next(self._keys)
-
-        def store(first: bool) -> Awaitable[object]:
-            key = IdempotencyKey(key=name, update_sha256="", is_new=first)
-            return self._sender.notify(update, snapshot=snapshot, idempotency_key=key)
-
+        call = _Call(self._sender, update, snapshot, next(self._keys))
         is_last = update.state is not None and update.state.terminal
         try:  # noqa: SIM105  # `contextlib.suppress` takes a microsecond of every update
-            await self.buffer.run(task_id, store, size=size, is_last=is_last)
+            await self.buffer.run(task_id, call.enqueue, size=size, is_last=is_last)
         except PushkitError:  # logged by the buffer
             pass
 

@@ -84,7 +84,7 @@ class Database(Protocol):
         """Run a group's script over this item and others that wait; return its future result.
 
         The item is processed even if the future is cancelled, or nobody awaits it. `on_done` gets
-        the result or the error in any case, in the event loop, before the future is done.
+        the result or the error in any case, in the event loop, before the future's awaiter does.
 
         Items of one group that wait at the same time become one script in one transaction. If that
         fails, each is run alone, so that one item's error does not reach another. On PostgreSQL

@@ -605,6 +605,7 @@ class _Writer(threading.Thread):
                 self._loop.call_soon_threadsafe(self._batches_done, batches, done)
             except RuntimeError:  # the loop is closed: nothing awaits the results
                 break
+            del job, batches, done  # all that they refer to would live until the next one
         if self._connection is not None:
             self._connection.close()
 

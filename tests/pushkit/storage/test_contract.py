@@ -7,6 +7,7 @@ import errno
 import subprocess
 import sys
 import traceback
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -204,6 +205,26 @@ async def test_items_of_a_group_each_get_their_own_result(database: Database) ->
     assert await database.read(names()) == wanted
     assert sum(map(len, inserter.made)) == 100
     assert len(inserter.made) < 100  # some shared a script
+
+
+class Name(str):
+    """A name that a weak reference can refer to."""
+
+    __slots__ = ("__weakref__",)
+
+
+def insert_each(names: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
+    for name in names:
+        yield from insert(str(name))
+    return ["is in"] * len(names)
+
+
+async def test_an_item_is_not_kept_after_it_was_stored(database: Database) -> None:
+    name = Name("a")
+    kept = weakref.ref(name)
+    assert await database.write_together(insert_each, name) == "is in"
+    del name
+    assert await eventually(lambda: kept() is None)
 
 
 async def test_an_error_of_one_group_does_not_reach_another(
