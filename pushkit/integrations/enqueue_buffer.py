@@ -13,7 +13,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Self
 
 from pushkit.a2a import AnyUpdate
@@ -45,8 +45,8 @@ class _Kept:
 class _Queue:
     """The updates of one task, in order."""
 
-    # Updates in memory; the first stays in the list while it is retried.
-    waiting: list[_Kept] = field(default_factory=list)
+    # Updates in memory; the first stays here while it is retried.
+    waiting: tuple[_Kept, ...] = ()
     callers: int = 0  # how many callers store an update, or wait for their turn
     # Held by the caller that stores its update; None if there is only one caller.
     turn: asyncio.Lock | None = None
@@ -112,14 +112,14 @@ class EnqueueBuffer:
     ) -> None:
         """Store an update now, or as soon as the outbox is in reach again.
 
+        If it will never be stored, because it is not valid or too many updates wait, that is logged
+        and counted, and not raised.
+
         Args:
             task_id: Its task; the updates of a task are stored in order.
             enqueue: Stores it.
             size: Its size in bytes.
             is_last: Whether it ends its task: then it may exceed `per_task` by one.
-
-        Raises:
-            PushkitError: It will never be stored: it is not valid, or too many updates wait.
         """
         queue = self._queues.get(task_id)
         if queue is None:
@@ -136,7 +136,7 @@ class EnqueueBuffer:
             except PushkitError as exc:
                 if not isinstance(exc, StorageError) or self._closing.is_set():
                     self.refuse(exc)
-                    raise
+                    return
                 self._keep(task_id, queue, _Kept(enqueue, size, is_last), exc)
         finally:
             queue.end()
@@ -159,8 +159,8 @@ class EnqueueBuffer:
         )
         if not fits:
             self.refuse(reason)
-            raise reason
-        queue.waiting.append(update)
+            return
+        queue.waiting = (*queue.waiting, update)
         self._waiting += 1
         self._bytes += update.size
         self._repeated.log(
@@ -203,7 +203,8 @@ class EnqueueBuffer:
         self._drop_first(queue)
 
     def _drop_first(self, queue: _Queue) -> None:
-        update = queue.waiting.pop(0)
+        update, *waiting = queue.waiting
+        queue.waiting = tuple(waiting)
         self._waiting -= 1
         self._bytes -= update.size
 
@@ -294,24 +295,21 @@ class Buffered:
         # An empty buffer is false: it has a length.
         self.buffer: EnqueueBuffer = EnqueueBuffer() if buffer is None else buffer
 
-    async def _enqueue(
+    def _enqueue(
         self,
         task_id: str,
         update: AnyUpdate,
         *,
         size: int,
         snapshot: SnapshotProvider | None = None,
-    ) -> None:
+    ) -> Awaitable[None]:
         """Store an update, now or later. If it cannot be stored, that is logged, and not raised.
 
         An error would fail the client's own call, or end its stream, in a2a-sdk before 1.2.3.
         """
         call = _Call(self._sender, update, snapshot, next(self._keys))
         is_last = update.state is not None and update.state.terminal
-        try:  # noqa: SIM105  # `contextlib.suppress` takes a microsecond of every update
-            await self.buffer.run(task_id, call.enqueue, size=size, is_last=is_last)
-        except PushkitError:  # logged by the buffer
-            pass
+        return self.buffer.run(task_id, call.enqueue, size=size, is_last=is_last)
 
     async def close(self) -> None:
         """Store the updates in memory. Call this before the `PushSender` is closed."""

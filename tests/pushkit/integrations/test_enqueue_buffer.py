@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from pushkit.errors import CommitUncertainError, InvalidUpdateError, PushkitError, StorageError
+from pushkit.errors import CommitUncertainError, InvalidUpdateError, StorageError
 from pushkit.integrations import enqueue_buffer
 from pushkit.integrations.enqueue_buffer import Enqueue, EnqueueBuffer
 from tests.eventually import eventually
@@ -160,8 +160,7 @@ async def test_one_more_than_fits_is_refused_and_counted(
     buffer = make_buffer(**limits)
     outbox.goes_away()
     await run(buffer, outbox.storing(1))
-    with pytest.raises(StorageError):
-        await run(buffer, outbox.storing(2))
+    await run(buffer, outbox.storing(2))
     assert (buffer.refused, len(buffer)) == (1, 1)
     assert "will not be sent to its webhooks" in caplog.text
     outbox.away = None
@@ -178,8 +177,8 @@ async def test_the_end_of_a_task_has_a_place_of_its_own(
     outbox.goes_away()
     await run(buffer, outbox.storing(1))
     await buffer.run("task-1", outbox.storing(2), size=100, is_last=True)
-    with pytest.raises(StorageError):
-        await buffer.run("task-1", outbox.storing(3), size=100, is_last=True)
+    await buffer.run("task-1", outbox.storing(3), size=100, is_last=True)
+    assert (buffer.refused, len(buffer)) == (1, 2)
     outbox.away = None
     await eventually(lambda: outbox.stored == [1, 2])
 
@@ -190,9 +189,9 @@ async def test_the_capacity_of_one_task_leaves_capacity_for_the_others(
     buffer = make_buffer(per_task=1)
     outbox.goes_away()
     await run(buffer, outbox.storing(1), "task-1")
-    with pytest.raises(StorageError):
-        await run(buffer, outbox.storing(2), "task-1")
+    await run(buffer, outbox.storing(2), "task-1")
     await run(buffer, outbox.storing(3), "task-2")
+    assert (buffer.refused, len(buffer)) == (1, 2)
     outbox.away = None
     await eventually(lambda: not len(buffer))
     assert sorted(outbox.stored) == [1, 3]
@@ -202,8 +201,7 @@ async def test_an_update_that_is_not_valid_is_refused_at_once(
     outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:
     buffer = make_buffer()
-    with pytest.raises(InvalidUpdateError):
-        await run(buffer, outbox.storing(1, InvalidUpdateError("no task")))
+    await run(buffer, outbox.storing(1, InvalidUpdateError("no task")))
     assert (len(buffer), buffer.refused) == (0, 1)
 
 
@@ -232,10 +230,7 @@ async def test_an_outage_is_one_line(
     buffer = make_buffer(20)
     outbox.goes_away()
     for number in range(40):
-        try:
-            await run(buffer, outbox.storing(number), f"task-{number}")
-        except PushkitError:
-            continue
+        await run(buffer, outbox.storing(number), f"task-{number}")
     errors = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert len(errors) == 2  # kept, and refused
     assert buffer.refused == 20
@@ -297,8 +292,7 @@ async def test_after_closing_nothing_waits_any_more(
     await buffer.close()
     await run(buffer, outbox.storing(1))
     outbox.goes_away()
-    with pytest.raises(StorageError):
-        await run(buffer, outbox.storing(2))
+    await run(buffer, outbox.storing(2))
     assert (outbox.stored, len(buffer), buffer.refused) == ([1], 0, 1)
 
 
@@ -337,8 +331,7 @@ async def test_updates_that_are_refused_leave_nothing_behind(
     for number in range(2, 5):
         storing = outbox.storing(number)
         refused.append(weakref.ref(storing))
-        with pytest.raises(StorageError):
-            await run(buffer, storing)
+        await run(buffer, storing)
         del storing
     gc.collect()
     assert [each() for each in refused] == [None] * 3
