@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import AsyncIterator
 
 import uvicorn
@@ -27,6 +28,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from pushkit import PushSender
+from pushkit.errors import PushkitError
 from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
 from pushkit.integrations.asgi import JwksApp
 
@@ -110,9 +112,12 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     url = f"http://127.0.0.1:{arguments.port}"
-    push = PushSender(  # pushkit
-        issuer=url, keys=arguments.keys, database=arguments.database, allow=arguments.allow
-    )
+    try:
+        push = PushSender(  # pushkit
+            issuer=url, keys=arguments.keys, database=arguments.database, allow=arguments.allow
+        )
+    except PushkitError as exc:
+        sys.exit(f"error: {exc}")
     app = build_app(url, push)
     uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
 

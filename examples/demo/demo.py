@@ -152,6 +152,7 @@ def run(folder: Path, *arguments: str | Path) -> str:
         check=True,
         capture_output=True,
         text=True,
+        process_group=0,  # Ctrl-C is for the demo, which ends after this
     )
     return done.stdout
 
@@ -179,7 +180,8 @@ async def process(
         try:
             yield
         finally:
-            running.terminate()
+            with contextlib.suppress(ProcessLookupError):  # Ctrl-C has ended it, too
+                running.terminate()
             await running.wait()
             if reading is not None:
                 await reading
@@ -417,4 +419,8 @@ def found_sdk() -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    try:
+        status = asyncio.run(main())
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)

@@ -7,6 +7,7 @@ python -m examples.quickstart.sending     # in another
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,4 +57,5 @@ async def main() -> None:
 if __name__ == "__main__":
     if not KEYS.exists():
         save_key_ring(KEYS, KeyRing.create(datetime.now(UTC)))  # or: pushkit keys new
-    asyncio.run(main())
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main())

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -76,8 +77,8 @@ class Copy:
     ports: dict[str, int]
 
     @contextlib.asynccontextmanager
-    async def run(self, *arguments: str) -> AsyncIterator[Running]:
-        """Run a Python command line from the copy's root."""
+    async def run(self, *arguments: str, group: bool = False) -> AsyncIterator[Running]:
+        """Run a Python command line from the copy's root; in a process group of its own?"""
         log = self.folder / f"{len(list(self.folder.glob('*.log')))}.log"
         program, rest = [sys.executable], arguments
         if arguments[0] == "-m" and arguments[1] in RUN:
@@ -91,6 +92,7 @@ class Copy:
                 env={**environment, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
                 stdout=output,
                 stderr=output,
+                process_group=0 if group else None,
             )
         try:
             yield Running(process=process, log=log)
@@ -237,6 +239,14 @@ async def test_the_demo_holds(examples: Copy) -> None:
     printed = await examples.run_to_the_end("examples/demo/demo.py")
     assert "All checks passed" in printed
     assert "✗" not in printed
+
+
+async def test_ctrl_c_ends_the_demo_without_a_traceback(examples: Copy) -> None:
+    async with examples.run("examples/demo/demo.py", group=True) as demo:
+        await demo.printed("^receiver http")
+        os.killpg(demo.process.pid, signal.SIGINT)  # to its processes, too, as a terminal does
+        assert await demo.ended() == 130
+        assert "Traceback" not in demo.output()
 
 
 async def test_the_demo_prints_one_trace_of_its_task_across_three_processes(
