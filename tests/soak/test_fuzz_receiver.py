@@ -219,6 +219,7 @@ WEAKENED = [
     row("window", "receiver.verification.check_timestamp", passes, HOOKS),
     row("expiry", f"{SIGNING}.times.check_expiry", passes, JWT),
     row("expiry", f"{SIGNING}.times.check_expiry", passes, HTTP),
+    row("beginning", "receiver.verification.check_not_before", passes, JWT),
     row("audience", "receiver.verification.check_audience", passes, JWT),
     row("audience", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
     row(

@@ -70,7 +70,18 @@ ODD: list[Any] = [
     *(None, True, 0, -1, 1, 1.5, 2**53, 2**63, 1e308, "", "A", "a.b", "1767268800", [], {}),
     *([None], ["A"], {"a": 1}, "\x00", "é", "\ud800"[:0], "x" * 300),
 ]
-CLAIMS = ["iss", "aud", "iat", "exp", "jti", "taskId", "configId", "seq", "request_body_sha256"]
+CLAIMS = [
+    "iss",
+    "aud",
+    "iat",
+    "exp",
+    "nbf",
+    "jti",
+    "taskId",
+    "configId",
+    "seq",
+    "request_body_sha256",
+]
 MEMBERS = ["alg", "kid", "typ", "crit", "b64", "jku", "jwk", "x5c", "zip", "cty"]
 
 
@@ -84,7 +95,8 @@ def odd_header_member(draft: Draft, chance: Random) -> None:
 
 
 def more_claims(draft: Draft, chance: Random) -> None:
-    draft.claims[chance.choice(["nbf", "sub", "x", "Iss", "AUD"])] = chance.choice(ODD)
+    name = chance.choice(["nbf", "sub", "x", "Iss", "AUD"])
+    draft.claims[name] = chance.choice([0, draft.at] if name == "nbf" else ODD)
 
 
 def other_spelling_of_the_header(draft: Draft, chance: Random) -> None:
@@ -189,6 +201,10 @@ def within_the_window(draft: Draft, chance: Random) -> None:
     draft.at += chance.choice([-280, -100, 100, 280])
     if draft.value("webhook-timestamp"):
         draft.put("webhook-timestamp", str(draft.at))
+
+
+def before_its_time(draft: Draft, chance: Random) -> None:
+    draft.claims["nbf"] = draft.at + chance.choice([330, 3600, 90000])
 
 
 def for_another_webhook(draft: Draft, chance: Random) -> None:

@@ -70,6 +70,7 @@ _TABLE: Mapping[tuple[str, ...], list[Change]] = {
         before.raw_json,
         before.raw_header,
         before.other_base64url,
+        before.before_its_time,
         before.of_another_issuer,
         before.about_another_task,
     ],

@@ -60,6 +60,7 @@ class Evidence:
     # When it was made, in Unix seconds; None if it states no valid time.
     issued: float | None = None
     expires: float | None = None  # when it expires, in Unix seconds; infinite if it does not say
+    begins: float | None = 0  # when it begins to be valid; None if that is no valid time
     delivery_id: str | None = None  # the id of the delivery that it states; None if it states none
     digests: frozenset[str] = frozenset()  # the digests of the bodies that it covers
     issuer: object = None  # the issuer that it states
@@ -261,6 +262,7 @@ def _jwt_evidence(
         algorithm=algorithm,
         issued=_time(claims.get("iat")),
         expires=float("inf") if legacy and "exp" not in claims else _time(claims.get("exp")),
+        begins=_time(claims.get("nbf", 0)),
         delivery_id=jti if isinstance(jti, str) else None,
         digests=frozenset([digest] if isinstance(digest, str) else []),
         issuer=claims.get("iss"),

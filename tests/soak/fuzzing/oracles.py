@@ -186,6 +186,16 @@ def expiry(seen: Exchange) -> str | None:
 
 
 @promise
+def beginning(seen: Exchange) -> str | None:
+    """It is valid already."""
+
+    def holds(one: Evidence, _: Party) -> bool:
+        return one.begins is not None and one.begins <= time.time() + TOLERANCE + SLACK
+
+    return _unless(seen, (JWT,), holds)
+
+
+@promise
 def audience(seen: Exchange) -> str | None:
     """It was signed for this webhook and no other one."""
 
