@@ -221,7 +221,7 @@ def _rows_of(one: OneUpdate, *, origin: str, now: datetime) -> tuple[Delivery, S
         "    --token abc --keys keys.json --issuer https://agent.example.com",
     )
 )
-@click.argument("kinds", metavar="KIND...", nargs=-1, required=True, type=click.Choice(_KINDS))
+@click.argument("kinds", metavar="KIND...", nargs=-1, type=click.Choice(_KINDS))
 @click.argument("url")
 @click.option("--token", help="The token that the client chose.")
 @click.option("--issuer", default="urn:pushkit:trigger", help="The `iss`, which names the sender.")
@@ -251,6 +251,8 @@ def trigger(
     auth-required, completed, canceled, failed, rejected), or artifact, message, task. URL may be
     any address, also a local one. The exit status is 0 if all were accepted, else 1.
     """
+    if not kinds:
+        raise click.UsageError(f"found {url!r} alone, expected one KIND or more, and then the URL")
     wire, policy = WireVersion.parse(version), DestinationPolicy.naming(url)
     if key_file is None:
         click.echo("signing with a new key, which receivers do not know: use --keys", err=True)

@@ -61,7 +61,7 @@ from pushkit.url import audience_of, audience_with_query
 from pushkit.webhook import WebhookRequest
 
 _Facts: TypeAlias = dict[str, str | None]
-"""The claims of a request by name; proven only if no check fails."""
+"""The claims of a request by name; proven only if its signature was checked, and no check fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,9 @@ def verify(
         count = "1 check fails" if len(report.failed) == 1 else f"{len(report.failed)} checks fail"
         raise InvalidSignatureError(f"{count}: {', '.join(report.failed)}")
     for scheme, facts in zip(chosen, examined, strict=True):
-        click.echo(f"{'proven by':12} {scheme.value}")
+        is_proven = scheme is not Scheme.JWT or expected.keys is not None
+        says = f"{'proven by':12} {scheme.value}"
+        click.echo(says if is_proven else f"{'unproven':12} the signature was not checked")
         _list_facts(request, facts)
 
 

@@ -103,7 +103,7 @@ class _Sockets:
     ),
 )
 def serve(*, options: ServiceOptions) -> None:
-    """Serve the webhook and run the callbacks, until SIGTERM or Ctrl-C.
+    """Serve the webhook and run callbacks until SIGTERM or Ctrl-C.
 
     Then requests in flight are answered, and the exit status is 0. SIGHUP reloads the senders and
     the certificate. If one of several processes dies, it is started again.

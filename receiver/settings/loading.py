@@ -29,6 +29,9 @@ def load_settings(path: Path) -> ReceiverSettings:
         text = path.read_text("utf-8-sig")  # some editors write a byte order mark
         place = functools.partial(_place, path, text)
         settings = ReceiverSettings(**tomllib.loads(text)).read_from(path, place)
+    except FileNotFoundError as exc:
+        instead = "name the configuration by --config or RECEIVER_CONFIG"
+        raise ConfigError(f"{path}: {exc.strerror}; {instead}") from exc
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:

@@ -161,6 +161,12 @@ def test_trigger_makes_what_a_webhook_of_either_version_can_read(
     assert "warning: --any-key" in said
 
 
+def test_trigger_says_what_is_missing_beside_one_argument(pushkit_command: Run) -> None:
+    ran = pushkit_command("trigger", "completed")
+    assert ran.status == 2
+    assert "found 'completed' alone, expected one KIND or more, and then the URL" in ran.err
+
+
 # --- `pushkit` offers the receiver's commands without importing it -------------------------------
 
 

@@ -147,7 +147,7 @@ def test_what_a_stranger_signed_writes_no_lines_of_its_own(verify: Run, captured
     assert results(ran)["token"] == "valid"
 
 
-def saved_as(captured: Captured, **changes: str) -> str:
+def saved_as(captured: Captured, **changes: object) -> str:
     """Write a request as `listen --save` does, with changes beside it; return its file's name."""
     Path("saved.http").write_bytes(as_http(captured))
     keys = json.loads(Path("jwks.json").read_text())
@@ -160,6 +160,17 @@ def saved_as(captured: Captured, **changes: str) -> str:
 def test_a_saved_request_moves_no_cursor(pushkit_command: Run, captured: Captured) -> None:
     ran = pushkit_command("verify", saved_as(captured, answered="202 \a\u202e"))
     assert "answered 202 \\x07\\x202e when" in ran.out
+
+
+def test_nothing_is_proven_by_a_signature_that_no_key_has_checked(
+    pushkit_command: Run, captured: Captured, webhook: Webhook
+) -> None:
+    now = datetime.now(UTC).isoformat()
+    name = saved_as(captured, jwks=None, received_at=now, audience=webhook.url)
+    ran = pushkit_command("verify", name)
+    assert (ran.status, results(ran)["signature"]) == (0, "not checked")
+    assert "unproven     the signature was not checked" in ran.out
+    assert "proven by" not in ran.out
 
 
 def test_a_saved_request_without_an_offset_from_utc_is_an_error(
