@@ -28,6 +28,7 @@ from receiver.selection import HeldKeys, KeysOf
 from receiver.verification import check_presented, presented
 from tests.long_runs import examples
 from tests.soak.fuzz_receiver import STORED, BrokenPromiseError, fuzz
+from tests.soak.fuzzing.doors import unread
 from tests.soak.fuzzing.kinds import KINDS
 from tests.soak.fuzzing.oracles import ORACLES
 from tests.soak.fuzzing.parties import parties
@@ -274,3 +275,16 @@ def test_every_oracle_has_a_check_that_it_is_shown_to_guard() -> None:
     shown = {weakened.values[0].oracle for weakened in WEAKENED}
 
     assert shown == {*ORACLES, STORED}
+
+
+def test_a_line_of_the_log_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("ab") as written, path.open("rb") as log:
+        for piece, read in (
+            (b'no JSON\n{"a', []),
+            (b'": "\xe2\x80\xa8', []),
+            (b'"}\n', ['{"a": "\u2028"}']),
+        ):
+            written.write(piece)
+            written.flush()
+            assert unread(log) == read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import logging
 import subprocess
@@ -28,7 +29,7 @@ from tests.soak.fuzzing.exchange import Answer
 from tests.soak.fuzzing.making import Request
 from tests.soak.fuzzing.parties import configuration
 
-__all__ = ["DOORS", "Door", "opened"]
+__all__ = ["DOORS", "Door", "opened", "unread"]
 
 ROOT = Path(__file__).resolve().parents[3]
 DOORS = ("service", "app", "asgi")
@@ -145,7 +146,7 @@ async def _service(folder: Path) -> AsyncIterator[Door]:
             receiver, connection = load_settings(path).build(), _Connection(port)
             await receiver.open()
             try:
-                yield Door(receiver, connection.send, lambda: _unread(lines))
+                yield Door(receiver, connection.send, lambda: unread(lines))
             finally:
                 connection.close()
                 await receiver.close()
@@ -153,9 +154,12 @@ async def _service(folder: Path) -> AsyncIterator[Door]:
             process.terminate()
 
 
-def _unread(log: BinaryIO) -> list[str]:
-    lines = log.read().decode().splitlines()
-    return [json.dumps(json.loads(line), ensure_ascii=False) for line in lines if line[0] == "{"]
+def unread(log: BinaryIO) -> list[str]:
+    whole, end, begun = log.read().rpartition(b"\n")
+    log.seek(-len(begun), io.SEEK_CUR)  # the service is still writing it
+    lines = (whole + end).decode().split("\n")
+    read = (json.loads(line) for line in lines if line.startswith("{"))
+    return [json.dumps(each, ensure_ascii=False) for each in read]
 
 
 async def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
