@@ -259,7 +259,7 @@ class SqliteDatabase:
                 script = find_schema(where, self._component, self._migrations, _HAS_TABLE)
                 return run_script(connection, script)
         except (sqlite3.Error, OSError) as exc:
-            raise StorageError(f"{where}: {exc}") from exc
+            raise StorageError(f"{where}: {_reason(exc)}") from exc
 
     async def close(self) -> None:
         """Finish the submitted items, then close both connections."""
@@ -417,12 +417,12 @@ class SqliteDatabase:
                 check_same_thread=False,  # the event loop and the writer's thread take turns
             )
         except (sqlite3.Error, OSError, ValueError) as exc:
-            raise StorageError(f"{self.path}: {exc}") from exc
+            raise StorageError(f"{self.path}: {_reason(exc)}") from exc
         try:
             self._configure(connection, access)
         except sqlite3.Error as exc:
             connection.close()
-            raise StorageError(f"{self.path}: {exc}") from exc
+            raise StorageError(f"{self.path}: {_reason(exc)}") from exc
         return connection
 
     def _configure(self, connection: sqlite3.Connection, access: Access) -> None:
@@ -460,6 +460,15 @@ def _execute_patiently(connection: sqlite3.Connection, sql: str, seconds: float)
 def _is_busy(exc: BaseException | None) -> bool:
     """Return whether a statement failed because another process holds a lock."""
     return _code_of(exc) == sqlite3.SQLITE_BUSY
+
+
+def _reason(exc: Exception) -> str:
+    """Say why a file was not opened, without its path."""
+    if isinstance(exc, OSError):
+        return exc.strerror or type(exc).__name__
+    if _code_of(exc) == sqlite3.SQLITE_CANTOPEN:
+        return f"{exc}; this process has to read and write it, and its folder"
+    return str(exc)
 
 
 def _code_of(exc: BaseException | None) -> int:

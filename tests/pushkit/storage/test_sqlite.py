@@ -763,8 +763,14 @@ async def test_a_path_that_the_system_refuses_is_a_storage_error_that_names_it(
 ) -> None:
     path = tmp_path / f"{'x' * 300}.db"  # like a folder that this user may not enter
     for work in (things(path).open(access), things(path).schema()):
-        with pytest.raises(StorageError, match=r"^/.*x\.db: .*File name too long"):
+        with pytest.raises(StorageError, match=r"^/.*x\.db: File name too long$"):
             await work
+
+
+async def test_a_file_that_sqlite_may_not_open_says_what_it_needs(path: Path) -> None:
+    os.mknod(path, stat.S_IFSOCK)  # like a file that this user may not read, also for root
+    with pytest.raises(StorageError, match=r"open database file; .* read and write it"):
+        await things(path).open()
 
 
 @pytest.mark.parametrize("access", Access)
