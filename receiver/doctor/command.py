@@ -24,7 +24,7 @@ from receiver.doctor.examination import examine
 from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
 from receiver.doctor.scenarios import SCENARIOS
 from receiver.doctor.sender import ARRIVAL_SECONDS, Drive, Signatures, examine_sender, run_for_each
-from receiver.doctor.subject import Examined, check_consent, check_only, words_of
+from receiver.doctor.subject import Examined, check_consent, check_only, check_reachable, words_of
 from receiver.expectation import mint_token
 from receiver.options import Schemes, load_signing_key, scheme_options
 from receiver.testing import SigningAgent
@@ -174,6 +174,7 @@ def doctor(
             rounds=rounds,
         )
         asyncio.run(check_consent(url, operated=operated))
+        asyncio.run(check_reachable(url))
     found = asyncio.run(_collect(results, shown=written_as == "text" and out is None))
     _report(subject, found, written_as=written_as, out=out)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import secrets
 import shlex
 import ssl
@@ -99,6 +100,20 @@ async def check_consent(url: str, *, operated: bool) -> None:
         f"{Url.parse(url).origin} is not on this machine, and does not echo a validationToken: if"
         " you operate it, add --i-operate-this; it will be sent hundreds of requests"
     )
+
+
+async def check_reachable(url: str) -> None:
+    """Check that somebody listens at the receiver's address. Raises ConfigError: nobody does."""
+    parsed = Url.parse(url)
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT.total_seconds()):
+            _, writer = await asyncio.open_connection(parsed.host.strip("[]"), parsed.port)
+    except OSError as exc:  # a time-out is one
+        # A name that is unknown has a negative number, and a text of its own.
+        number = exc.errno or 0
+        reason = os.strerror(number) if number > 0 else exc.strerror or str(exc)
+        raise ConfigError(f"{parsed.origin} cannot be reached: {reason or 'no answer'}") from exc
+    writer.close()
 
 
 def _is_loopback(host: str) -> bool:

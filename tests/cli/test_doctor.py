@@ -12,6 +12,7 @@ import pytest
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from tests.cli.conftest import ROOT, TOKEN, UPDATE, Run, Webhook, environment
 from tests.forked import forked
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -69,6 +70,14 @@ def test_what_it_cannot_begin_with_is_said_in_a_line(
     ran = receiver_command(*examined, *options)
     assert ran.status == 1
     assert says in ran.error
+
+
+def test_a_receiver_that_does_not_run_is_said_to_be_out_of_reach(
+    receiver_command: Run, examined: list[str]
+) -> None:
+    ran = receiver_command("doctor", f"http://127.0.0.1:{free_port()}/", *examined[2:])
+    assert ran.status == 1
+    assert ran.error.endswith(" cannot be reached: Connection refused")
 
 
 SEND = "-m pushkit.cli.main send update.json --issuer https://agent.example.com --allow 127.0.0.1:*"
