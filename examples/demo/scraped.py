@@ -76,10 +76,16 @@ class Prometheus:
         found = (await self.ask("query", query=query))["result"]
         return float(found[0]["value"][1]) if found else 0.0
 
+    async def has_scraped(self, updates: int) -> bool:
+        """Return whether both sides were scraped, the receiver after this many updates."""
+        targets = (await self.ask("targets"))["activeTargets"]
+        waiting = [target for target in targets if target["health"] == "unknown"]
+        return not waiting and await self.value(QUERIES[2]) >= updates
+
     async def report(self, updates: int) -> bool:
         """Print what it scraped after this many updates; return whether both sides are up."""
         async with asyncio.timeout(DEADLINE):
-            while await self.value(QUERIES[2]) < updates:
+            while not await self.has_scraped(updates):
                 await asyncio.sleep(0.2)
         targets = (await self.ask("targets"))["activeTargets"]
         for target in targets:
@@ -117,7 +123,8 @@ async def scraping(folder: Path, port: int, pages: Mapping[str, str]) -> AsyncIt
         try:
             yield Prometheus(url=f"http://127.0.0.1:{port}")
         finally:
-            running.terminate()
+            with contextlib.suppress(ProcessLookupError):  # Ctrl-C has ended it, too
+                running.terminate()
             await running.wait()
 
 
