@@ -586,9 +586,12 @@ class _Writer(threading.Thread):
 
     def __call__(self, batches: Sequence[Batch[Any, Any]], done: BatchesDone, /) -> None:
         """Run batches in a transaction, then call `done` in the event loop."""
-        is_run = not self._unfinished and self._run_in_loop(batches)
-        self._unfinished += 1
-        self._jobs.put((batches, done, is_run))
+        is_run = False
+        try:
+            is_run = not self._unfinished and self._run_in_loop(batches)
+        finally:  # if a signal's handler raised in the event loop, they run in the thread
+            self._unfinished += 1
+            self._jobs.put((batches, done, is_run))
 
     def _run_in_loop(self, batches: Sequence[Batch[Any, Any]]) -> bool:
         """Begin a transaction and run batches in it, if they are few; return whether it did."""
@@ -596,13 +599,19 @@ class _Writer(threading.Thread):
         if connection is None or began < self._in_thread_until or not _are_few(batches):
             return False
         try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error:  # another process writes; any other error recurs in the thread
-            return False
-        try:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error:  # another process writes; any other error recurs in the thread
+                return False
             self._run(connection, batches)
         except Exception as exc:  # noqa: BLE001  # the submitters get it
             self._fail(batches, exc)
+        except BaseException:  # of a signal's handler: as if nothing had run
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            for batch in batches:
+                batch.results = batch.error = None
+            raise
         now = time.perf_counter()
         if now - began > _LONG:
             self._in_thread_until = now + _PAUSE_AFTER_LONG

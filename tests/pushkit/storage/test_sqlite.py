@@ -577,6 +577,49 @@ async def test_many_items_are_run_in_the_thread(database: SqliteDatabase) -> Non
     assert threads == ["pushkit-writer"]
 
 
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+def test_items_are_stored_once_though_a_signal_ends_the_loop_in_their_script(
+    path: Path, ending: type[BaseException]
+) -> None:
+    signals = [ending]
+
+    def interrupted(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
+        found = []
+        for item in items:
+            found.append((yield from insert(item)))
+            if item == "b" and signals:
+                raise signals.pop()
+        return found
+
+    def failing(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
+        yield from insert(items[0])
+        if signals:
+            raise RefusedError("fails the first time")
+        return list(items)
+
+    database, stored = things(path), list[asyncio.Future[str]]()
+
+    async def submit() -> None:
+        stored.append(database.write_together(failing, "before"))
+        stored.extend(database.write_together(interrupted, each) for each in "ab")
+        await asyncio.sleep(DEADLINE)
+
+    async def close() -> list[str]:
+        async with asyncio.timeout(DEADLINE):
+            assert await asyncio.gather(*stored) == ["before", "a", "b"]
+            found = await database.read(names())
+            await database.close()
+        return found
+
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        loop.run_until_complete(database.open())
+        submitting = loop.create_task(submit())
+        with pytest.raises(ending):
+            loop.run_until_complete(submitting)
+        submitting.cancel()
+        assert loop.run_until_complete(close()) == ["a", "b", "before"]
+
+
 async def test_a_reader_sees_only_what_is_committed(database: SqliteDatabase) -> None:
     gate = Gate()
 
