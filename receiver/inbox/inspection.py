@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from pushkit.arguments import read_member
 from pushkit.record import field, record
 from pushkit.storage.paging import (
     AtMost,
@@ -48,7 +49,8 @@ class InboxFilter:
         """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
         more = ["unmatched = 1"] if self.unmatched else []
         if self.status is not None:  # not a parameter: each partial index is for one status
-            more.append(f"status = '{self.status}'")
+            status = read_member("status", self.status, InboxStatus)  # another text would be SQL
+            more.append(f"status = '{status}'")
         return conditions({"sender": self.sender, "task_id": self.task_id}, *more, after=after)
 
 

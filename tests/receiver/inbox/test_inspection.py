@@ -54,6 +54,16 @@ def test_a_list_has_what_its_filter_wants(
     assert [summary.delivery_id for summary in page] == found
 
 
+def test_a_status_that_is_a_text_is_read_as_one_and_never_becomes_sql(shelf: Shelf) -> None:
+    shelf.store(1, "task-1")
+    by_text = InboxFilter(status="received")  # type: ignore[arg-type]
+    assert len(shelf.run(inspection.find(by_text, after=0, limit=10))) == 1
+
+    injected = InboxFilter(status="done' OR '1'='1")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="expected one of received, in_progress"):
+        shelf.run(inspection.find(injected, after=0, limit=10))
+
+
 def test_a_list_comes_in_pages(shelf: Shelf) -> None:
     ids = [shelf.stored(number) for number in range(1, 4)]
 
