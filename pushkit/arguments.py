@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, TypeVar
+from types import NoneType, UnionType
+from typing import Final, TypeAlias, TypeVar, get_args
 
 from pushkit.errors import ConfigError
 
 E = TypeVar("E", bound=StrEnum)
+Kind: TypeAlias = "type | UnionType"
 
 LONGEST_AGE: Final = timedelta(days=36500)  # now minus this age is still a valid datetime
 _MOST: Final = 2**31 - 1
 
 
-def check_type(name: str, value: object, kind: type) -> None:
-    """Raise ConfigError if an argument is not of this type."""
+def check_type(name: str, value: object, kind: Kind) -> None:
+    """Raise ConfigError if an argument is not of this type, or of one of these (`str | None`)."""
     if not isinstance(value, kind):
-        raise ConfigError(f"{name}: found {type(value).__name__}, expected {kind.__name__}")
+        raise ConfigError(f"{name}: found {type(value).__name__}, expected {_shown(kind)}")
+
+
+def check_types(owner: object, kinds: Mapping[str, Kind], *, of: str = "") -> None:
+    """Raise ConfigError if an attribute is not of its type; `of` begins the message."""
+    for name, kind in kinds.items():
+        check_type(f"{of}{name}", getattr(owner, name), kind)
+
+
+def _shown(kind: Kind) -> str:
+    kinds = get_args(kind) or (kind,)
+    return " or ".join("None" if each is NoneType else each.__name__ for each in kinds)
 
 
 def check_count(name: str, count: int) -> None:
@@ -43,15 +57,24 @@ def check_callable(name: str, value: object) -> None:
         raise ConfigError(f"{name}: found {type(value).__name__}, expected a callable")
 
 
-def check_list(name: str, value: object, *, shown: bool = True) -> None:
-    """Refuse a string in place of a list: each of its letters would become an item.
+def check_list(name: str, value: object, *, of: Kind = object, shown: bool = True) -> None:
+    """Refuse what is no list, or has items of other types.
+
+    Of a string, each letter would become an item.
 
     Raises:
-        ConfigError: The argument is a string. The message quotes it if `shown`: not for secrets.
+        ConfigError: The argument is no collection of these. The message quotes a string if `shown`:
+            not for secrets.
     """
     if isinstance(value, str | bytes):
         says = f"found {value!r}, expected a list: [{value!r}]"
         raise ConfigError(f"{name}: {says if shown else 'expected a list, found a string'}")
+    if not isinstance(value, Collection):
+        raise ConfigError(f"{name}: found {type(value).__name__}, expected a list")
+    for each in value:
+        if not isinstance(each, of):
+            found = type(each).__name__
+            raise ConfigError(f"{name}: found {found} in the list, expected {_shown(of)}")
 
 
 def read_member(name: str, value: str, kind: type[E]) -> E:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import TypeAlias
 
-from pushkit.arguments import check_list
+from pushkit.arguments import check_list, read_member
 from pushkit.errors import ConfigError
 from pushkit.webhook import Headers
 
@@ -48,9 +48,9 @@ class Peers:
         # Which header these proxies write.
         header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
     ) -> None:
-        check_list("trusted_proxies", trusted_proxies, shown=False)
+        check_list("trusted_proxies", trusted_proxies, of=str, shown=False)
         self._proxies = [_network(entry) for entry in trusted_proxies]
-        self._header = header
+        self._header = read_member("forwarded_header", header, ForwardedHeader)
 
     def is_proxy(self, address: str) -> bool:
         """Return whether an address is a trusted proxy's."""

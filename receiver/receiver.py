@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from pushkit.a2a import TaskState, WireVersion
-from pushkit.arguments import check_count, check_duration, check_type
+from pushkit.arguments import check_callable, check_count, check_duration, check_list, check_type
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.listeners import Listener, Listeners
@@ -144,7 +144,16 @@ class Receiver(CallbackDecorators):
         check_type("drain", drain, timedelta)
         retry = callback_retry() if retry is None else retry
         check_type("retry", retry, RetryPolicy)
-        retention = retention or InboxRetention()
+        retention = InboxRetention() if retention is None else retention
+        check_type("retention", retention, InboxRetention)
+        check_type("validation_echo", validation_echo, bool)
+        check_callable("clock", clock)
+        if replay is not None:
+            check_type("replay", replay, str)
+        if alerts is not None:
+            from pushkit.alerts.alerts import AlertOptions
+
+            check_type("alerts", alerts, AlertOptions)
         _check_senders(senders, retention.ids)
         self.events: Listeners = Listeners(_log)
         if on_event is not None:
@@ -598,4 +607,5 @@ async def _checked(notification: Notification, schemas: CardSchemas) -> Notifica
 def _check_senders(senders: Sequence[TrustedSender], ids_kept: timedelta) -> None:
     if isinstance(senders, TrustedSender) or not senders:
         raise ConfigError("senders: expected a list of at least one trusted sender")
+    check_list("senders", senders, of=TrustedSender)
     check_memory(senders, ids_kept)

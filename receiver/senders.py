@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pushkit.arguments import check_list, check_type, read_member
+from pushkit.arguments import Kind, check_list, check_type, check_types, read_member
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
@@ -40,6 +40,24 @@ _IN_A_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
 # RFC 9110 §5.6.2: a token; RFC 6901 §3: a pointer.
 _ID_FIELD = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+|(?:/(?:[^~/]|~[01])*)+")
+
+
+_KINDS: Mapping[str, Kind] = {
+    "issuer": str | None,
+    "jwks_url": str | None,
+    "stale_for": timedelta,
+    "jwks_file": str | Path | None,
+    "keys": Mapping | None,
+    "path": str,
+    "schemes": Collection,
+    "tolerance": timedelta,
+    # Of a setting that is still a text, "false" would be true; None would be false.
+    "token_required": bool,
+    "max_body_bytes": int | None,
+    "rate": RateLimit | None,
+    "id_field": str | None,
+    "card": Mapping | None,
+}
 
 
 class SenderProfile(StrEnum):
@@ -151,10 +169,13 @@ class TrustedSender:
 
     def __post_init__(self) -> None:
         put = functools.partial(object.__setattr__, self)
+        check_type("sender: name", self.name, str)
+        of = f"sender {self.name!r}: "
+        check_types(self, _KINDS, of=of)
         for name in ("algorithms", "audience", "credentials", "tokens", "webhook_secrets"):
-            check_list(f"sender {self.name!r}: {name}", getattr(self, name), shown=False)
-        for name in ("tolerance", "stale_for"):
-            check_type(f"sender {self.name!r}: {name}", getattr(self, name), timedelta)
+            check_list(f"{of}{name}", getattr(self, name), of=str, shown=False)
+        if self.keys is not None:
+            check_list(f"{of}keys", self.keys.values(), of=VerificationKey)
         put("profile", read_member(f"sender {self.name!r}: profile", self.profile, SenderProfile))
         put("tasks", read_member(f"sender {self.name!r}: tasks", self.tasks, TaskPolicy))
         setting = f"sender {self.name!r}: algorithms"

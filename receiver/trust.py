@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import unquote
 
+from pushkit.arguments import check_list, check_type
 from pushkit.clock import utc_now
 from pushkit.errors import (
     ConfigError,
@@ -201,6 +202,8 @@ def load_trust(url: str, senders: Sequence[TrustedSender]) -> TrustSnapshot:
     Raises:
         ConfigError: A sender has a `jwks_url` (see `fetch_trust`), or a file is unusable.
     """
+    check_type("url", url, str)
+    check_list("senders", senders, of=TrustedSender)
     for sender in senders:
         if sender.jwks_url is not None:
             raise ConfigError(
@@ -233,6 +236,8 @@ async def fetch_trust(
     Raises:
         ConfigError: A URL is refused, or a file is unusable.
     """
+    check_type("url", url, str)
+    check_list("senders", senders, of=TrustedSender)
     async with (
         closing(Transport(DestinationPolicy(allow))) as transport,
         closing(Trust.build(url, senders, transport, clock)) as trust,

@@ -32,6 +32,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pushkit.a2a import TaskUpdate, decode_update
+from pushkit.arguments import check_list, check_type
 from pushkit.bounded_json import JsonValue, read_json
 from pushkit.errors import (
     ClaimError,
@@ -320,6 +321,8 @@ def verify_notification(
         InboundError: Refused: `status` is the answer, `code` is stable, the message is for the log
             alone.
     """
+    check_type("request", request, WebhookRequest)
+    check_list("tokens", tokens, of=str, shown=False)
     path = path or request.target.partition("?")[0]
     head = Head(
         method=request.method,

@@ -31,6 +31,7 @@ from pushkit.a2a.updates import (
     UpdateKind,
     WireVersion,
 )
+from pushkit.arguments import check_type
 from pushkit.bounded_json import JsonValue, read_json, write_json
 from pushkit.errors import (
     InvalidUpdateError,
@@ -56,6 +57,7 @@ def decode_update(body: bytes) -> TaskUpdate:
         MalformedBodyError: Not JSON within the limits.
         UnrecognisedBodyError: JSON, but not a notification of a known version.
     """
+    check_type("body", body, bytes)
     try:
         document = read_json(body)
     except MalformedJsonError as exc:

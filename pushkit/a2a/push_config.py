@@ -11,7 +11,7 @@ token would let a client write headers of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,6 +55,9 @@ class Authentication:
     def __post_init__(self) -> None:
         if isinstance(self.schemes, str):  # each letter would be a scheme
             raise InvalidPushConfigError("authentication.schemes: found a string, expected a list")
+        if not isinstance(self.schemes, Sequence):
+            found = type(self.schemes).__name__
+            raise InvalidPushConfigError(f"authentication.schemes: found {found}, expected a list")
         if len(self.schemes) > _MAX_SCHEMES:
             raise InvalidPushConfigError(
                 f"authentication.schemes: {len(self.schemes)}, expected at most {_MAX_SCHEMES}"
@@ -91,7 +94,7 @@ class PushConfig:
     origin: WireVersion | None = None
 
     def __post_init__(self) -> None:
-        if not self.url:
+        if not (isinstance(self.url, str) and self.url):
             raise InvalidPushConfigError("url: expected a string that is not empty")
         _check_header_value("token", self.token, _TOKEN)
 
@@ -103,6 +106,8 @@ def _check_header_value(name: str, value: str | None, allowed: re.Pattern[str]) 
     # RFC 9110 §5.5: CR, LF or NUL in a field value would be a header injection.
     if value is None:
         return
+    if not isinstance(value, str):
+        raise InvalidPushConfigError(f"{name}: found {type(value).__name__}, expected a string")
     if len(value) > _MAX_HEADER_VALUE:
         raise InvalidPushConfigError(
             f"{name}: {len(value)} characters, expected at most {_MAX_HEADER_VALUE}:"

@@ -8,7 +8,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pushkit.arguments import check_callable, check_count, check_duration, check_type
+from pushkit.arguments import (
+    Kind,
+    check_callable,
+    check_count,
+    check_duration,
+    check_list,
+    check_type,
+    check_types,
+)
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.signatures import Signing, SigningChoice
 from pushkit.errors import ConfigError
@@ -105,8 +113,12 @@ class SenderOptions:
     alerts: AlertOptions | None = None
 
     def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
-            check_type(name, getattr(self, name), kind)
+        check_types(self, _KINDS)
+        check_list("credentials", self.credentials, of=DestinationCredentials, shown=False)
+        if self.alerts is not None:
+            from pushkit.alerts.alerts import AlertOptions
+
+            check_type("alerts", self.alerts, AlertOptions)
         if not isinstance(self.signing, Signing):
             check_callable("signing", self.signing)
         for name in _AT_LEAST_ONE:
@@ -133,8 +145,17 @@ _AT_LEAST_ONE = (
     "max_backlog_per_owner",
 )
 _ABOVE_ZERO = ("timeout", "disable_after", "lease_margin", "poll_interval")
-_KINDS: Mapping[str, type] = {
+_KINDS: Mapping[str, Kind] = {
     "drain": timedelta,
+    "rate_per_origin": int | float | None,
+    "proxy": str | None,
+    "ca_file": str | Path | None,
+    # Of a setting that is still a text, "false" would be true.
+    "go_token_spelling": bool,
+    "coalesce": bool,
+    "keep_answers": bool,
+    "seal_bodies": bool,
+    "verify_ownership": bool,
     "retry": RetryPolicy,
     "breaker": BreakerPolicy,
     "retain": Retention,

@@ -21,7 +21,7 @@ from pushkit.a2a import (
     WireVersion,
     parse_push_config,
 )
-from pushkit.arguments import check_type, read_member
+from pushkit.arguments import check_callable, check_type, read_member
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
@@ -131,6 +131,8 @@ class PushSender:
         secrets: SecretKeys | str | Path | None = None,
         tracing: Tracing | None = None,
     ) -> None:
+        check_type("issuer", issuer, str)
+        check_callable("clock", clock)
         if not issuer or issuer != issuer.strip() or not issuer.isprintable():
             raise ConfigError(
                 f"issuer: found {issuer!r}, expected the agent's base URL, or another name without"
@@ -756,6 +758,7 @@ def _check_ids(**ids: object) -> None:
 def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
     if secrets is None:
         return SecretKeys.from_environment()
+    check_type("secrets", secrets, SecretKeys | str | Path)
     return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)
 
 

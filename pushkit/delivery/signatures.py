@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from pushkit.arguments import read_member
+from pushkit.arguments import check_list, read_member
 from pushkit.errors import ConfigError, PushkitError, SigningError
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.primitives import JOSE, Methods, sign_bytes
@@ -65,8 +65,8 @@ class Signing:
     signers: tuple[WebhookSigner, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.schemes, str) or isinstance(self.webhook_secrets, str):
-            raise ConfigError("schemes and webhook_secrets: expected a list, found a string")
+        check_list("schemes", self.schemes)
+        check_list("webhook_secrets", self.webhook_secrets, of=str, shown=False)
         schemes = frozenset(read_member("schemes", name, Scheme) for name in self.schemes)
         if not schemes:
             raise ConfigError(f"schemes: expected at least one of {', '.join(Scheme)}")

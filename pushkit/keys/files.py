@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
+from pushkit.arguments import check_type
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
 from pushkit.errors import ConfigError, KeyFileError, KeyRingError, MalformedJsonError
 from pushkit.keys.jwk import Algorithm, SigningKey, signing_key_from_pem, signing_key_to_pem
@@ -32,6 +33,7 @@ def load_key_ring(path: str | Path, passphrase: bytes | None = None) -> KeyRing:
         KeyFileError: It does not exist, is not a regular file, others may read or write it, it has
             wrong contents or a newer format, or the passphrase is wrong or missing.
     """
+    check_type("passphrase", passphrase, bytes | None)
     path = Path(path)
     contents = read_private(path, made_by="pushkit keys new")
     try:
@@ -46,6 +48,8 @@ def save_key_ring(path: str | Path, ring: KeyRing, passphrase: bytes | None = No
     Raises:
         KeyFileError: The file or its folder cannot be written.
     """
+    check_type("ring", ring, KeyRing)
+    check_type("passphrase", passphrase, bytes | None)
     path = Path(path)
     with locked(path):
         replace_private(path, _contents(ring, passphrase))

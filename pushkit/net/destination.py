@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from pushkit.arguments import check_list
+from pushkit.arguments import check_callable, check_list
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidUrlError
 from pushkit.net.addresses import (
     Network,
@@ -140,7 +140,12 @@ class DestinationPolicy:
     def __init__(
         self, allow: Sequence[str] = (), rules: DestinationRules = DestinationRules()
     ) -> None:
-        check_list("allow", allow, shown=False)
+        check_list("allow", allow, of=str, shown=False)
+        for name in ("domains", "networks", "refused_networks", "allow_domains", "allow_networks"):
+            check_list(name, getattr(rules, name), of=str)
+        check_list("ports", rules.ports, of=int)
+        if rules.on_decision is not None:
+            check_callable("on_decision", rules.on_decision)
         self.allow: tuple[str, ...] = tuple(allow)
         self._named = frozenset(_parse_allow(entry) for entry in allow)
         self._intranet = tuple(_parse_intranet_domain(entry) for entry in rules.allow_domains)

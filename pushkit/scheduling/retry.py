@@ -24,7 +24,7 @@ from tenacity import (
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base, wait_random_exponential
 
-from pushkit.arguments import check_callable
+from pushkit.arguments import check_callable, check_list, check_type
 from pushkit.errors import ConfigError
 
 T = TypeVar("T")
@@ -56,6 +56,8 @@ class wait_schedule(wait_base):  # noqa: N801  # named like tenacity's own
         jitter: float = 0.2,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
+        check_list("wait_schedule", seconds, of=int | float)
+        check_type("wait_schedule: jitter", jitter, int | float)
         if not seconds or min(seconds) < 0 or not 0 <= jitter < 1:
             raise ConfigError("wait_schedule: expected waits of 0 s or more, and 0 <= jitter < 1")
         self._seconds = tuple(seconds)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from pushkit.arguments import LONGEST_AGE, check_number
+from pushkit.arguments import LONGEST_AGE, check_number, check_type
 from pushkit.errors import ConfigError
 from pushkit.storage.script import Script, Statement, run_for_ids, to_micros
 from receiver.inbox.model import InboxStatus
@@ -50,6 +50,10 @@ class InboxRetention:
     expected: timedelta | None = timedelta(days=90)
 
     def __post_init__(self) -> None:
+        for name in ("done", "dead", "expected"):
+            check_type(f"retention: {name}", getattr(self, name), timedelta | None)
+        for name in ("ids", "sequences"):
+            check_type(f"retention: {name}", getattr(self, name), timedelta)
         ages = (self.done, self.dead, self.ids, self.sequences, self.expected)
         if any(age is not None and not timedelta(0) < age <= LONGEST_AGE for age in ages):
             raise ConfigError(

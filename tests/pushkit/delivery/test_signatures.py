@@ -249,12 +249,12 @@ def test_signing_is_a_value_or_a_function() -> None:
     [
         pytest.param({"schemes": []}, "at least one", id="no scheme"),
         pytest.param({"schemes": ["hmac"]}, "'hmac'", id="unknown scheme"),
-        pytest.param({"schemes": "jwt"}, "found a string", id="a string of schemes"),
+        pytest.param({"schemes": "jwt"}, "expected a list", id="a string of schemes"),
         pytest.param({"schemes": ["standard-webhooks"]}, "webhook_secrets", id="no secret"),
         pytest.param({"webhook_secrets": [SECRET]}, "webhook_secrets", id="no use for a secret"),
         pytest.param(
             {"schemes": ["standard-webhooks"], "webhook_secrets": SECRET},
-            "found a string",
+            "expected a list",
             id="a string of secrets",
         ),
         pytest.param(
