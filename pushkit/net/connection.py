@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close the connection at once, and drop unsent bytes."""
-        if self._transport is not None:
+        if self._transport is not None and not self._loop.is_closed():
             self._transport.abort()
         self._set_closed()
 

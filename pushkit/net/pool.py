@@ -45,9 +45,13 @@ class ConnectionPool:
         self._by_endpoint: dict[Endpoint, _Connections] = {}
         self._open = 0
         self._waiting: deque[tuple[Endpoint, asyncio.Future[None]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None  # whose connections these are
 
     def acquire_idle(self, endpoint: Endpoint) -> Connection | None:
         """Return the idle connection that was used last; None if none is idle."""
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self.close()
+            self._loop = loop
         same = self._by_endpoint.get(endpoint)
         while same is not None and same.idle:
             connection = same.idle.pop()
@@ -72,7 +76,9 @@ class ConnectionPool:
             await self._change(endpoint)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; also those of an event loop that has ended."""
+        if self._loop is not None and self._loop.is_closed():
+            self._waiting.clear()
         for connection in [each for same in self._by_endpoint.values() for each in same.open]:
             connection.close()
         self._deadlines.close()
