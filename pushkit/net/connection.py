@@ -57,16 +57,10 @@ class Answer:
     timing: Timing = field(default_factory=Timing)
 
 
-def write_requests(requests: Sequence[tuple[asyncio.Transport, Sequence[bytes]]]) -> None:
-    """Write requests, each in its parts; those whose connections were closed are left out."""
-    for transport, parts in requests:
-        if transport.is_closing():
-            continue
-        try:
-            for part in parts:
-                transport.write(part)
-        except Exception:  # noqa: BLE001  # its request ends with it, and no other one
-            transport.abort()
+def write_requests(requests: Sequence[tuple[Connection, Sequence[bytes]]]) -> None:
+    """Write requests, each in its parts."""
+    for connection, parts in requests:
+        connection.write(parts)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -76,7 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         self,
         deadlines: Deadlines,  # the timer that all connections share
         # Where requests are added to be written by `write_requests`, shared as well.
-        writes: RoundBatches[tuple[asyncio.Transport, Sequence[bytes]]],
+        writes: RoundBatches[tuple[Connection, Sequence[bytes]]],
         on_idle: Callable[[Connection], None],  # called when another request may be sent
         on_closed: Callable[[Connection], None],  # called once, when no more may be sent
     ) -> None:
@@ -94,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._poll: select.poll | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[Answer] | None = None
+        self._is_written = False  # whether the request is, which waits for its round
         self._closed = False
 
     def is_reusable(self) -> bool:
@@ -117,14 +112,14 @@ class Connection(asyncio.BufferedProtocol):
             TimeoutError: No head arrived by the deadline.
             OSError: The connection broke.
         """
-        transport = self._transport
-        if transport is None:
+        if self._transport is None:
             raise ClosedEarlyError("closed before the request")
         if request.deadline <= self._loop.time():  # the process may have been suspended
             self.close()
             raise TimeoutError
         waiter: asyncio.Future[Answer] = self._loop.create_future()
         self._waiter = waiter
+        self._is_written = False
         self.requests_sent += 1
         self.has_received = False
         self._deadline = request.deadline  # not the request: its body may be long
@@ -142,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         probe.enter("wait")
         is_joined = len(request.body) <= _JOINED_BYTES
         parts = (request.head + request.body,) if is_joined else (request.head, request.body)
-        self._writes.add((transport, parts))
+        self._writes.add((self, parts))
         del parts  # a copy of the body, which would be kept until the answer
         try:
             return await waiter
@@ -150,6 +145,18 @@ class Connection(asyncio.BufferedProtocol):
             if self._waiter is waiter:  # cancelled: a late answer belongs to no request
                 self.close()
             del waiter  # with its exception it is a cycle, which would hold the request's body
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Write a request that waited for its round, unless the connection was closed."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._is_written = True
+        try:
+            for part in parts:
+                transport.write(part)
+        except Exception:  # noqa: BLE001  # this request ends with it, and no other one
+            transport.abort()
 
     def close(self) -> None:
         """Close the connection at once, and drop unsent bytes."""
@@ -181,7 +188,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse the bytes of an answer; unsolicited bytes close the connection."""
-        if self._waiter is None:
+        # In uvloop's rounds, the socket may be read before the request is written.
+        if self._waiter is None or not self._is_written:
             self.close()
             return
         self.has_received = True

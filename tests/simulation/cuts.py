@@ -347,8 +347,8 @@ CUTS = (
         "A connection on which an unrequested answer came is not used again.",
         "pushkit.net.connection",
         (
-            "        if self._waiter is None:\n            self.close()\n            return\n        self.has_received",
-            "        if self._waiter is None:\n            return\n        self.has_received",
+            "_is_written:\n            self.close()\n            return\n        self.has_received",
+            "_is_written:\n            return\n        self.has_received",
         ),
     ),
     _cut(

@@ -19,6 +19,7 @@ import random
 import socket
 import sys
 from collections import Counter
+from collections.abc import Sequence
 
 from pushkit.net.connection import Answer, Connection, Request, write_requests
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
@@ -218,6 +219,14 @@ def _split(chance: random.Random, said: bytes) -> list[bytes]:
     return [said[a:b] for a, b in zip([0, *cuts], [*cuts, len(said)], strict=True) if a < b]
 
 
+class _AtOnce(RoundBatches[tuple[Connection, Sequence[bytes]]]):
+    """Each request has a round of its own, of an event loop that does not run here."""
+
+    def add(self, item: tuple[Connection, Sequence[bytes]]) -> None:
+        """Write a request."""
+        write_requests([item])
+
+
 def _converse(kind: type[Connection], chance: random.Random, seen: Counter[str]) -> None:
     """Play one conversation; needs a running loop.
 
@@ -233,7 +242,7 @@ def _converse(kind: type[Connection], chance: random.Random, seen: Counter[str])
     with near, far:
         near.setblocking(False)
         wire = Wire(near)
-        connection = kind(Deadlines(), RoundBatches(write_requests), lambda _: None, lambda _: None)
+        connection = kind(Deadlines(), _AtOnce(write_requests), lambda _: None, lambda _: None)
         connection.connection_made(wire)
         tokens: list[bytes] = []
         while connection.is_reusable() and len(tokens) < 6:

@@ -48,6 +48,12 @@ def new_connection() -> Connection:
     return Connection(Deadlines(), RoundBatches(write_requests), lambda _: None, lambda _: None)
 
 
+def connected(wire: Wire) -> Connection:
+    connection = new_connection()
+    connection.connection_made(wire)
+    return connection
+
+
 async def asked(connection: Connection, wire: Wire) -> asyncio.Task[Answer]:
     until = asyncio.get_running_loop().time() + 1000
     request = Request(b"POST / HTTP/1.1\r\n\r\n", b"{}", until, 1000, 64)
@@ -87,7 +93,7 @@ async def outcome(pieces: list[bytes], *, then_closes: bool) -> object:
 async def test_requests_that_begin_in_one_round_are_written_together_at_its_end() -> None:
     writes, wires = RoundBatches(write_requests), [Wire() for _ in range(4)]
     for wire in wires:
-        writes.add((wire, (b"head", b"body")))
+        writes.add((connected(wire), (b"head", b"body")))
     assert [bytes(wire.written) for wire in wires] == [b"headbody", b"", b"", b""]
     wires[2].abort()  # closed before the end of the round
     await asyncio.sleep(0)
@@ -101,13 +107,36 @@ async def test_a_connection_that_cannot_be_written_to_ends_no_other_request() ->
 
     writes, wires = RoundBatches(write_requests), [Wire(), BrokenWire(), Wire()]
     for wire in wires:
-        writes.add((wire, (b"request",)))
+        writes.add((connected(wire), (b"request",)))
     await asyncio.sleep(0)
     assert [(bytes(wire.written), wire.is_aborted) for wire in wires] == [
         (b"request", False),
         (b"", True),
         (b"request", False),
     ]
+
+
+async def test_bytes_that_arrive_before_the_request_is_written_are_no_answer_to_it() -> None:
+    writes, wires, loop = RoundBatches(write_requests), [Wire(), Wire()], asyncio.get_running_loop()
+    request = Request(b"POST / HTTP/1.1\r\n\r\n", b"{}", loop.time() + 1000)
+    connections = [Connection(Deadlines(), writes, lambda _: None, lambda _: None) for _ in wires]
+    for connection, wire in zip(connections, wires, strict=True):
+        connection.connection_made(wire)
+    first, second = (asyncio.create_task(each.send(request, Probe())) for each in connections)
+
+    def read_the_socket() -> None:  # within the round, as uvloop does
+        assert connections[1].requests_sent == 1
+        assert not wires[1].written
+        hear(connections[1], b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    loop.call_soon(read_the_socket)
+    await asyncio.sleep(0)
+    connections[1].connection_lost(None)
+    with pytest.raises(ClosedEarlyError):
+        await second
+    assert not connections[1].has_received  # so it is sent again, over a new connection
+    assert not wires[1].written
+    first.cancel()
 
 
 LENGTH = HEAD + b"Content-Length: 5\r\nX: y\r\n\r\nhello"
