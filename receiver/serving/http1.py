@@ -181,7 +181,8 @@ class RequestParser:
             while self.error is None and not self.is_whole and self._read_chunk():
                 pass
         except MalformedHttpError as exc:
-            self.error = exc
+            # With its traceback it is a cycle, which would hold the bytes that it did not parse.
+            self.error = exc.with_traceback(None)
 
     def _read_bytes(self, size: int) -> int:
         """Take at most `size` bytes of the body; return how many."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from typing import Any
 
 import httptools
@@ -177,6 +178,17 @@ def test_a_body_may_have_many_chunks(size: int, number: int) -> None:
     chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
     [(_, body)], _ = read((CHUNKED + chunk * number + b"0\r\n\r\n"), [])
     assert body == b"x" * size * number
+
+
+def test_the_bytes_behind_a_malformed_chunk_are_freed_with_the_parser() -> None:
+    parser = RequestParser(1000)
+    parser.feed(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    assert parser.head() is not None
+    parser.feed(b"no size\r\n" + b"x" * 1000)
+    assert parser.error is not None
+    freed = weakref.ref(parser)
+    del parser
+    assert freed() is None
 
 
 def test_each_request_may_have_empty_lines_before_it() -> None:
