@@ -226,13 +226,17 @@ async def _start_tls(
 async def _connect(
     addresses: Sequence[str], port: int, factory: SocketFactoryType
 ) -> socket.socket:
-    return await aiohappyeyeballs.start_connection(
-        [_address_info(address, port) for address in addresses],
-        happy_eyeballs_delay=_NEXT_ADDRESS_AFTER,
-        interleave=1,
-        loop=asyncio.get_running_loop(),
-        socket_factory=factory,
-    )
+    try:
+        return await aiohappyeyeballs.start_connection(
+            [_address_info(address, port) for address in addresses],
+            happy_eyeballs_delay=_NEXT_ADDRESS_AFTER,
+            interleave=1,
+            loop=asyncio.get_running_loop(),
+            socket_factory=factory,
+        )
+    except OSError as exc:
+        exc.__traceback__ = None  # breaks a cycle that holds the request
+        raise
 
 
 async def _attach(connection: Connection, sock: socket.socket, endpoint: Endpoint) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 import trustme
 
-from pushkit.errors import TlsError, TransportError
+from pushkit.errors import ConnectionFailedError, TlsError, TransportError
 from pushkit.net.connection import Connection, Request
 from pushkit.net.destination import DestinationPolicy
 from tests.eventually import PATIENT, eventually
+from tests.ports import free_port
 from tests.pushkit.net.conftest import MakeTransport
 from tests.pushkit.net.test_transport import Talk
 
@@ -53,6 +54,29 @@ async def _answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     await reader.readuntil(b"{}")
     writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
     writer.close()
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        pytest.param(["127.0.0.1"], id="one address"),
+        pytest.param(["127.0.0.1", "127.0.0.2", "::1"], id="several addresses"),
+    ],
+)
+async def test_a_refused_connection_leaves_nothing_in_memory(
+    make_transport: MakeTransport, hosts: list[str]
+) -> None:
+    class Named:
+        async def resolve(self, _host: str) -> list[str]:
+            return hosts
+
+    policy = DestinationPolicy(["webhook.example:*"])
+    client = make_transport(policy, resolver=Named())
+    url = f"http://webhook.example:{free_port()}/"
+    async with _leaving_none(Request, Connection):
+        for _ in range(5):
+            with pytest.raises(ConnectionFailedError):
+                await client.post(policy.check(url), [], b"{}", timeout=PATIENT)
 
 
 @pytest.mark.parametrize(
