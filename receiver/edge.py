@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -60,7 +60,12 @@ ReadBody: TypeAlias = Callable[[int], Awaitable[bytes | None]]
 """Reads a body of at most so many bytes; None if it is longer. May raise `BrokenBodyError`."""
 Reply: TypeAlias = Callable[[Answer], None]
 Rest: TypeAlias = Coroutine[Any, Any, None]
-Begin: TypeAlias = Callable[[Head, ReadBody, Reply], Rest | None]
+Turns: TypeAlias = Generator[None, None, Rest | None]
+"""Begins to answer a request, part by part: `in_turn` runs it, beside others.
+
+Returns a coroutine that has to run, in a task, before the reply; None if there is none.
+"""
+Begin: TypeAlias = Callable[[Head, ReadBody, Reply], Turns]
 """`Edge.begin`, or a substitute."""
 Steps: TypeAlias = Generator[Question, Any, Verified | Repetition]
 
@@ -115,14 +120,10 @@ class Edge:
 
     async def answer(self, head: Head, read: ReadBody) -> Answer:
         """Answer one request; its body is read only once the head is proven."""
-        return await replied(functools.partial(self.begin, head, read))
+        return await replied(lambda reply: alone(self.begin(head, read, reply)))
 
-    def begin(self, head: Head, read: ReadBody, reply: Reply) -> Rest | None:
-        """Answer one request, at once or as soon as its notification is stored.
-
-        Returns:
-            A coroutine that has to run, in a task, before `reply` is called; None if there is none.
-        """
+    def begin(self, head: Head, read: ReadBody, reply: Reply) -> Turns:
+        """Answer one request, in its last part or as soon as its notification is stored."""
         rest: Rest | None
         try:
             peer = self.peers.of(head.socket_peer, head.headers)
@@ -138,7 +139,7 @@ class Edge:
                 return None
             else:
                 answer = functools.partial(_answer, reply)
-                rest = self._begin(head, endpoint, read, answer, peer=peer)
+                rest = yield from self._begin(head, endpoint, read, answer, peer=peer)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
             reply(self._fault(head, exc))
             return None
@@ -175,7 +176,9 @@ class Edge:
     async def receive(self, head: Head, read: ReadBody, *, peer: str) -> Verdict:
         """Verify and store one notification; its body is read only once the head is proven."""
         endpoint = self.trust.at(head.path)
-        return await replied(functools.partial(self._begin, head, endpoint, read, peer=peer))
+        return await replied(
+            lambda reply: alone(self._begin(head, endpoint, read, reply, peer=peer))
+        )
 
     def _begin(
         self,
@@ -185,12 +188,11 @@ class Edge:
         reply: Callable[[Verdict], None],
         *,
         peer: str,
-    ) -> Rest | None:
+    ) -> Turns:
         """Verify and store one notification; call `reply` with the verdict, now or later.
 
-        Returns:
-            A coroutine to run in a task, where a step has to wait for keys, for tokens in the
-            database, for the body, or for a memory of ids outside of it; None if there is none.
+        A step may have to wait in a task: for keys, for tokens in the database, for the body, or
+        for a memory of ids outside of it.
         """
         service, now = self._service, self._clock()
         asked = _Asked(peer, _traceparent_of(head.headers), reply, now)
@@ -198,14 +200,17 @@ class Edge:
         try:
             service.count_peer(peer, now)  # 1
             steps = verify(head, endpoint, now=now, service=service, facts=facts)
-            question = next(steps)
+            while (question := next(steps)) is None:
+                yield
         except StopIteration as done:
             found: Verified | Repetition = done.value
         except InboundError as exc:
+            yield  # answers are written together: each write wakes the peer
             reply(self._refusal(asked, exc, facts))
             return None
         else:
             return self._continue(asked, steps, question, read, facts)
+        yield
         # Outside of the try: the traceback of a fault would show what was found, with its body.
         return self._proven(asked, found)
 
@@ -227,6 +232,8 @@ class Edge:
 
     async def _find(self, question: Question, read: ReadBody) -> object:
         """Fetch or read what `verify` asks for: it asks only for what is not in memory."""
+        if question is None:
+            return None
         if isinstance(question, KeysOf):
             return await keys_of(question)
         if isinstance(question, WholeBody):
@@ -330,6 +337,40 @@ class Edge:
         if logs:
             _log_accepted(verdict, found, trace_id)
         return verdict
+
+
+def in_turn(begun: Sequence[Turns]) -> list[Rest | None]:
+    """Begin to answer requests, the same part of each in turn; return their coroutines.
+
+    A part's code and data are then in the processor's caches for all requests but the first.
+    Request by request, each part would find the caches full of the parts before it.
+    """
+    rests: list[Rest | None] = [None] * len(begun)
+    unfinished = list(enumerate(begun))
+    while unfinished:
+        left = []
+        for each in unfinished:
+            number, turns = each
+            try:
+                next(turns)
+                left.append(each)
+            except StopIteration as done:
+                rests[number] = done.value
+            except Exception as exc:  # noqa: BLE001  # as in a callback of the loop: others go on
+                context = {"message": "a request failed", "exception": exc}
+                asyncio.get_running_loop().call_exception_handler(context)
+        unfinished = left
+    return rests
+
+
+def alone(begun: Turns) -> Rest | None:
+    """Begin to answer one request; return its coroutine."""
+    try:
+        while True:
+            next(begun)
+    except StopIteration as done:
+        rest: Rest | None = done.value
+        return rest
 
 
 async def replied(begin: Callable[[Callable[[T], None]], Rest | None]) -> T:

@@ -139,7 +139,8 @@ class WholeBody(NamedTuple):
     limit: int  # bytes; a longer body need not be read to its end
 
 
-Question: TypeAlias = KeysOf | HandedOutTo | WholeBody
+Question: TypeAlias = KeysOf | HandedOutTo | WholeBody | None
+"""What `verify` lacks; None if it lacks nothing, and others may have their turn."""
 
 
 class MethodNotAllowedError(InboundError, code="method_not_allowed", status=405):
@@ -245,7 +246,8 @@ def verify(
     """Do steps 1 to 6; ask for keys, for registrations, and for the body, in this order.
 
     It does not ask for what is in memory. A body is not parsed again if this service recently
-    accepted it under the same id.
+    accepted it under the same id. It yields None before what reads most code and tables, the
+    signatures and the body: several notifications then take turns (`receiver.edge.in_turn`).
 
     Raises:
         InboundError: Refused: `status` is the answer, `code` the row in `receiver.refusals`, the
@@ -262,6 +264,7 @@ def verify(
         held = yield keys
     selected = select(endpoint, keys, held)
     sender = selected.sender
+    yield None
     proven = verify_head(selected, head, own_url=endpoint.url, now=now)  # 3, 4
     if proven.is_signed:
         facts["sender"] = sender.name
@@ -290,6 +293,7 @@ def verify(
                 repetition = Repetition(sender, proven.delivery_id, *before)
                 if _is_retry(proven, repetition):
                     return repetition  # 7, without a query
+    yield None
     notification = read_notification(proven, body, sha256)
     facts["task"], facts["delivery_id"] = notification.task_id, notification.delivery_id
     _check_ids(notification.delivery_id, notification.config_id, notification.task_id)
@@ -332,9 +336,12 @@ def verify_notification(
         body=request.body,
     )
     steps = verify(head, trust.at(path), now=now, facts={})
+    registered = [HandedOut(token=hash_token(one)) for one in tokens]
     try:
-        next(steps)  # keys and body are in memory: the only question is for registrations
-        steps.send([HandedOut(token=hash_token(one)) for one in tokens])
+        question = next(steps)
+        # Keys and body are in memory: the only question is for registrations.
+        while question is None or isinstance(question, HandedOutTo):
+            question = steps.send(registered)
     except StopIteration as done:
         verified: Verified = done.value
         return verified.notification

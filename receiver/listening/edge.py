@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.answers import Answer
-from receiver.edge import BrokenBodyError, ReadBody, Reply, Rest, replied
+from receiver.edge import BrokenBodyError, ReadBody, Reply, Turns
 from receiver.listening.steps import Step, steps_of
 from receiver.listening.trusting import Trusting
 from receiver.receiver import Receiver
@@ -54,10 +53,10 @@ class ListeningEdge:
         self._show = show
         self._arrived = 0
 
-    def begin(self, head: Head, read: ReadBody, reply: Reply) -> Rest | None:
+    def begin(self, head: Head, read: ReadBody, reply: Reply) -> Turns:
         """Answer one request as the receiver does, and show it."""
         if head.method != "POST":
-            return self._receiver.edge.begin(head, read, reply)
+            return (yield from self._receiver.edge.begin(head, read, reply))
         return self._listen(head, read, reply)
 
     async def _listen(self, head: Head, read: ReadBody, reply: Reply) -> None:
@@ -78,7 +77,7 @@ class ListeningEdge:
                 raise broken
             return whole
 
-        answer = await replied(functools.partial(self._receiver.edge.begin, seen, again))
+        answer = await self._receiver.edge.answer(seen, again)
         code = _code_of(answer)
         await self._show(
             Arrival(

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from pushkit.errors import InboundError
 from receiver.answers import Answer, problem
-from receiver.edge import BrokenBodyError
+from receiver.edge import BrokenBodyError, Rest
 from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
 from receiver.refusals import Verdict
@@ -52,7 +52,6 @@ class HttpConnection(asyncio.Protocol):
         # Whether a request is in progress. (Its head is freed before that: a notification that is
         # being stored holds no more than it needs, or the collector would often visit all of it.)
         self._is_busy = False
-        self._is_at_once = False  # `begin` has not returned yet: its answer needs no task
         self._has_turn = False  # the next request begins soon
         self.work: asyncio.Task[None] | None = None  # answers the request, if it has to wait
         self._reader: asyncio.Future[None] | None = None
@@ -209,12 +208,13 @@ class HttpConnection(asyncio.Protocol):
             self._head_deadline.end()
 
     def _answer(self, head: RequestHead) -> None:
-        self._is_busy = self._is_at_once = True
+        self._is_busy = True
+        self._server.in_progress.add(self)
         request = _head_of(head, self._parser, self._peer)
-        rest = self._server.begin(request, self._read, self._reply)
-        self._is_at_once = False
-        if self._is_busy:
-            self._server.in_progress.add(self)
+        self._server.arrived.add((self, self._server.begin(request, self._read, self._reply)))
+
+    def go_on(self, rest: Rest | None) -> None:
+        """Continue with a request that has begun to be answered."""
         if rest is not None:
             self.work = asyncio.get_running_loop().create_task(rest)
 
@@ -222,8 +222,7 @@ class HttpConnection(asyncio.Protocol):
         """Send the answer to the request in progress, and begin the next one."""
         assert self._is_busy  # noqa: S101  # answered once
         self._is_busy, self.work = False, None
-        if not self._is_at_once:
-            self._server.answered(self)
+        self._server.answered(self)
         parser = self._parser
         parser.body.clear()
         if self._transport is None:
@@ -245,10 +244,7 @@ class HttpConnection(asyncio.Protocol):
             self._idle_deadline.begin()
             if not parser.held_bytes:
                 return
-            if self._is_at_once:  # other connections get their turn before this peer's next request
-                self._begin_soon()
-            else:
-                self._begin_next()
+            self._begin_soon()  # other connections get their turn before this peer's next request
         elif unread or parser.held_bytes:
             self._linger()
         else:

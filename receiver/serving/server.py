@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import cast
 
 from pushkit.logs import RepeatedLog
 from pushkit.scheduling.pump import cancelled
-from receiver.edge import Begin
+from pushkit.scheduling.rounds import RoundBatches
+from receiver.edge import Begin, Turns, in_turn
 from receiver.limits import ConnectionLimits
 from receiver.refusals import Refusals
 from receiver.serving.connection import Connections, HttpConnection
@@ -45,6 +46,8 @@ class HttpServer:
         self._tls = tls
         self._handshakes: set[asyncio.Task[None]] = set()
         self.begin: Begin = begin
+        # Requests that arrived in one round of the event loop begin to be answered together.
+        self.arrived: RoundBatches[tuple[HttpConnection, Turns]] = RoundBatches(_begin_all)
         self.max_head_bytes = max_head_bytes
         self.refusals: Refusals = refusals or Refusals()
         self.repeated_log: RepeatedLog = RepeatedLog(_log, most=_LINES)
@@ -89,6 +92,13 @@ class HttpServer:
             self.connections.forget(connection)
         for task in [*broken_off, *self._handshakes]:
             await cancelled(task)
+
+
+def _begin_all(arrived: Sequence[tuple[HttpConnection, Turns]]) -> None:
+    """Begin to answer the requests of several connections."""
+    rests = in_turn([turns for _, turns in arrived])
+    for (connection, _), rest in zip(arrived, rests, strict=True):
+        connection.go_on(rest)
 
 
 class _Accepted(asyncio.Protocol):

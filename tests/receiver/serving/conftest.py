@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from receiver.answers import Answer
-from receiver.edge import Begin, ReadBody, Reply, Rest
+from receiver.edge import Begin, ReadBody, Reply, Turns
 from receiver.serving.server import HttpServer
 from receiver.verification import Head
 from tests.receiver.serving.sockets import Serve, Site, limits
@@ -56,10 +56,11 @@ async def serve(world: World) -> AsyncIterator[Serve]:
 def begun(own: Handler) -> Begin:
     """Return what begins to answer as a handler does."""
 
-    def begin(head: Head, read: ReadBody, reply: Reply) -> Rest:
+    def begin(head: Head, read: ReadBody, reply: Reply) -> Turns:
         async def rest() -> None:
             reply(await own(head, read))
 
+        yield
         return rest()
 
     return begin

@@ -20,7 +20,7 @@ import uvloop
 
 from receiver import Limits
 from receiver.answers import Answer
-from receiver.edge import Begin, BrokenBodyError, ReadBody, Reply, Rest
+from receiver.edge import Begin, BrokenBodyError, ReadBody, Reply, Turns
 from receiver.serving.connection import Connections, HttpConnection
 from receiver.serving.http1 import RequestHead
 from receiver.serving.server import HttpServer
@@ -591,9 +591,11 @@ def test_bytes_after_the_last_request_of_a_client_that_left_cause_no_fault(
     faults: list[object] = []
     answered: list[Head] = []
 
-    def begin(head: Head, _read: ReadBody, reply: Reply) -> None:
+    def begin(head: Head, _read: ReadBody, reply: Reply) -> Turns:
+        yield
         answered.append(head)
         reply(Answer(status=404))
+        return None
 
     async def ask() -> None:
         async with standing(begin, faults) as (server, port):
@@ -615,7 +617,9 @@ def test_a_client_that_left_is_not_asked_for_its_body(new_loop: NewLoop) -> None
     async def ask() -> None:
         lost = asyncio.Event()
 
-        def begin(_head: Head, read: ReadBody, reply: Reply) -> Rest:
+        def begin(_head: Head, read: ReadBody, reply: Reply) -> Turns:
+            yield
+
             async def rest() -> None:
                 await lost.wait()
                 try:
@@ -647,7 +651,9 @@ def test_a_client_that_leaves_during_its_refusal_causes_no_fault(new_loop: NewLo
     async def ask() -> None:
         peers: list[socket.socket] = []
 
-        def begin(_head: Head, _read: ReadBody, reply: Reply) -> Rest:
+        def begin(_head: Head, _read: ReadBody, reply: Reply) -> Turns:
+            yield
+
             async def rest() -> None:
                 peers[0].close()  # what is sent is reset, which shows when that half is closed
                 try:
