@@ -7,7 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from pushkit.errors import InboundError
 from pushkit.scheduling.locks import LoopLock
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         HandedOutTo,
         Head,
         Presented,
+        Remembered,
         VerifiedNotification,
     )
 
@@ -33,10 +34,6 @@ _RECENT = timedelta(minutes=10)
 _CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
 _DIGITS = re.compile(r"[0-9]+")
 _LONGEST_LENGTH = 18  # digits: far above any limit, and cheap to parse
-
-
-_Said: TypeAlias = "tuple[str, str | None, str | None, str, int | None]"
-"""`VerifiedNotification.repeated()`."""
 
 
 class RateLimitedError(InboundError, code="rate_limited", status=429):
@@ -101,9 +98,8 @@ class ServiceState:
         self._senders = RateLimiter("sender_rate", limits.sender_rate)
         self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
         self._handed_out: dict[tuple[str, Presented], Sequence[HandedOut]] = {}
-        # By sender and id: when a notification was accepted, and all that a retry of it needs. No
-        # objects: the collector need not visit these thousands of tuples.
-        self._recent: dict[tuple[str, str], tuple[datetime, *_Said]] = {}
+        # By sender and id: when a notification was accepted, and all that a retry of it needs.
+        self._recent: dict[tuple[str, str], tuple[datetime, *Remembered]] = {}
         self._recent_for = min(_RECENT, ids_kept / 2)
 
     # --- step 1, and the rate of step 6 --------------------------------------------------------
@@ -174,7 +170,7 @@ class ServiceState:
 
     def accepted_before(
         self, sender: str, delivery_id: str, body_sha256: str, now: datetime
-    ) -> _Said | None:
+    ) -> Remembered | None:
         """Return what was said under this id and body if this process stored it recently.
 
         The memory of ids still has it then. An id with another body is left to the transaction.

@@ -100,6 +100,11 @@ class Head:
     body: bytes | None = field(default=None, repr=False)
 
 
+Remembered: TypeAlias = tuple[str, str | None, str | None, str, int | None]
+"""What is kept of an accepted notification: the hash of its body, the task in the body, its task,
+its kind, its `seq`. A plain tuple: the collector need not visit thousands of them."""
+
+
 class Presented(NamedTuple):
     """The secrets that a request states, as hashes. Nothing of it is proven."""
 
@@ -198,7 +203,7 @@ class VerifiedNotification:
     kid: str | None
     issued_at: datetime | None
 
-    def repeated(self) -> tuple[str, str | None, str | None, str, int | None]:
+    def repeated(self) -> Remembered:
         """Return what has to be remembered to recognise it when it arrives again."""
         update = self.update
         return self.body_sha256, update.task_id, self.task_id, str(update.kind), self.seq
