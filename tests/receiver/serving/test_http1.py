@@ -254,8 +254,12 @@ def test_whatever_is_accepted_llhttp_reads_in_the_same_way(pieces: list[bytes]) 
             ours.append((head.method, head.target, list(head.headers), body, messages.keep_alive))
             if not messages.keep_alive:
                 break
-    with contextlib.suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
+    try:
         other.parser.feed_data(data)
+    except httptools.HttpParserInvalidMethodError:  # the service answers 405 to them
+        ours = ours[: len(other.found)]
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        pass
     assert ours == other.found[: len(ours)]
 
 
