@@ -17,7 +17,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 from urllib.parse import unquote
 
 import aiohappyeyeballs
@@ -115,7 +115,10 @@ class Dialler:
                 failed = exc  # the destination has received nothing yet
                 continue
             return
-        raise failed
+        try:
+            raise failed
+        finally:
+            del failed  # breaks a cycle that holds the request
 
     async def _tunnel(
         self,
@@ -143,7 +146,7 @@ class Dialler:
             transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
             try:
                 async with asyncio.timeout(within):
-                    await answer.accepted
+                    await answer.accepted()
             except TimeoutError as exc:
                 raise ProxyRefusedError("the proxy did not reach the address in time") from exc
             transport = await _start_tls(transport, connection, endpoint)
@@ -154,38 +157,50 @@ class Dialler:
         connection.connection_made(transport)
 
 
+# The error to raise, and its text. (A future with an error, and its traceback with the frame that
+# has the future, are a cycle, which would hold the request.)
+_Refusal: TypeAlias = tuple[type[ProxyRefusedError | ProxyFailedError], str]
+
+
 class _ProxyAnswer(asyncio.Protocol):
     """Reads the head of the proxy's answer. The destination sends nothing before its request."""
 
-    def __init__(self, accepted: asyncio.Future[None]) -> None:
-        self.accepted = accepted
+    def __init__(self, refusal: asyncio.Future[_Refusal | None]) -> None:
+        self._refusal = refusal  # None if the proxy accepted
         self._head = bytearray()
+
+    async def accepted(self) -> None:
+        """Wait until the proxy has connected. Raises the error if it does not."""
+        refusal = await self._refusal
+        if refusal is not None:
+            error, reason = refusal
+            raise error(reason)
 
     def data_received(self, data: bytes) -> None:
         """Collect the head, and judge it once it is complete."""
         self._head += data
-        if self.accepted.done():
+        if self._refusal.done():
             return
         end = self._head.find(b"\r\n\r\n")
         if end < 0 and len(self._head) <= _MAX_PROXY_HEAD_BYTES:
             return
         match = _PROXY_HEAD.match(self._head)
         if match is None or end < 0:
-            self.accepted.set_exception(ProxyFailedError("the proxy's answer is not HTTP"))
+            self._refusal.set_result((ProxyFailedError, "the proxy's answer is not HTTP"))
         elif not match[1].startswith(b"2"):
             status = int(match[1])
             error = ProxyRefusedError if _is_of_address(status, self._head) else ProxyFailedError
-            self.accepted.set_exception(error(f"the proxy answered {status}"))
+            self._refusal.set_result((error, f"the proxy answered {status}"))
         elif end + 4 != len(self._head):
-            self.accepted.set_exception(ProxyFailedError("the proxy sent bytes after its answer"))
+            self._refusal.set_result((ProxyFailedError, "the proxy sent bytes after its answer"))
         else:
-            self.accepted.set_result(None)
+            self._refusal.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the interface
         """Fail if the answer was not complete."""
-        if not self.accepted.done():
-            closed = ProxyFailedError("the proxy closed the connection without an answer")
-            self.accepted.set_exception(closed)
+        if not self._refusal.done():
+            closed = "the proxy closed the connection without an answer"
+            self._refusal.set_result((ProxyFailedError, closed))
 
 
 def _is_of_address(status: int, head: bytearray) -> bool:

@@ -80,6 +80,38 @@ async def test_a_refused_connection_leaves_nothing_in_memory(
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"no HTTP\r\n\r\n", id="no HTTP"),
+        pytest.param(b"HTTP/1.1 403 Forbidden\r\n\r\n", id="forbidden"),
+        pytest.param(b"HTTP/1.1 500 No\r\n\r\n", id="not reached"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", id="closed in the handshake"),
+    ],
+)
+async def test_a_request_that_a_proxy_failed_leaves_nothing_in_memory(
+    make_transport: MakeTransport, answer: bytes
+) -> None:
+    class Named:
+        async def resolve(self, _host: str) -> list[str]:
+            return ["8.8.8.8"]
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = make_transport(resolver=Named(), proxy=f"http://127.0.0.1:{port}")
+    hook = client.policy.check("https://client.example.com/")
+    async with server, _leaving_none(Request, Connection):
+        for _ in range(5):
+            with pytest.raises(TransportError):
+                await client.post(hook, [], b"{}", timeout=PATIENT)
+
+
+@pytest.mark.parametrize(
     ("talk", "over_tls", "outcome", "kinds"),
     [
         pytest.param(
