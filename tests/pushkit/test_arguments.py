@@ -125,6 +125,13 @@ def callback(**given: Any) -> object:
         pytest.param(RetryPolicy, {"stop": 5}, "stop: found int", id="stop"),
         pytest.param(RetryPolicy, {"wait": 5}, "wait: found int", id="wait"),
         pytest.param(Authentication, {"schemes": "Bearer"}, "schemes: found a str", id="schemes"),
+        pytest.param(Authentication, {"schemes": 5}, "schemes: found int", id="no-schemes"),
+        pytest.param(
+            Authentication,
+            {"schemes": ["Bearer"], "credentials": 5},
+            "credentials: found int, expected a string",
+            id="webhook-credentials",
+        ),
         pytest.param(sender, {"keys": None}, "keys: found NoneType", id="keys"),
         pytest.param(keyed_sender, {"options": {}}, "options: found dict", id="options"),
         pytest.param(keyed_sender, {"on_event": "log"}, "on_event: found str", id="listener"),
