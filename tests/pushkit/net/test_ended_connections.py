@@ -79,6 +79,7 @@ async def test_a_refused_connection_leaves_nothing_in_memory(
                 await client.post(policy.check(url), [], b"{}", timeout=PATIENT)
 
 
+@pytest.mark.usefixtures("network")  # nothing leaves loopback, even if the proxy is not used
 @pytest.mark.parametrize(
     "answer",
     [
