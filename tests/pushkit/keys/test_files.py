@@ -14,7 +14,7 @@ import pytest
 
 from pushkit.errors import KeyFileError, KeyRingError
 from pushkit.keys.files import create_key_ring, load_key_ring, save_key_ring, update_key_ring
-from pushkit.keys.jwk import Algorithm, VerificationKey
+from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, signing_key_to_pem
 from pushkit.keys.ring import KeyRing
 from tests.eventually import DEADLINE
 
@@ -165,6 +165,14 @@ def test_a_missing_file_says_how_to_make_one(path: Path) -> None:
 def test_a_missing_folder_is_a_key_file_error(path: Path, ring: KeyRing) -> None:
     with pytest.raises(KeyFileError, match="No such file"):
         save_key_ring(path / "deeper", ring)
+
+
+def test_a_private_key_in_pem_is_no_key_file(tmp_path: Path) -> None:
+    path = tmp_path / "agent.pem"
+    path.write_bytes(signing_key_to_pem(generate_key(Algorithm.ES256)))
+    path.chmod(0o600)
+    with pytest.raises(KeyFileError, match=f"found PEM.*`pushkit keys import {path}`"):
+        load_key_ring(path)
 
 
 def test_an_existing_file_is_not_created_again(path: Path, ring: KeyRing) -> None:
