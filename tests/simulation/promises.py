@@ -42,6 +42,7 @@ _ANSWERS = (
     "SELECT a.delivery_id, a.answer, d.origin FROM pushkit_attempts a"
     " JOIN pushkit_deliveries d ON d.id = a.delivery_id WHERE a.answer IS NOT NULL"
 )
+_ACCEPTED = "SELECT 1 FROM pushkit_inbox WHERE delivery_id = ?"
 _UNCALLED = (
     "SELECT id, delivery_id, task_id, seq, status, attempts, last_error FROM pushkit_inbox"
     " WHERE status IN ('received', 'in_progress') LIMIT 3"
@@ -303,6 +304,8 @@ class Promises:
         """Return whether an earlier delivery arrived, and the same worker has yet to settle it."""
         return (before["state"], before["lease_worker"]) == ("in_flight", row["lease_worker"]) and (
             any(each.is_taken or each.after_babble for each in self.arrivals[before["id"]])
+            # At a receiver, whose answers are not seen, before its subscription was changed.
+            or any(inbox.select(_ACCEPTED, before["id"]) for inbox in self.inboxes.values())
         )
 
     def begin_call(

@@ -86,6 +86,15 @@ class Case:
         )
         self.outbox.select("INSERT INTO pushkit_bodies (id, body) VALUES (?, ?)", name, b"{}")
 
+    def accept(self, name: str, sender: str = "jwt") -> None:
+        """Store a delivery in the inbox of `recv0`."""
+        self.inbox.select(
+            "INSERT INTO pushkit_inbox (sender, delivery_id, kid, missing, late, issued_at,"
+            " received_at, not_before, body) VALUES (?, ?, '', 0, 0, 0, 0, 0, '')",
+            sender,
+            name,
+        )
+
     def change(self, name: str, **columns: Any) -> None:
         places = ", ".join(f"{column} = ?" for column in columns)
         self.outbox.select(
@@ -161,10 +170,13 @@ def _out_of_order(case: Case) -> None:
     case.arrive("first", 204)
 
 
-def _overtaken(case: Case) -> None:
-    case.store("first", seq=1, state="pending")
-    case.store("second", seq=2)
-    case.arrive("second", 204)
+def _overtaken(state: str) -> Callable[[Case], None]:
+    def history(case: Case) -> None:
+        case.store("first", seq=1, state=state)
+        case.store("second", seq=2)
+        case.arrive("second", 204)
+
+    return history
 
 
 def _without_a_lease(case: Case) -> None:
@@ -257,13 +269,8 @@ def _called_twice(case: Case) -> None:
 
 
 def _flooded(case: Case) -> None:
-    inbox = case.promises.inboxes["recv0"]
     for number in range(21):
-        inbox.select(
-            "INSERT INTO pushkit_inbox (sender, delivery_id, kid, missing, late, issued_at,"
-            " received_at, not_before, body) VALUES ('other', ?, '', 0, 0, 0, 0, 0, '')",
-            str(number),
-        )
+        case.accept(str(number), sender="other")
     no_key: Any = None
     attacker = Attacker(
         case.world, no_key, case.promises.inboxes, case.promises.instructions, quota=20
@@ -289,7 +296,8 @@ def _answered(what: bytes) -> Callable[[Case], None]:
     [
         pytest.param(_taken_twice, "came again after it was accepted", id="taken twice"),
         pytest.param(_out_of_order, "came after seq 2", id="first arrivals out of order"),
-        pytest.param(_overtaken, "overtook", id="overtaken"),
+        pytest.param(_overtaken("pending"), "overtook", id="overtaken"),
+        pytest.param(_overtaken("in_flight"), "overtook", id="overtaken in flight"),
         pytest.param(_without_a_lease, "has its lease", id="sent without the lease"),
         pytest.param(
             _unwanted,
@@ -357,6 +365,16 @@ def test_a_broken_promise_is_seen(case: Case, history: Callable[[Case], None], s
     history(case)
 
     assert [seen in violation for violation in case.world.violations] == [True]
+
+
+def test_a_delivery_may_follow_one_that_a_receiver_accepted(case: Case) -> None:
+    case.store("first", seq=1)
+    case.accept("first")
+
+    case.store("second", seq=2)
+    case.arrive("second", 204)
+
+    assert case.world.violations == []
 
 
 def test_another_body_than_was_stored_is_seen_at_a_webhook_and_in_a_callback(case: Case) -> None:
