@@ -14,7 +14,7 @@ from pushkit.keys.files import load_key_ring
 from pushkit.keys.jwk import SigningKey
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets
-from pushkit.storage.location import is_file
+from pushkit.storage.location import is_missing
 from pushkit.terminal.options import (
     FILE,
     PATH,
@@ -48,7 +48,7 @@ class InboxOptions:
     def existing(self) -> str:
         """Return the same. Raises ConfigError: the file does not exist: a mistyped path."""
         location = self.location()
-        if is_file(location) and not Path(location).exists():
+        if is_missing(location):
             raise ConfigError(f"database: there is no file {location}, and it is no PostgreSQL DSN")
         return location
 

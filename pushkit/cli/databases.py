@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Final, TypeVar
 
 import click
@@ -12,7 +11,7 @@ import click
 from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
 from pushkit.storage.database import Database
-from pushkit.storage.location import is_file
+from pushkit.storage.location import is_missing
 from pushkit.terminal.databases import OperatedDatabase, check_option, migrate_database
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import OptionDecorator, gathered, variable_option
@@ -34,7 +33,7 @@ database_option = variable_option(
 def checked_database(location: str) -> str:
     """Return the location of an outbox. Raises ConfigError: neither a file nor a DSN."""
     # A mistyped path must not create an empty outbox.
-    if is_file(location) and not Path(location).exists():
+    if is_missing(location):
         raise ConfigError(
             "--database: there is no such file, and it is not a PostgreSQL DSN;"
             " `pushkit migrate` creates an outbox"

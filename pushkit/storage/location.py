@@ -69,6 +69,28 @@ def is_file(location: str | Path) -> bool:
     return postgres_dsn(location) is None
 
 
+def is_missing(location: str | Path) -> bool:
+    """Return whether a location is the path of a file that does not exist.
+
+    Raises:
+        ConfigError: It is neither a path nor a PostgreSQL DSN.
+        OSError: The system does not say.
+    """
+    return is_file(location) and not file_exists(location)
+
+
+def file_exists(path: str | Path) -> bool:
+    """Return whether there is a file; raise OSError if the system does not say.
+
+    From Python 3.14 on, `Path.exists` calls a file missing whose folder may not be entered.
+    """
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a zero byte
+        return False
+    return True
+
+
 def host_of(dsn: str) -> str:
     """Return the hosts and ports of a DSN for an error message, never a part of a password."""
     authority, after = re.match(r"([^/?#]*)(.*)", dsn.partition("://")[2], re.DOTALL).groups()  # type: ignore[union-attr]  # matches anything

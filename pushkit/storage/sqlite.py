@@ -27,6 +27,7 @@ from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.storage.faults import RecentFault
 from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit
+from pushkit.storage.location import file_exists
 from pushkit.storage.migrations import (
     Access,
     Migration,
@@ -246,7 +247,7 @@ class SqliteDatabase:
     def _look_at_schema(self) -> Schema:
         where = str(self.path)
         try:
-            if not _exists(self._file):
+            if not file_exists(self._file):
                 if not self._file.parent.is_dir():
                     raise StorageError(f"{where}: there is no such folder")
                 return Schema(
@@ -483,18 +484,6 @@ def _inode(path: str) -> int | None:
         return os.stat(path).st_ino  # noqa: PTH116  # per transaction: a third of pathlib's time
     except OSError:
         return None
-
-
-def _exists(path: Path) -> bool:
-    """Return whether there is a file; raise OSError if the system does not say.
-
-    From Python 3.14 on, `Path.exists` calls a file missing whose folder may not be entered.
-    """
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def _are_same(path: str, other: Path) -> bool:

@@ -16,7 +16,7 @@ import trustme
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.storage.database import Database, open_location
-from pushkit.storage.location import is_file, masked
+from pushkit.storage.location import is_file, is_missing, masked
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.sqlite import SqliteDatabase
@@ -40,6 +40,17 @@ async def test_postgresql_is_known_by_every_spelling_of_its_scheme(
     assert isinstance(database, PostgresDatabase)
     await database.open()
     await database.close()
+
+
+@pytest.mark.parametrize("path", ["missing.db", "there.db/below.db", "zero\0byte.db"], ids=repr)
+async def test_a_path_without_a_file_is_missing(tmp_path: Path, path: str) -> None:
+    (tmp_path / "there.db").touch()
+    location = tmp_path / path
+    assert is_missing(location)
+    assert not is_missing(tmp_path / "there.db")
+    assert not is_missing("postgresql://localhost/missing.db")
+    with pytest.raises(StorageError, match=r"no such folder|there is no"):
+        (await at(location).schema()).check_current()
 
 
 @pytest.mark.parametrize(
