@@ -42,7 +42,7 @@ def listen(address: str, *, setting: str) -> list[socket.socket]:
             for family, each in addresses
         ]
     except OSError as exc:
-        raise ConfigError(f"{setting}: cannot listen on {address}: {_reason(exc)}") from exc
+        raise ConfigError(f"{setting}: cannot listen on {address}: {reason_of(exc)}") from exc
 
 
 def listen_option(address: str) -> tuple[str, int]:
@@ -61,15 +61,17 @@ def listening_at(address: str) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as exc:
         raise ConfigError(
-            f"--listen: cannot listen on {address}: {_reason(exc)}; port 0 takes a free one"
+            f"--listen: cannot listen on {address}: {reason_of(exc)}; port 0 takes a free one"
         ) from exc
 
 
-def _reason(exc: OSError) -> str:
+def reason_of(exc: OSError) -> str:
+    """Say why a socket could not listen or connect: in other texts, the address stands again."""
     number = exc.errno or 0
     # `create_server` reports an unknown name as a plain OSError with a negative number.
-    is_of_name = isinstance(exc, socket.gaierror) or number < 0
-    return str(exc.strerror).partition(" (while")[0] if is_of_name else os.strerror(number)
+    if number > 0 and not isinstance(exc, socket.gaierror):
+        return os.strerror(number)
+    return (exc.strerror or str(exc)).partition(" (while")[0]
 
 
 @contextlib.asynccontextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import os
 import secrets
 import shlex
 import ssl
@@ -22,6 +21,7 @@ from pathlib import Path
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport, closing
+from pushkit.terminal.listening import reason_of
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
 from receiver.testing import Answer, ReceiverUnderTest
@@ -109,10 +109,8 @@ async def check_reachable(url: str) -> None:
         async with asyncio.timeout(_ANSWER_TIMEOUT.total_seconds()):
             _, writer = await asyncio.open_connection(parsed.host.strip("[]"), parsed.port)
     except OSError as exc:  # a time-out is one
-        # A name that is unknown has a negative number, and a text of its own.
-        number = exc.errno or 0
-        reason = os.strerror(number) if number > 0 else exc.strerror or str(exc)
-        raise ConfigError(f"{parsed.origin} cannot be reached: {reason or 'no answer'}") from exc
+        reason = reason_of(exc) or "no answer"
+        raise ConfigError(f"{parsed.origin} cannot be reached: {reason}") from exc
     writer.close()
 
 
