@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pushkit.arguments import check_count, check_duration, check_type
+from pushkit.arguments import check_count, check_duration, check_types
 from pushkit.errors import ConfigError
 
 
@@ -17,8 +17,7 @@ class RateLimit:
     burst: int
 
     def __post_init__(self) -> None:
-        check_type("rate limit: per_second", self.per_second, int | float)
-        check_type("rate limit: burst", self.burst, int)
+        check_types(self, {"per_second": int | float, "burst": int}, of="rate limit: ")
         if not self.per_second > 0 or self.burst < 1:
             raise ConfigError("rate limit: expected per_second above 0 and burst of at least 1")
 
@@ -53,8 +52,7 @@ class Limits:
         for name in ("max_body_bytes", "max_header_bytes", "max_backlog", "max_backlog_per_sender"):
             check_count(f"limits: {name}", getattr(self, name))
         check_duration("limits: request_timeout", self.request_timeout)
-        for name in ("peer_rate", "sender_rate"):
-            check_type(f"limits: {name}", getattr(self, name), RateLimit)
+        check_types(self, {"peer_rate": RateLimit, "sender_rate": RateLimit}, of="limits: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,8 +148,7 @@ class Receiver(CallbackDecorators):
         check_type("retention", retention, InboxRetention)
         check_type("validation_echo", validation_echo, bool)
         check_callable("clock", clock)
-        if replay is not None:
-            check_type("replay", replay, str)
+        check_type("replay", replay, str | None)
         if alerts is not None:
             from pushkit.alerts.alerts import AlertOptions
 

@@ -6,12 +6,12 @@ bytes: neither the writer of a SQLite file nor the locks of PostgreSQL are held 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from pushkit.arguments import LONGEST_AGE, check_number, check_type
+from pushkit.arguments import LONGEST_AGE, Kind, check_number, check_types
 from pushkit.errors import ConfigError
 from pushkit.storage.script import Script, Statement, run_for_ids, to_micros
 from receiver.inbox.model import InboxStatus
@@ -50,10 +50,7 @@ class InboxRetention:
     expected: timedelta | None = timedelta(days=90)
 
     def __post_init__(self) -> None:
-        for name in ("done", "dead", "expected"):
-            check_type(f"retention: {name}", getattr(self, name), timedelta | None)
-        for name in ("ids", "sequences"):
-            check_type(f"retention: {name}", getattr(self, name), timedelta)
+        check_types(self, _KINDS, of="retention: ")
         ages = (self.done, self.dead, self.ids, self.sequences, self.expected)
         if any(age is not None and not timedelta(0) < age <= LONGEST_AGE for age in ages):
             raise ConfigError(
@@ -61,6 +58,12 @@ class InboxRetention:
                 " or None for ever"
             )
         check_number("retention: max_done", self.max_done)
+
+
+_KINDS: Mapping[str, Kind] = {
+    **dict.fromkeys(("done", "dead", "expected"), timedelta | None),
+    **dict.fromkeys(("ids", "sequences"), timedelta),
+}
 
 
 def finished_before(status: InboxStatus, end: Position, *, limit: int) -> Script[list[int]]:
