@@ -203,10 +203,9 @@ class EnqueueBuffer:
         self._drop_first(queue)
 
     def _drop_first(self, queue: _Queue) -> None:
-        update, *waiting = queue.waiting
-        queue.waiting = tuple(waiting)
         self._waiting -= 1
-        self._bytes -= update.size
+        self._bytes -= queue.waiting[0].size
+        queue.waiting = queue.waiting[1:]
 
     async def _finish(self, task_id: str, queue: _Queue) -> None:
         if queue.emptying is not None:

@@ -186,8 +186,7 @@ class RequestParser:
 
     def _read_bytes(self, size: int) -> int:
         """Take at most `size` bytes of the body; return how many."""
-        taken = self._pending[:size]
-        del self._pending[:size]
+        taken = self._taken(size)
         self.body += taken
         return len(taken)
 
