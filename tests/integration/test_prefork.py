@@ -154,7 +154,7 @@ def test_what_was_opened_in_a_loop_that_has_ended_is_closed_in_another(
     before = set(threading.enumerate())
     asyncio.run(opened.start())
     asyncio.run(opened.close())
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) - before == set()  # of another test's, some may end meanwhile
 
 
 @pytest.mark.parametrize("part", ["sender", "receiver"])
