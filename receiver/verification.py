@@ -155,6 +155,13 @@ class MethodNotAllowedError(InboundError, code="method_not_allowed", status=405)
 # --- results -------------------------------------------------------------------------------------
 
 
+class Signed(NamedTuple):
+    """What the valid signatures of a head are over; None for a scheme that the sender omits."""
+
+    claims: VerifiedJwt | None
+    signature: VerifiedHttpSignature | None
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class VerifiedHead:
     """What the head of a request proves, before its body is read."""
@@ -251,7 +258,7 @@ def verify(
     """Do steps 1 to 6; ask for keys, for registrations, and for the body, in this order.
 
     It does not ask for what is in memory. A body is not parsed again if this service recently
-    accepted it under the same id. It yields None before what reads most code and tables, the
+    accepted it under the same id. It yields None around what reads most code and tables, the
     signatures and the body: several notifications then take turns (`receiver.edge.in_turn`).
 
     Raises:
@@ -269,8 +276,11 @@ def verify(
         held = yield keys
     selected = select(endpoint, keys, held)
     sender = selected.sender
+    audiences = sender.audiences or (endpoint.url,)
     yield None
-    proven = verify_head(selected, head, own_url=endpoint.url, now=now)  # 3, 4
+    signed = verify_signatures(selected, head, audiences)  # 3
+    yield None
+    proven = check_head(selected, signed, head, audiences, now)  # 4
     if proven.is_signed:
         facts["sender"] = sender.name
     stated = presented(headers, sender, selected.jwt)  # 5
@@ -365,23 +375,39 @@ def _is_retry(head: VerifiedHead, before: Repetition) -> bool:
 # --- 3 and 4 -------------------------------------------------------------------------------------
 
 
-def verify_head(selected: Selected, head: Head, *, own_url: str, now: datetime) -> VerifiedHead:
-    """Do steps 3 and 4, as far as they need no body, by every scheme that the sender must use.
+def verify_signatures(selected: Selected, head: Head, audiences: Sequence[str]) -> Signed:
+    """Do step 3, as far as it needs no body, by every scheme that the sender must use.
 
     Args:
-        own_url: The URL of this webhook, from the configuration, as an audience names it.
+        audiences: The URLs of this webhook, from the configuration, as the sender may name it.
 
     Raises:
         InvalidSignatureError: A signature is missing or invalid.
+    """
+    sender, jwt, key, signatures = selected
+    claims = signature = None
+    if jwt is not None and key is not None:
+        claims = verify_signature(jwt, key, algorithms=sender.algorithms)
+    if signatures:
+        signature = _verified_signature(selected, head, audiences)
+    return Signed(claims, signature)
+
+
+def check_head(
+    selected: Selected, signed: Signed, head: Head, audiences: Sequence[str], now: datetime
+) -> VerifiedHead:
+    """Do step 4: compare what is signed with the request, the configuration and the time.
+
+    Raises:
         ClaimError: Outside the window, or for another issuer or audience.
         MalformedRequestError: The ids disagree, or the headers of a signature cannot be read.
     """
-    sender, headers = selected.sender, head.headers
-    audiences = sender.audiences or (own_url,)
-    claims = _verified_jwt(selected, head, audiences, now)
-    signature = webhook = None
-    if selected.signatures:
-        signature = _verified_signature(selected, head, audiences, now)
+    sender, headers, webhook = selected.sender, head.headers, None
+    claims, signature = signed
+    if claims is not None:
+        _check_claims(claims, sender, head, audiences, now)
+    if signature is not None:
+        check_times(signature, now, tolerance=sender.tolerance)
     if Scheme.STANDARD_WEBHOOKS in sender.signing:
         webhook = read_unverified_webhook(headers)
         check_timestamp(webhook.timestamp, now, sender.tolerance)
@@ -536,13 +562,9 @@ def check_presented(
 # --- by scheme ----------------------------------------------------------------------------------
 
 
-def _verified_jwt(
-    selected: Selected, head: Head, audiences: Sequence[str], now: datetime
-) -> VerifiedJwt | None:
-    sender, jwt, key, _ = selected
-    if jwt is None or key is None:
-        return None
-    claims = verify_signature(jwt, key, algorithms=sender.algorithms)
+def _check_claims(
+    claims: VerifiedJwt, sender: TrustedSender, head: Head, audiences: Sequence[str], now: datetime
+) -> None:
     check_times(claims, now, tolerance=sender.tolerance)
     if claims.not_before is not None:
         check_not_before(claims.not_before, now, sender.tolerance)
@@ -555,17 +577,16 @@ def _verified_jwt(
             check_issuer(claims, sender.issuer)
         check_audience(claims, audiences, head.target)
     check_webhook_id(claims, head.headers)
-    return claims
 
 
 def _verified_signature(
-    selected: Selected, head: Head, audiences: Sequence[str], now: datetime
+    selected: Selected, head: Head, audiences: Sequence[str]
 ) -> VerifiedHttpSignature:
     """Return the first valid HTTP message signature."""
     refusal = InvalidSignatureError("no HTTP message signature")
     for unverified, key in selected.signatures:
         try:
-            verified = verify_http_signature(
+            return verify_http_signature(
                 unverified,
                 key,
                 method=head.method,
@@ -576,9 +597,6 @@ def _verified_signature(
             )
         except InvalidSignatureError as exc:
             refusal = exc
-            continue
-        check_times(verified, now, tolerance=selected.sender.tolerance)
-        return verified
     own = " or ".join(masked_url(url) for url in audiences)
     raise InvalidSignatureError(f"{refusal} (its @target-uri must be {own})") from refusal
 

@@ -267,12 +267,15 @@ def signed(
         tokens: The token of each task.
         seq: The first `seq` of each task.
     """
+    from pushkit.outbox.model import new_delivery_id
+
     requests = []
     for n in range(arrivals.number):
         task = n % arrivals.tasks
         draft = replace(
             agent.draft(f"task-{task}", n // arrivals.tasks + seq),
             token=tokens[task],
+            delivery_id=new_delivery_id(datetime.now(UTC)),  # in order, like those of pushkit
             body=(BODY % (f"task-{task}", n, "Working on it, step by step. " * 10, n)).encode(),
         )
         request = (draft.forged() if arrivals.forged else draft).request()
