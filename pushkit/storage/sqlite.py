@@ -45,7 +45,9 @@ T = TypeVar("T")
 _log = logging.getLogger("pushkit.storage")
 
 _MAX_BATCH = 256
-_BUSY_PAUSE = 0.005  # seconds
+# Seconds between two tries while another process writes: mostly it needs one or two milliseconds,
+# and if it needs more than fifty, it may need seconds.
+_BUSY_PAUSE, _LATER_BUSY_PAUSE, _BUSY_LONG = 0.001, 0.005, 0.05
 # The scripts of so few items run in the event loop. If they take long there, the next ones run in
 # the thread for a while. In seconds.
 _FEW = 4
@@ -446,14 +448,15 @@ class SqliteDatabase:
 
 def _execute_patiently(connection: sqlite3.Connection, sql: str, seconds: float) -> None:
     """Execute a statement; wait for another process where SQLite does not do so by itself."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while True:
         try:
             connection.execute(sql)
         except sqlite3.OperationalError as exc:
-            if not _is_busy(exc) or time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if not _is_busy(exc) or waited > seconds:
                 raise
-            time.sleep(_BUSY_PAUSE)
+            time.sleep(_BUSY_PAUSE if waited < _BUSY_LONG else _LATER_BUSY_PAUSE)
         else:
             return
 

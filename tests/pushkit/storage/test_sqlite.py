@@ -668,6 +668,46 @@ async def test_waits_for_another_process_as_long_as_it_may(path: Path, write: Wr
     await database.close()
 
 
+class _Locked:
+    """A connection to a file that another process holds for a while, by a clock of its own."""
+
+    def __init__(self, held: float) -> None:
+        self._held = held
+        self.now: float = 0.0
+        self.tries: int = 0
+
+    def execute(self, _: str) -> None:
+        self.tries += 1
+        if self.now < self._held:
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("held", "late", "tries"),
+    [
+        pytest.param(0.0, 0.0, 1, id="free"),
+        pytest.param(0.0025, 0.001, 4, id="a commit"),
+        pytest.param(4.0, 0.005, 1000, id="a long transaction"),
+    ],
+)
+def test_another_process_is_asked_often_while_it_may_be_committing(
+    monkeypatch: pytest.MonkeyPatch, held: float, late: float, tries: int
+) -> None:
+    locked = _Locked(held)
+    monkeypatch.setattr(time, "sleep", locked.sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: locked.now)
+
+    sqlite._execute_patiently(locked, "BEGIN IMMEDIATE", 30)  # type: ignore[arg-type]
+
+    assert held <= locked.now <= held + late
+    assert locked.tries <= tries
+
+
 async def test_a_full_disk_is_a_storage_error_and_nothing_is_stored(
     database: SqliteDatabase, write: Write
 ) -> None:
