@@ -223,7 +223,7 @@ def _fill(path: str, backlog: int) -> None:
 
 async def _listen(server: Any, given: Mapping[str, Any]) -> None:
     shared = socket.socket(fileno=given["socket"])
-    _KEPT.append(await asyncio.get_running_loop().create_server(server, sock=shared))
+    _KEPT.append(await asyncio.get_running_loop().create_server(server, sock=shared, backlog=1024))
 
 
 _KEPT: list[object] = []
