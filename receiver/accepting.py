@@ -11,7 +11,7 @@ import asyncio
 import functools
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -211,7 +211,10 @@ class Acceptance:
             each.result = None
             firsts.setdefault(each.key, each)
         taken = time.perf_counter()
-        ours, now = yield from self._held(firsts.values(), wait=wait)
+        ours, now = yield from self._database.hold(list(firsts.values()), _names, wait=wait)
+        if len(ours) < len(firsts):
+            for each in set(firsts.values()).difference(ours):
+                each.result = DEFERRED
         fresh = yield from self._remember(ours, now)  # 7
         standings = yield from self._registrations.standings(
             [(each.sender, each.verified.secret) for each in fresh if each.verified.secret], now
@@ -278,19 +281,6 @@ class Acceptance:
             if replay is Replay.FRESH:
                 news.add(each)
         return [each for each in candidates if each in news]
-
-    def _held(
-        self, candidates: Iterable[Candidate], *, wait: bool
-    ) -> Script[tuple[list[Candidate], datetime]]:
-        """Lock tasks and tokens; return the candidates that have their locks, and the time."""
-        names = {each: _names(each) for each in candidates}
-        wanted = {name for each in names.values() for name in each}
-        held, now = yield from self._database.hold(sorted(wanted), wait=wait)
-        if len(held) == len(wanted):
-            return list(names), now
-        for each in names:
-            each.result = DEFERRED
-        return [each for each, own in names.items() if held.issuperset(own)], now
 
     def _check(self, each: Candidate, standings: Standings, now: datetime) -> Script[bool]:
         """Do step 8 and check the capacity of step 9; return False for one that the inbox has.

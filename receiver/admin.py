@@ -201,8 +201,7 @@ class InboxAdmin:
 
     def _redrive_script(self, ids: Sequence[int]) -> Script[list[int]]:
         tasks = yield from inspection.redrivable_tasks(ids)
-        names = sorted(task_lock(sender, task_id) for sender, task_id in tasks)
-        _, now = yield from self._database.hold(names, wait=True)
+        _, now = yield from self._database.hold(tasks, lambda task: [task_lock(*task)], wait=True)
         redriven = yield from inspection.redrive(ids, tasks, now)
         yield from self._database.wake()
         return redriven

@@ -10,7 +10,7 @@ from typing import Self
 
 from pushkit.outbox.dead_letters import DeadLetters, Standing
 from pushkit.outbox.destinations import DestinationStore
-from pushkit.outbox.parking import PARKING
+from pushkit.outbox.parking import hold_parking
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script
@@ -129,7 +129,7 @@ class Again:
         standings = yield from self.dead_letters.standings(ids)
         tried = [standings[each].destination for each in due if standings[each].is_head]
         # A concurrent claim must not park a destination with the wait that ends here.
-        yield from self.database.hold([PARKING], wait=True)
+        yield from hold_parking(self.database)
         yield from self.destinations.half_open(tried, failures=self.probes_from, now=now)
         yield from self.database.wake()
         return _retried(ids, standings)

@@ -23,6 +23,7 @@ from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim
+from pushkit.outbox.parking import hold_parking
 from pushkit.outbox.settling import CHAINED_BYTES
 from pushkit.outbox.shares import SlotLimits
 from pushkit.scheduling.deadlines import Deadlines
@@ -55,7 +56,7 @@ class Worker:
         self._attempt = attempt
         self._deadlines = Deadlines()
         self._events = events
-        self._leases = Leases(database.hold)
+        self._leases = Leases(functools.partial(hold_parking, database))
         self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
         self._clock = clock

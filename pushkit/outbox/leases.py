@@ -15,7 +15,6 @@ from typing import NamedTuple
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.model import DELIVERY, Claim, Delivery, delivery_of
 from pushkit.outbox.parking import (
-    PARKING,
     ParkedHeads,
     due_heads,
     first_heads,
@@ -37,7 +36,7 @@ _LONGEST_AFTER_A_DEATH = timedelta(seconds=30)
 _START = ("", "", "")
 
 
-def _alone(names: Sequence[str], *, wait: bool) -> Script[None]:  # noqa: ARG001  # the interface
+def _alone() -> Script[None]:
     """Hold nothing: there is one transaction at a time."""
     yield from ()
 
@@ -60,7 +59,7 @@ class ClaimResult:
 class Leases:
     """Scripts by which workers claim deliveries, and release those of dead workers."""
 
-    hold: Callable[..., Script[object]] = _alone  # see `Database.hold`
+    hold_parking: Callable[[], Script[object]] = _alone  # as in `parking`, for several processes
     window: int = 16  # how many due heads a claim reads, besides two for every slot
     destinations: int = 32  # of how many destinations it reads the first head, if there are more
     # Where the last claim stopped reading destinations and owners: the next one continues there.
@@ -94,7 +93,7 @@ class Leases:
             return ClaimResult()
         in_flight, parked = load.in_flight, ParkedHeads()
         if load.has_parked:
-            yield from self.hold([PARKING], wait=True)
+            yield from self.hold_parking()
             parked = yield from offer_parked_heads(
                 moment, in_flight, limits, most=self.destinations
             )
@@ -137,7 +136,7 @@ class Leases:
             seen_once = dict.fromkeys([*window, *found.values()])
             waiting = [head for head in seen_once if head.until > now]
             if waiting and not is_parking:
-                yield from self.hold([PARKING], wait=True)
+                yield from self.hold_parking()
             yield from park(waiting, now)
         seen = {head.id for head in window}
         return [head for head in found.values() if head.id not in seen]

@@ -8,7 +8,7 @@ once each, and do not delay others until their wait is over. A parked delivery h
 place of 1; every change of the head ends the parking.
 
 A destination with parked heads has a row in `pushkit_parked`, which says when to read it again.
-On PostgreSQL, scripts that read or write that table hold `PARKING` (`Database.hold`).
+On PostgreSQL, scripts that read or write that table hold its name (`hold_parking`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,21 @@ from dataclasses import dataclass, field
 
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.shares import Head, InFlight, Owner, SlotLimits
+from pushkit.storage.database import Database
 from pushkit.storage.script import Row, Script, Statement, insert_rows, run_for_ids, slices
 
-PARKING = "pushkit_parked"
+_PARKING = "pushkit_parked"
 
 _STATE = "COALESCE(h.until, 0) AS until, COALESCE(h.failures, 0) AS failures"
 _HEAD = f"d.id, d.tenant, d.owner, d.origin, d.not_before, {_STATE}"
 _ITS_DESTINATION = "h.tenant = d.tenant AND h.owner = d.owner AND h.origin = d.origin"
 _LOCKED = " FOR UPDATE OF d SKIP LOCKED"
 _OF_DESTINATION = "tenant = $1 AND owner = $2 AND origin = $3 AND head = 2 AND state = 'pending'"
+
+
+def hold_parking(database: Database) -> Script[object]:
+    """Wait for other transactions that park heads, or offer parked ones, and keep others out."""
+    return database.hold([_PARKING], lambda name: [name], wait=True)
 
 
 @dataclass(slots=True)

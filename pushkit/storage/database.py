@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -111,12 +111,18 @@ class Database(Protocol):
     def now(self) -> Script[datetime]:
         """Return the current time by the clock that all workers on this database share."""
 
-    def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
-        """Hold names until this transaction ends; return those that are held, and the time.
+    def hold(
+        self, items: Sequence[Item], names: Callable[[Item], Collection[str]], *, wait: bool
+    ) -> Script[tuple[Sequence[Item], datetime]]:
+        """Hold the names of items until this transaction ends, so that no other one has them.
 
         Args:
-            names: The names, in the same order in every transaction.
-            wait: Whether to wait for transactions that hold them, or to leave those names out.
+            items: What the transaction is about.
+            names: Returns the names of an item.
+            wait: Whether to wait for transactions that hold some, or to leave their items out.
+
+        Returns:
+            The items of which all names are held, in order, and the time.
         """
 
     def wake(self) -> Script[None]:

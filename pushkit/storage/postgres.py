@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -468,14 +468,20 @@ class PostgresDatabase:
         rows = yield Statement("SELECT pushkit_now() AS now")
         return from_micros(rows[0]["now"])
 
-    def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
-        """Hold names, or those that are free, and read the time with them."""
+    def hold(
+        self, items: Sequence[Item], names: Callable[[Item], Collection[str]], *, wait: bool
+    ) -> Script[tuple[Sequence[Item], datetime]]:
+        """Hold the names of items, or those that are free, and read the time with them."""
+        wanted = [(each, names(each)) for each in items]
+        # In one order in every transaction: waits must not form a cycle.
+        ordered = sorted({name for _, own in wanted for name in own})
         # Row by row: the time of a row is read after its name is held.
         rows = yield from run_for_rows(
-            _HOLD if wait else _HOLD_AT_ONCE, [(name,) for name in names]
+            _HOLD if wait else _HOLD_AT_ONCE, [(name,) for name in ordered]
         )
         now = from_micros(rows[-1]["now"]) if rows else (yield from self.now())
-        return {row["name"] for row in rows}, now
+        held = {row["name"] for row in rows}
+        return [each for each, own in wanted if held.issuperset(own)], now
 
     def wake(self) -> Script[None]:
         """Notify idle workers on every machine when this transaction commits."""

@@ -16,7 +16,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -358,13 +358,14 @@ class SqliteDatabase:
 
     def hold(
         self,
-        names: Sequence[str],
+        items: Sequence[Item],
+        names: Callable[[Item], Collection[str]],  # noqa: ARG002  # the interface
         *,
-        wait: bool,  # noqa: ARG002  # the interface
-    ) -> Script[tuple[set[str], datetime]]:
-        """Return all names: there is one writing transaction at a time anyway."""
+        wait: bool,  # noqa: ARG002
+    ) -> Script[tuple[Sequence[Item], datetime]]:
+        """Return all items: there is one writing transaction at a time anyway."""
         yield from ()
-        return set(names), self._clock()
+        return items, self._clock()
 
     def wake(self) -> Script[None]:
         """Do nothing: other processes on this file find work by polling."""

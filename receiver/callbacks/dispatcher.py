@@ -36,7 +36,7 @@ from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.settling import Ended, Settler
 from receiver.callbacks.slots import CrowdedError, SharedSlots
 from receiver.inbox.model import ClaimedNotification, Notification
-from receiver.inbox.store import Inbox, task_lock
+from receiver.inbox.store import Inbox, locks_of
 from receiver.service_state import LARGE_BODY, turn_to_decode
 
 if TYPE_CHECKING:
@@ -500,9 +500,7 @@ class Dispatcher:
 
     def _hold_task(self, claimed: ClaimedNotification) -> Script[datetime]:
         """Hold a notification's task, and return the current time."""
-        task_id = claimed.stored.task_id
-        names = [] if task_id is None else [task_lock(claimed.stored.sender, task_id)]
-        _, now = yield from self._database.hold(names, wait=True)
+        _, now = yield from self._database.hold([claimed.stored], locks_of, wait=True)
         return now
 
 

@@ -25,7 +25,7 @@ from receiver.callbacks.calls import Call
 from receiver.callbacks.leases import SURE_FOR, Leases
 from receiver.callbacks.slots import SharedSlots
 from receiver.inbox.model import ClaimedNotification
-from receiver.inbox.store import Inbox, task_lock
+from receiver.inbox.store import Inbox, locks_of
 from receiver.inbox.together import GroupItem, together
 
 T = TypeVar("T")
@@ -187,10 +187,10 @@ class Settler:
         ended = [each for batch in batches for each in batch.ended]
         for each in ended:
             self._cancel_next(each)  # this script may run again after a commit that failed
-        names = {each: task_lock(*each.task) for each in ended if each.task is not None}
         taken = time.perf_counter()
-        held, now = yield from self._database.hold(sorted(set(names.values())), wait=wait)
-        ours = [each for each in ended if each not in names or names[each] in held]
+        ours, now = yield from self._database.hold(
+            ended, lambda each: locks_of(each.claimed.stored), wait=wait
+        )
         yield from self._inbox.record_calls(
             [each.call for each in ours if each.call is not None], now=now
         )

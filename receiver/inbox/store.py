@@ -49,6 +49,7 @@ from receiver.inbox.model import (
     InboxStatus,
     Lease,
     NewNotification,
+    Notification,
     StoredNotification,
 )
 
@@ -94,6 +95,12 @@ many may be claimed in all, and how many were already claimed of each."""
 def task_lock(sender: str, task_id: str) -> str:
     """Return the name of the lock under which the head of a task changes."""
     return f"task {sender} {task_id}"
+
+
+def locks_of(notification: StoredNotification | Notification) -> Sequence[str]:
+    """Return the names of the locks under which a stored notification changes."""
+    sender, task_id = notification.sender, notification.task_id
+    return [] if task_id is None else [task_lock(sender, task_id)]
 
 
 class Inbox:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,10 +64,15 @@ class StubDatabase:
         yield from ()
         return self.moment
 
-    def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
-        for name in names if wait else ():
+    def hold(
+        self, items: Sequence[str], names: Callable[[str], Sequence[str]], *, wait: bool
+    ) -> Script[tuple[Sequence[str], datetime]]:
+        for name in itertools.chain.from_iterable(map(names, items if wait else ())):
             yield Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
-        return set(names), self.moment
+        return items, self.moment
+
+    def hold_parking(self) -> Script[object]:
+        return self.hold(["parking"], lambda name: [name], wait=True)
 
     def wake(self) -> Script[None]:
         yield Statement("SELECT pushkit_wake()")
@@ -235,7 +241,7 @@ def _claim(chance: random.Random, _number: int) -> Make:
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         now = yield from memory.database.now()
-        leases = Leases(memory.database.hold, window=window, destinations=destinations)
+        leases = Leases(memory.database.hold_parking, window=window, destinations=destinations)
         claimed = yield from leases.claim(
             Claim(worker=worker, until=now + _LEASE),
             SlotLimits(slots=limit, reserved=0, per_origin=2, probation_from=2),
@@ -434,7 +440,7 @@ def _accept(chance: random.Random, _number: int) -> Make:
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         now, delivery_id = memory.database.moment, f"{task}#{seq}"
-        yield from memory.database.hold([task_lock("agent", task)], wait=True)
+        yield from memory.database.hold([task], _locks, wait=True)
         if remembers:
             seen = Seen(sender="agent", delivery_id=delivery_id, body_sha256=body.hex())
             found = yield from remember(seen, now)
@@ -445,6 +451,10 @@ def _accept(chance: random.Random, _number: int) -> Make:
         return _nothing
 
     return script
+
+
+def _locks(task: str) -> list[str]:
+    return [task_lock("agent", task)]
 
 
 def _hurry(chance: random.Random, _number: int) -> Make:
@@ -491,9 +501,7 @@ def _settle_notification(chance: random.Random, _number: int) -> Make:
         if keeps:
             yield from Inbox().keep_leases([claimed.stored.id], worker, now + _LEASE)
             return _nothing
-        yield from memory.database.hold(
-            [task_lock("agent", claimed.stored.task_id or "")], wait=True
-        )
+        yield from memory.database.hold([claimed.stored.task_id or ""], _locks, wait=True)
         yield from Inbox().record_calls([(claimed.stored.id, "client", None)], now=now)
         retry_in = 5 if status is InboxStatus.RECEIVED else None
         yield from settle_one(claimed, worker, status, now=now, retry_in=retry_in)

@@ -710,14 +710,14 @@ async def test_a_process_is_not_woken_by_itself(postgres_dsn: str) -> None:
     await other.close()
 
 
-def test_several_names_are_held_in_one_statement() -> None:
-    script = things("postgresql://127.0.0.1/none").hold(["a", "b", "c"], wait=True)
-    assert next(script).parameters == ("a", "b", "c", "c")
+def test_names_are_held_in_one_statement_and_items_that_lack_one_are_left_out() -> None:
+    script = things("postgresql://127.0.0.1/none").hold(["ca", "b", "", "bd"], list, wait=False)
+    assert next(script).parameters == ("a", "b", "c", "d")  # sorted, as in every transaction
     with pytest.raises(StopIteration) as ended:
-        script.send([{"name": name, "now": now} for now, name in enumerate("abcc")])
+        script.send([{"name": name, "now": now} for now, name in enumerate("abc")])
     held, now = ended.value.value
-    assert held == {"a", "b", "c"}
-    assert now == from_micros(3)  # of the last row, however long it took
+    assert held == ["ca", "b", ""]
+    assert now == from_micros(2)  # of the last row, however long it took
 
 
 # --- rows that somebody holds -------------------------------------------------------------------

@@ -624,6 +624,10 @@ async def test_a_dispatcher_that_ends_gives_back_what_it_broke_off(house: House)
     assert house.locks.dead([house.dispatcher.leases.worker]) == [house.dispatcher.leases.worker]
 
 
+def _itself(name: str) -> list[str]:
+    return [name]
+
+
 async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -633,7 +637,7 @@ async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
     def store_in_hand(ids: Sequence[str], /, *, wait: bool) -> Script[list[None]]:  # noqa: ARG001
         lease = house.dispatcher.leases.lease((yield from house.database.now()), 0)
         yield from store("task-1", body=b"{}", now=house.now, delivery_id=ids[0], lease=lease)
-        yield from house.database.hold(["in the way"], wait=True)
+        yield from house.database.hold(["in the way"], _itself, wait=True)
         return [None]
 
     async def it_waits() -> bool:
@@ -643,7 +647,7 @@ async def test_a_dispatcher_that_ends_gives_back_what_is_just_being_stored(
     own = await asyncpg.connect(postgres_dsn)
     transaction = own.transaction()
     await transaction.start()
-    await on_postgres.run_script(own, house.database.hold(["in the way"], wait=True))
+    await on_postgres.run_script(own, house.database.hold(["in the way"], _itself, wait=True))
     storing = house.database.write_together(store_in_hand, "delivery-1")
     await eventually(it_waits)
     retiring = asyncio.create_task(house.dispatcher.retire())
