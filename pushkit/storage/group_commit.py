@@ -47,22 +47,25 @@ class _Waiting(Generic[Item, T]):
     def report(self, result: T) -> None:
         """Call `on_done` with the result of success."""
         if self.on_done is not None:
-            self._call(self.on_done, result)
+            self._call(result)
 
     def fail(self, error: BaseException) -> None:
-        if self.on_done is not None:
-            self._call(self.on_done, error)
+        has_callback = self.on_done is not None
+        if has_callback:
+            self._call(error)
         if not self.future.done():
             self.future.set_exception(error)
-            if self.on_done is not None:
+            if has_callback:
                 self.future.exception()  # `on_done` got it: nobody has to await the future
 
     def cancel(self) -> None:
         if self.on_done is not None:
-            self._call(self.on_done, asyncio.CancelledError())
+            self._call(asyncio.CancelledError())
         self.future.cancel()
 
-    def _call(self, on_done: OnDone[T], outcome: T | BaseException) -> None:
+    def _call(self, outcome: T | BaseException) -> None:
+        on_done, self.on_done = self.on_done, None  # once, even if a signal's handler raises in it
+        assert on_done is not None  # noqa: S101
         try:
             on_done(outcome)
         except Exception as exc:  # noqa: BLE001  # reported like that of any callback of the loop
@@ -74,7 +77,7 @@ class _Waiting(Generic[Item, T]):
 class Batch(Generic[Item, T]):
     """Items of one group, which share a script; the driver runs it, and notes an error."""
 
-    waiting: Sequence[_Waiting[Item, T]]
+    waiting: Sequence[_Waiting[Item, T]]  # empty once their results are set
     wait: bool  # whether the script may wait for rows that other transactions hold
     # The script's results. If there are none, and no error either, the event loop is ending.
     results: Sequence[T | Deferred | Refused] | None = None
@@ -210,9 +213,11 @@ class GroupCommit:
         self._driver([Batch(each, self._wait) for each in together], self._batches_done)
 
     def _batches_done(self, batches: Sequence[Batch[Any, Any]]) -> None:
-        self._set_results(batches)
         finished = sum([len(batch.waiting) for batch in batches])
-        self._run_next_after(_ROUNDS, min(len(self._waiting) + finished, self._most))
+        try:
+            self._set_results(batches)
+        finally:
+            self._run_next_after(_ROUNDS, min(len(self._waiting) + finished, self._most))
 
     def _run_next_after(self, rounds: int, enough: int) -> None:
         """Run the next batches after so many rounds of the loop, or once enough items wait.
@@ -226,22 +231,35 @@ class GroupCommit:
 
     def _leader_done(self, batches: Sequence[Batch[Any, Any]]) -> None:
         self._has_leader = False
-        self._set_results(batches)
-        self._schedule()
+        try:
+            self._set_results(batches)
+        finally:
+            self._schedule()
 
     def _set_results(self, batches: Sequence[Batch[Any, Any]]) -> None:
+        try:
+            self._set_all(batches)
+        except (SystemExit, KeyboardInterrupt):  # of a signal's handler: the loop may run again
+            self._loop.call_soon(self._set_results, batches)
+            raise
+
+    def _set_all(self, batches: Sequence[Batch[Any, Any]]) -> None:
         again: list[Batch[Any, Any]] = []
         for batch in batches:
+            waiting = batch.waiting
+            if not waiting:
+                continue
             if batch.results is not None and batch.error is None:
-                self._set_each(batch.waiting, batch.results)
+                self._set_each(waiting, batch.results)
             elif batch.error is None:
-                self._cancel([*batch.waiting, *self._waiting])
-            elif len(batch.waiting) > 1 and not batch.is_final:
-                again += [Batch([each], self._wait) for each in batch.waiting]
+                self._cancel([*waiting, *self._waiting])
+            elif len(waiting) > 1 and not batch.is_final:
+                again += [Batch([each], self._wait) for each in waiting]
             else:
-                for each in batch.waiting:
+                for each in waiting:
                     each.fail(batch.error)
-                self._count_finished(len(batch.waiting))
+                self._count_finished(len(waiting))
+            batch.waiting = ()
         if again:
             self._driver(again, self._set_results)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import os
 import resource
@@ -618,6 +619,50 @@ def test_items_are_stored_once_though_a_signal_ends_the_loop_in_their_script(
             loop.run_until_complete(submitting)
         submitting.cancel()
         assert loop.run_until_complete(close()) == ["a", "b", "before"]
+
+
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+def test_results_reach_all_though_a_signal_ends_the_loop_as_they_are_set(
+    path: Path, ending: type[BaseException]
+) -> None:
+    signals, called, stored = [ending], list[str](), list[asyncio.Future[str]]()
+    database = things(path)
+
+    def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str | Refused]]:  # noqa: ARG001
+        found: list[str | Refused] = []
+        for item in items:
+            error = Refused(RefusedError("this one"))
+            found.append(error if item == "c" else (yield from insert(item)))
+        return found
+
+    def done(item: str, _: str | BaseException) -> None:
+        called.append(item)
+        if item == "b":
+            raise signals.pop()
+
+    async def submit() -> None:
+        for item in "abcd":
+            ended = functools.partial(done, item)
+            stored.append(database.write_together(group, item, ended))
+        await asyncio.sleep(DEADLINE)
+
+    async def close() -> list[str]:
+        async with asyncio.timeout(DEADLINE):
+            results = await asyncio.gather(*stored, return_exceptions=True)
+            assert [type(each) for each in results] == [str, str, RefusedError, str]
+            assert await database.write_together(group, "e") == "e"
+            found = await database.read(names())
+            await database.close()
+        return found
+
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        loop.run_until_complete(database.open())
+        submitting = loop.create_task(submit())
+        with pytest.raises(ending):
+            loop.run_until_complete(submitting)
+        submitting.cancel()
+        assert loop.run_until_complete(close()) == ["a", "b", "d", "e"]
+    assert sorted(called) == ["a", "b", "c", "d"]
 
 
 async def test_a_reader_sees_only_what_is_committed(database: SqliteDatabase) -> None:
