@@ -82,16 +82,16 @@ class SharedSlots(Slots):
         """
         reserved = []
         with self._counting:
-            free, most = self.free if self.is_open else 0, self._most()
+            taken, most = self.take(self.free) if self.is_open else 0, self._most()
             for sender in senders:
-                may = not self._some_wait and free > 0 and self._held[sender] < most
-                if may and self.take(1):
+                may = not self._some_wait and taken > 0 and self._held[sender] < most
+                if may:
                     self._hold(sender)
-                    free -= 1
+                    taken -= 1
                 elif self.is_open:
                     self._some_wait = True
-                    may = False
                 reserved.append(may)
+            self.give_back(taken)
         return reserved
 
     def enter_now(self, sender: str) -> bool:
