@@ -294,7 +294,8 @@ class _InlineWriter(_Writer):
         try:
             what()
         except Crash:
-            disk.recover()
+            if disk.is_held_by(process):
+                disk.recover()
             process.alive = False  # at once; the rest of its end follows
         finally:
             disk.running = None

@@ -570,11 +570,13 @@ class _Play:
     def do_power(self, unit: str, down_for: float) -> None:
         """Let a machine lose its power: all its processes end, and peers get no reset."""
         machine = self.units[unit].machine
+        disk = machine.disk if isinstance(machine.disk, Disk) else None
         for each in self.units.values():
-            if each.machine is machine:
+            # The processes that share a file are on one machine, though they have two addresses.
+            if each.machine is machine or (disk is not None and each.machine.disk is disk):
                 each.crash(down_for=down_for, power=True)
-        if isinstance(machine.disk, Disk):
-            machine.disk.lose_power()
+        if disk is not None:
+            disk.lose_power()
 
     def do_upgrade(self, unit: str, apart: float, may_roll: bool) -> None:
         """Replace the programs that share a database by a later version, one after another.
