@@ -53,6 +53,7 @@ _BUSY_PAUSE, _LATER_BUSY_PAUSE, _BUSY_LONG = 0.001, 0.005, 0.05
 _FEW = 4
 _LONG = 0.005
 _PAUSE_AFTER_LONG = 1.0
+_ENDED_EARLY = "the transaction had ended before its commit; nothing was stored"
 _LOG_BYTES = 64 * 1024 * 1024
 # How often the log is checked for twice that length, in seconds; how long a checkpoint then waits
 # for readers, in milliseconds; and when the next one is tried if that was not enough, in seconds.
@@ -649,6 +650,8 @@ class _Writer(threading.Thread):
             if connection.in_transaction:
                 _make_durable(connection, self._patience)
                 self._committed(connection)
+            elif not any(batch.error for batch in batches):
+                self._fail(batches, StorageError(_ENDED_EARLY))
         except Exception as exc:  # noqa: BLE001  # the submitters get it
             self._fail(batches, exc)
 

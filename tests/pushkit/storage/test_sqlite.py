@@ -687,6 +687,22 @@ async def test_no_result_is_set_before_the_commit(
     assert traced[-1] == "COMMIT"
 
 
+@pytest.mark.parametrize("number", [1, 100], ids=["in the event loop", "in the thread"])
+async def test_what_a_transaction_lost_that_ended_early_is_not_reported_as_stored(
+    database: SqliteDatabase, number: int
+) -> None:
+    def ending(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
+        for item in items:
+            yield from insert(item)
+        yield Statement("ROLLBACK")
+        return list(items)
+
+    storing = [database.write_together(ending, f"{n}") for n in range(number)]
+    results = await asyncio.gather(*storing, return_exceptions=True)
+    assert [type(each) for each in results] == [StorageError] * number
+    assert await database.read(names()) == []
+
+
 # --- when the database refuses -----------------------------------------------------------------
 
 
