@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -125,6 +126,20 @@ async def test_gaps_of_a_task_are_shown_where_they_are(desk: Desk, reader: Clien
     assert re.search(r"#2.*#3 to #4.*had not arrived.*#5", found, re.DOTALL)
     assert re.search(r'<a href="/notifications/\d+"><strong>#5</strong></a>', found)
     assert re.search(r'href="/notifications" aria-current="page"', found)
+
+
+async def test_a_task_is_found_whatever_characters_its_sender_put_in_its_id(
+    desk: Desk, reader: Client
+) -> None:
+    task = "task\x1b[2J\r\n\x7f"
+    await desk.came(task)
+    [found] = await InboxAdmin(desk.database).find()
+    shown = await page(reader, f"/notifications/{found.id}")
+    link = re.search(r'href="(/task\?[^"]*)"', shown)
+    assert link
+    assert f"/notifications/{found.id}" in await page(reader, html.unescape(link[1]))
+    query = urlencode({"task": task})
+    assert f"/notifications/{found.id}" in await page(reader, f"/notifications?{query}")
 
 
 async def test_a_body_is_shown_on_request_and_is_no_markup(desk: Desk, reader: Client) -> None:
