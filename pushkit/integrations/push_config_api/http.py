@@ -33,7 +33,8 @@ from pushkit.integrations.push_config_api.errors import (
 
 _JSON = "application/json"
 _A2A_JSON = "application/a2a+json"
-_MEDIA_TYPES = ("", _JSON, _A2A_JSON)
+# A browser posts without a media type, or a form's, for any web page; for these it asks before.
+_MEDIA_TYPES = (_JSON, _A2A_JSON)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ class Server:
         user: str | None = "alice",
         **more: str,
     ) -> httpx.Response:
-        headers = {"Content-Type": "application/json"} if content else {}
+        headers = {"Content-Type": "application/json"} if method == "POST" else {}
         headers |= {name.replace("_", "-"): value for name, value in more.items()}
         headers |= {"X-User": user} if user else {}
         return await self.http.request(

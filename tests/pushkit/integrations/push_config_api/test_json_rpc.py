@@ -392,10 +392,15 @@ async def test_an_unknown_caller_is_refused(server: Server, sender: PushSender) 
     assert await stored(sender) == []
 
 
-async def test_a_form_is_refused(server: Server) -> None:
-    answer = await server.post(b"{}", Content_Type="text/plain")
+@pytest.mark.parametrize("media_type", ["text/plain", "", "; charset=utf-8"])
+async def test_what_any_web_page_can_post_is_refused(
+    server: Server, sender: PushSender, media_type: str
+) -> None:
+    request = {"jsonrpc": "2.0", "id": 1, "method": CREATE["1.0"][0], "params": CREATE["1.0"][1]}
+    answer = await server.post(json.dumps(request).encode(), Content_Type=media_type)
     assert answer.status_code == 415
     assert answer.json()["error"]["code"] == 415  # HTTP's own: it is no JSON-RPC
+    assert await stored(sender) == []
 
 
 async def test_only_post_calls_a_method(server: Server) -> None:
