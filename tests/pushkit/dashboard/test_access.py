@@ -244,6 +244,14 @@ async def test_no_page_allows_a_script_or_style_of_another_origin(
         assert not re.search(r"(src|href)=\"(https?:)?//", page)
 
 
+async def test_no_page_may_be_shown_in_a_frame(house: House, reader: Browser) -> None:
+    delivery_id = await house.dead_letter()
+    for path in ("/", "/login", f"/deliveries/{delivery_id}", "/nothing", "/api/v1/keys"):
+        async with reader.client.get(path) as answer:
+            assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+            assert answer.headers["X-Frame-Options"] == "DENY"
+
+
 # --- actions -----------------------------------------------------------------------------------
 
 
