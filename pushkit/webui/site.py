@@ -359,7 +359,9 @@ class Site:
 
     def _set_cookie(self, request: PageRequest, value: str, lifetime: int) -> tuple[str, str]:
         cookie = f"{self._cookie}={value}; Path={request.root or '/'}; Max-Age={lifetime}"
-        secure = "; Secure" if request.is_secure else ""
+        # A proxy may terminate TLS: the browser states in `Origin` how it came.
+        over_tls = request.is_secure or request.headers.get("origin", "").startswith("https://")
+        secure = "; Secure" if over_tls else ""
         return ("Set-Cookie", f"{cookie}; HttpOnly; SameSite=Strict{secure}")
 
     # --- actions -------------------------------------------------------------------------------

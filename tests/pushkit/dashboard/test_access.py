@@ -185,6 +185,18 @@ async def test_a_cookie_is_of_no_use_to_scripts_and_other_sites(open_dashboard: 
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
     assert TOKEN not in cookie
+    assert "Secure" not in cookie  # a browser that came by http would drop it
+
+
+async def test_behind_a_proxy_with_tls_the_cookie_is_sent_over_tls_alone(
+    open_dashboard: Open,
+) -> None:
+    browser = await open_dashboard(DashboardAccess(token=TOKEN, hosts=["ops.example.com"]))
+    headers = {"Host": "ops.example.com", "Origin": "https://ops.example.com"}
+    async with browser.client.post(
+        "/login", data={"token": TOKEN}, headers=headers, allow_redirects=False
+    ) as answer:
+        assert "; Secure" in answer.headers["Set-Cookie"]
 
 
 def test_a_session_ends() -> None:
