@@ -25,6 +25,14 @@ def printable(text: str | None) -> str:
     return "-" if text is None else ascii(str(text))[1:-1][:_SHOWN_CHARACTERS]
 
 
+def one_word(text: str | None) -> str:
+    """Return `printable` text without blanks, so that it cannot pass for further fields of a line.
+
+    An ASGI server may take the client's address from a header, whatever it contains.
+    """
+    return printable(text).replace(" ", "\\x20")
+
+
 @dataclass(slots=True)
 class _Logged:
     at: float

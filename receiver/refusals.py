@@ -13,7 +13,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationRefused
-from pushkit.logs import RepeatedLog, printable
+from pushkit.logs import RepeatedLog, one_word, printable
 from receiver.peers import rate_key
 
 _log = logging.getLogger("receiver")
@@ -390,7 +390,7 @@ class Refusals:
             unsaid,
             row.level,
             "refused %d %s peer=%s%s: %s",
-            *(verdict.status, code, peer, about, reason),
+            *(verdict.status, code, one_word(peer), about, reason),
             exc_info=error or False,
             extra={"status": verdict.status, "code": code, "peer": peer, "reason": reason, **facts},
         )

@@ -21,7 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError
-from pushkit.logs import RepeatedLog, printable
+from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.webui import formats
 from pushkit.webui.access import SESSION_LIFETIME, DashboardAccess
 from pushkit.webui.exchange import Answer, PageRequest, ReadForm, Refused, values_of
@@ -345,7 +345,7 @@ class Site:
             raise Refused(403, "the form is not from a page of this dashboard")
         if not self.access.holds_token(request.field("token").strip()):
             said = "dashboard: wrong token from %s"
-            self._wrong_tokens.log(request.peer, logging.WARNING, said, request.peer)
+            self._wrong_tokens.log(request.peer, logging.WARNING, said, one_word(request.peer))
             return self._html(request, "login.html", {"then": then, "wrong": True}, status=403)
         lifetime = int(SESSION_LIFETIME.total_seconds())
         cookie = self._set_cookie(request, self.access.begin_session(utc_now()), lifetime)
@@ -382,7 +382,8 @@ class Site:
 
     def _audit(self, request: PageRequest, name: str, stage: str) -> None:
         """Write a line of the audit log, at the stage `asked` (so none is missing) or `done`."""
-        _audit.info("%s %s path=%s from=%s", name, stage, printable(request.path), request.peer)
+        peer = one_word(request.peer)
+        _audit.info("%s %s path=%s from=%s", name, stage, printable(request.path), peer)
 
     # --- static --------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.errors import StorageError
@@ -303,6 +304,20 @@ async def test_a_peer_that_goes_away_is_no_fault_of_the_receiver(
         await eventually(lambda: "refused 400 incomplete_body" in caplog.text)
     assert "Traceback" not in caplog.text
     assert not any(world.rows().values())
+
+
+async def test_an_address_that_a_client_makes_up_cannot_forge_a_log_line(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As `uvicorn --forwarded-allow-ips '*'` does.
+    behind: Any = world.receiver.asgi()
+    app = ProxyHeadersMiddleware(behind, trusted_hosts="*")
+    made_up = {"X-Forwarded-For": "192.0.2.7 sender=agent task=task-1: forged"}
+    async with serving(app) as url, httpx.AsyncClient() as client:
+        await client.post(f"{url}/a2a/push", content=b"{}", headers=made_up)
+    [line] = [each for each in caplog.messages if each.startswith("refused 401")]
+    assert " sender=" not in line
+    assert "peer=192.0.2.7\\x20sender=agent\\x20task" in line
 
 
 @pytest.mark.parametrize(("forged", "sent"), [(False, []), (True, ["start", "body"])])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import httpx
@@ -14,6 +15,7 @@ from fastapi import FastAPI
 from pytest_aiohttp.plugin import AiohttpServer
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from pushkit.dashboard.app import sender_dashboard
 from pushkit.webui import site
@@ -51,6 +53,20 @@ async def browser() -> AsyncIterator[aiohttp.ClientSession]:
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         yield session
+
+
+async def test_an_address_that_a_client_makes_up_cannot_forge_a_log_line(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    mounted: Any = sender_dashboard(house.sender, token=TOKEN, hosts=["127.0.0.1"]).asgi()
+    # As `uvicorn --forwarded-allow-ips '*'` does.
+    app = ProxyHeadersMiddleware(mounted, trusted_hosts="*")
+    made_up = {"X-Forwarded-For": "192.0.2.7 redrive done"}
+    async with serving(app) as base, httpx.AsyncClient() as client:
+        headers = {"Origin": base, **made_up}
+        answer = await client.post(f"{base}/login", data={"token": "x"}, headers=headers)
+    assert answer.status_code == 403
+    assert "dashboard: wrong token from 192.0.2.7\\x20redrive\\x20done" in caplog.messages
 
 
 async def test_a_failed_delivery_is_redriven_under_the_mount(
