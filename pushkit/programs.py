@@ -10,8 +10,11 @@ import signal
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 from pushkit.errors import ConfigError
+
+_SECRET_PREFIXES: Final = ("PUSHKIT_", "RECEIVER_")  # of variables
 
 
 def find_program(command: Sequence[str], *, setting: str, folder: Path | None = None) -> list[str]:
@@ -31,6 +34,11 @@ def find_program(command: Sequence[str], *, setting: str, folder: Path | None = 
     if found is None:
         raise ConfigError(f"{setting}: {command[0]}: no such program")
     return [found, *command[1:]]
+
+
+def inherited_variables() -> dict[str, str]:
+    """Return this process's variables for a program, without those that may hold its secrets."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(_SECRET_PREFIXES)}
 
 
 async def run_program(

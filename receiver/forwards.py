@@ -9,7 +9,6 @@ again, with the same idempotency key.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -21,7 +20,7 @@ from pushkit.errors import ConfigError, PushkitError, TransportError
 from pushkit.lazy import from_extra
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport
-from pushkit.programs import find_program, run_program
+from pushkit.programs import find_program, inherited_variables, run_program
 from pushkit.version import __version__
 from receiver.inbox.model import Notification
 
@@ -182,7 +181,7 @@ class CommandForward:
     """Runs a command for each notification, its body on standard input; status 0 has taken it.
 
     No shell is involved. The verified facts are environment variables (`NOTIFICATION_TASK_ID` and
-    so on); the receiver's own `RECEIVER_*` variables, which may contain tokens, are removed.
+    so on); `RECEIVER_*` and `PUSHKIT_*`, which may contain secrets, are removed.
 
     Args:
         command: The program and its arguments.
@@ -229,9 +228,8 @@ class CommandForward:
 
 
 def _environment(notification: Notification) -> dict[str, str]:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("RECEIVER_")}
     facts = {"idempotency-key": _encoded(notification.idempotency_key), **_facts_of(notification)}
-    return inherited | {
+    return inherited_variables() | {
         f"NOTIFICATION_{name.replace('-', '_').upper()}": fact for name, fact in facts.items()
     }
 

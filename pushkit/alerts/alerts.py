@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from pushkit.errors import AlertFailedError, ConfigError, PushkitError
 from pushkit.events.listeners import Listeners
 from pushkit.events.model import Event
 from pushkit.logs import RepeatedLog
-from pushkit.programs import find_program, run_program
+from pushkit.programs import find_program, inherited_variables, run_program
 from pushkit.scheduling.pump import cancelled
 
 _log = logging.getLogger("pushkit.alerts")
@@ -27,7 +26,6 @@ _log = logging.getLogger("pushkit.alerts")
 _QUEUE_SIZE: Final = 1000
 _STOP_SECONDS: Final = 5.0
 _COMMAND_WITHIN: Final = timedelta(seconds=30)
-_SECRET_PREFIXES: Final = ("PUSHKIT_", "RECEIVER_")  # of variables that may hold secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +96,13 @@ class AlertCommand(AlertSink):
 
     async def send(self, alert: Alert) -> None:
         """Run the program. Raises AlertFailedError: it did not start, or not end with 0 in time."""
-        variables = {k: v for k, v in os.environ.items() if not k.startswith(_SECRET_PREFIXES)}
         content = json.dumps(alert.document(), default=str).encode()
         try:
             status = await run_program(
-                self._command, content, within=_COMMAND_WITHIN, environment=variables
+                self._command,
+                content,
+                within=_COMMAND_WITHIN,
+                environment=inherited_variables(),
             )
         except TimeoutError as exc:
             seconds = _COMMAND_WITHIN.total_seconds()

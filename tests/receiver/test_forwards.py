@@ -280,7 +280,8 @@ async def test_a_redis_socket_may_be_configured(tmp_path: Path) -> None:
 
 PRINT = """
 import json, os, sys
-facts = {k: v for k, v in os.environ.items() if k.startswith(("NOTIFICATION_", "RECEIVER_"))}
+ours = ("NOTIFICATION_", "RECEIVER_", "PUSHKIT_")
+facts = {k: v for k, v in os.environ.items() if k.startswith(ours)}
 json.dump({"body": sys.stdin.read(), "facts": facts}, open(sys.argv[1], "w"))
 """
 
@@ -289,6 +290,7 @@ async def test_a_command_gets_the_body_and_the_verified_facts(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RECEIVER_SENDERS", "[a token]")
+    monkeypatch.setenv("PUSHKIT_SECRET_KEYS", "a secret key")
     notification = await accepted(world, HOSTILE)
     forward = CommandForward([sys.executable, "-c", PRINT, str(tmp_path / "out; rm -rf $HOME")])
     await forward.send(notification)
@@ -299,7 +301,7 @@ async def test_a_command_gets_the_body_and_the_verified_facts(
     assert found["facts"]["NOTIFICATION_IDEMPOTENCY_KEY"] == notification.idempotency_key.replace(
         "%", "%25"
     ).replace("\r\n", "%0D%0A").replace(" ", "%20").replace("\x01", "%01").replace("ä", "%C3%A4")
-    assert "RECEIVER_SENDERS" not in found["facts"]
+    assert not [name for name in found["facts"] if not name.startswith("NOTIFICATION_")]
 
 
 async def test_facts_without_a_value_are_left_out(world: World, inside: Inside) -> None:
