@@ -110,5 +110,10 @@ def harmless(text: bytes) -> str:
     """Return untrusted bytes as text without control characters, except newlines and tabs."""
     decoded = text.decode("utf-8", "backslashreplace")
     return "".join(
-        char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in decoded
+        char if char.isprintable() or char in "\n\t" else _escaped(char) for char in decoded
     )
+
+
+def _escaped(char: str) -> str:
+    """Return a character as the log writes it, so that its digits end where they seem to."""
+    return f"\\x{ord(char):02x}" if ord(char) < 0x100 else ascii(char)[1:-1]

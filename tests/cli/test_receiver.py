@@ -237,7 +237,7 @@ def test_check_shows_a_kid_that_a_sender_chose_without_control_characters(
     keys["keys"][0]["kid"] = "\x1b[2J\u202e\nagent: ok"
     (tmp_path / "jwks.json").write_text(json.dumps(keys))
     ran = receiver_command("check", "--config", str(config))
-    assert r"  ES256  \x1b[2J\x202e\nagent: ok" in ran.out
+    assert r"  ES256  \x1b[2J\u202e\nagent: ok" in ran.out
 
 
 def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: Path) -> None:

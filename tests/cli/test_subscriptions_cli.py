@@ -141,7 +141,7 @@ def test_what_others_are_called_moves_no_cursor(
 
     made = with_sender(subscribe)
     for ran in (command("list"), command("show", made)):
-        assert "\\x07\\x202ealice" in ran.out
+        assert "\\x07\\u202ealice" in ran.out
 
 
 def test_an_unknown_one_is_an_error_with_a_hint(command: Run, ids: dict[str, str]) -> None:

@@ -159,7 +159,7 @@ def saved_as(captured: Captured, **changes: object) -> str:
 
 def test_a_saved_request_moves_no_cursor(pushkit_command: Run, captured: Captured) -> None:
     ran = pushkit_command("verify", saved_as(captured, answered="202 \a\u202e"))
-    assert "answered 202 \\x07\\x202e when" in ran.out
+    assert "answered 202 \\x07\\u202e when" in ran.out
 
 
 def test_nothing_is_proven_by_a_signature_that_no_key_has_checked(
