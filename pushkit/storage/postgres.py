@@ -13,6 +13,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -57,6 +58,10 @@ _ANNOUNCE = f"SELECT pg_notify('{_CHANNEL}', '{_NEWS}')"
 _MAX_BATCH = 256
 _NOT_OPEN = "PostgreSQL: not open: call open() first"
 _WHERE = "PostgreSQL"  # a DSN may hold a password
+_NOT_READ = (
+    "the DSN cannot be read; in user and password, percent-encode every character but letters and"
+    " digits"
+)
 _HAS_TABLE = "SELECT 1 AS found WHERE to_regclass($1) IS NOT NULL"
 # A script that waits for a row holds a connection: for this long, then it is run again later.
 _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '50ms'"
@@ -253,6 +258,9 @@ class PostgresDatabase:
             await pool.close()
 
     async def _connected(self) -> asyncpg.Pool:
+        # asyncpg takes what follows the first `@` for the host, and would look that up.
+        if re.split(r"[/?#]", self._dsn.partition("://")[2], maxsplit=1)[0].count("@") > 1:
+            raise self._unreachable(_NOT_READ)
         try:
             pool = await asyncpg.create_pool(
                 self._dsn,
@@ -276,10 +284,7 @@ class PostgresDatabase:
             pass  # its message quotes the DSN, and would be shown as the cause
         except _FAULTS as exc:
             raise self._unreachable(_reason(exc)) from exc
-        raise self._unreachable(
-            "the DSN cannot be read; in user and password, percent-encode every character but"
-            " letters and digits"
-        )
+        raise self._unreachable(_NOT_READ)
 
     async def _check_sessions(self, pool: asyncpg.Pool) -> None:
         """Connect, and refuse a pooler that shares sessions between connections.

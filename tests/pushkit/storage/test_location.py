@@ -172,6 +172,20 @@ async def test_a_dsn_that_cannot_be_read_is_not_repeated(dsn: str) -> None:
     assert canaries.found_in(written) == set()
 
 
+async def test_no_part_of_a_password_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    async def note(*host: object, **__: object) -> None:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", note)
+    database = at("postgresql://u:half@secret@127.0.0.1:1/agent")
+    with pytest.raises(StorageError, match=r"127\.0\.0\.1:1: the DSN cannot be read"):
+        await database.open()
+    assert asked == []
+
+
 async def test_an_unknown_host_name_is_reported_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
