@@ -120,7 +120,7 @@ def canonicalize(card: Mapping[str, JsonValue], form: CardForm) -> Canonical:
 
     Raises:
         CanonicalizationError: The card cannot be written in this form, because of a number, text
-            that is not Unicode, or its nesting.
+            that is not Unicode, its nesting, or too many values that the form leaves out.
     """
     how = FORMS[form]
     walk = how.walk(how.schema)

@@ -17,6 +17,9 @@ from pushkit.cards.schema import Container, Field, Presence, Schema, is_read_by_
 from pushkit.errors import CanonicalizationError
 
 _LARGEST_SAFE_INTEGER: Final = 2**53 - 1
+# Each path repeats the names above it: a long name above thousands of empty values would cost
+# gigabytes. No genuine card needs a tenth of this.
+_MAX_PATH_CHARACTERS: Final = 1024 * 1024
 
 
 class Gap(StrEnum):
@@ -90,6 +93,7 @@ class WholeWalk:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
+        self._path_characters = 0
         self.uncovered: list[Uncovered] = []
 
     def message(self, value: JsonObject, name: str, path: _Path = ()) -> JsonObject:  # noqa: ARG002
@@ -97,8 +101,19 @@ class WholeWalk:
         return value
 
     def leave(self, at: _Path, why: Omission) -> _Left:
-        """Record that a value is left out."""
-        self.uncovered.append(Uncovered(path=json_pointer("", *at), why=why))
+        """Record that a value is left out.
+
+        Raises:
+            CanonicalizationError: So much is left out that it cannot be listed.
+        """
+        path = json_pointer("", *at)
+        self._path_characters += len(path)
+        if self._path_characters > _MAX_PATH_CHARACTERS:
+            raise CanonicalizationError(
+                "the paths of the values that it leaves out have more than"
+                f" {_MAX_PATH_CHARACTERS} characters: use fewer empty values, or shorter names"
+            )
+        self.uncovered.append(Uncovered(path=path, why=why))
         return _Left.OUT
 
 

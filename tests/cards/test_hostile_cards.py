@@ -63,6 +63,10 @@ SURVIVED = {
     "wide-empties": with_params("[" + ",".join(["[]"] * 4500) + "]"),
     "long-string": with_params('"' + r"\u0001" * 40_000 + '"'),
     "many-names": with_params("{" + ",".join(f'"{n}": {{}}' for n in range(4500)) + "}"),
+    # The path of each empty value repeats the long name.
+    "long-name": with_params(
+        json.dumps({"\U0001f600" + "x" * 150_000: dict.fromkeys(map(str, range(4500)), "")})
+    ),
 }
 
 
@@ -80,7 +84,7 @@ def test_what_is_odd_gets_a_verdict(card: bytes) -> None:
     assert not verify_card(card, TRUST, now=NOW, policy=EVERYTHING).verified
 
 
-@pytest.mark.parametrize("name", ["ten-megabytes", "deep", "wide", "wide-empties"])
+@pytest.mark.parametrize("name", ["ten-megabytes", "deep", "wide", "wide-empties", "long-name"])
 @pytest.mark.slow
 def test_memory_stays_in_proportion(name: str) -> None:
     card = {**MALFORMED, **SURVIVED}[name]
