@@ -36,6 +36,7 @@ _MAX_RSA_BITS: Final = 8192
 _MAX_RSA_EXPONENT: Final = 2**31 - 1
 
 _MAX_KID_CHARACTERS: Final = 256
+_MAX_PASSPHRASE_BYTES: Final = 1023  # OpenSSL takes no longer one
 _SHOWN_CHARACTERS: Final = 40
 
 # RFC 7518 §6.2.1 and §6.3.1, RFC 8037 §2.
@@ -283,7 +284,15 @@ def expiry_of_certificate(path: Path) -> datetime | None:
 
 
 def signing_key_to_pem(key: SigningKey, passphrase: bytes | None = None) -> bytes:
-    """Write a private key as PKCS#8 PEM, encrypted if there is a passphrase."""
+    """Write a private key as PKCS#8 PEM, encrypted if there is a passphrase.
+
+    Raises:
+        KeyFileError: The passphrase is empty or too long.
+    """
+    if passphrase is not None and not 1 <= len(passphrase) <= _MAX_PASSPHRASE_BYTES:
+        raise KeyFileError(
+            f"the passphrase: expected 1 to {_MAX_PASSPHRASE_BYTES} bytes, found {len(passphrase)}"
+        )
     jwk = JWK.from_pyca(key.private_key)
     return cast("bytes", jwk.export_to_pem(private_key=True, password=passphrase))
 
@@ -291,6 +300,13 @@ def signing_key_to_pem(key: SigningKey, passphrase: bytes | None = None) -> byte
 def _require_fit(kid: str, algorithm: Algorithm, public_key: PublicKey) -> None:
     if not 1 <= len(kid) <= _MAX_KID_CHARACTERS:
         raise ConfigError(f"kid: expected 1 to {_MAX_KID_CHARACTERS} characters, found {len(kid)}")
+    try:
+        kid.encode("utf-8")
+    except UnicodeEncodeError as exc:  # neither a key file nor a header could be read back
+        raise ConfigError(
+            "kid: found half of a surrogate pair (in a terminal: a byte that is not UTF-8),"
+            " expected Unicode text"
+        ) from exc
     fitting = _fitting(public_key)
     if algorithm not in fitting:
         raise ConfigError(f"the key is for {' or '.join(fitting)}, not for {algorithm}")

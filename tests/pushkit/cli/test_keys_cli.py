@@ -184,6 +184,18 @@ def test_a_file_without_a_private_key_is_not_imported(
     assert not path.exists()
 
 
+def test_a_kid_that_is_not_unicode_is_refused_and_the_file_stays_readable(path: Path) -> None:
+    done("new")
+    before = path.read_bytes()
+    Path("own.pem").write_bytes(signing_key_to_pem(generate_key(Algorithm.ES256)))
+    # How Python reads the byte E9, an é in Latin-1, in an argument.
+    result = run("import", "own.pem", "--kid", "caf\udce9")
+    assert result.exit_code == 1
+    assert isinstance(result.exception, KeyFileError)
+    assert "own.pem: kid: found half of a surrogate pair" in str(result.exception)
+    assert path.read_bytes() == before
+
+
 def test_rotate_schedules_the_next_key() -> None:
     done("new")
     assert "is pending and signs from" in done("rotate").stdout

@@ -31,6 +31,7 @@ from pushkit.keys.jwk import (
     verification_key,
     verification_key_from_pem,
 )
+from tests.refusals import refused_unless
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "rfc7638.json").read_text())[
     "vectors"
@@ -81,6 +82,14 @@ def test_pem_keeps_the_key(algorithm: Algorithm, passphrase: bytes | None) -> No
     read = signing_key_from_pem(pem, passphrase, algorithm=algorithm)
     assert read.to_verification_key() == key.to_verification_key()
     assert pem.startswith(b"-----BEGIN ENCRYPTED PRIVATE" if passphrase else b"-----BEGIN PRIVATE")
+
+
+@pytest.mark.parametrize("octets", [0, 1023, 1024])
+def test_a_passphrase_that_openssl_does_not_take_is_refused(octets: int) -> None:
+    passphrase = b"p" * octets
+    with refused_unless(octets == 1023, KeyFileError, f"1 to 1023 bytes, found {octets}"):
+        read = signing_key_from_pem(signing_key_to_pem(EC_KEY, passphrase), passphrase)
+        assert read.kid == EC_KEY.kid
 
 
 def test_the_kid_and_algorithm_of_a_pem_follow_from_the_key() -> None:
