@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import secrets
 import stat
@@ -27,6 +28,11 @@ def _os_errors_of(path: Path) -> Iterator[None]:
     """Raise a `KeyFileError` that names the file in place of an `OSError`."""
     try:
         yield
+    except PermissionError as exc:  # mostly for its lock or a new file, not for the file itself
+        raise KeyFileError(
+            f"{shown_path(path)}: {exc.filename}: {exc.strerror}; to change the file,"
+            f" {_ourselves()} must be able to write its folder and its lock"
+        ) from exc
     except OSError as exc:
         raise KeyFileError(f"{shown_path(path)}: {exc.strerror or 'cannot be accessed'}") from exc
 
@@ -108,10 +114,20 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def replace_private(path: Path, contents: bytes) -> None:
-    """Replace a file so that a crash at any time leaves the whole old one, or the whole new one."""
+    """Replace a file so that a crash at any time leaves the whole old one, or the whole new one.
+
+    Raises:
+        KeyFileError: The contents are too large to be read again.
+    """
+    if len(contents) > _MAX_BYTES:
+        raise KeyFileError(
+            f"{path}: would have {len(contents)} bytes, expected at most {_MAX_BYTES};"
+            " the file is unchanged"
+        )
     target = path.resolve()  # the file that a symbolic link leads to, not the link
-    # No other process writes under the lock: these files were left by one that was killed.
-    for left in target.parent.glob(f".{target.name}.*.tmp"):
+    # No other process writes under the lock: these files were left by one that was killed. The
+    # pattern has the digits, or it would match those of `keys.json` beside a file `keys`.
+    for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}.tmp"):
         left.unlink(missing_ok=True)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:

@@ -55,6 +55,40 @@ def test_a_file_has_a_mebibyte_at_most(path: Path, octets: int, *, read: bool) -
         assert len(read_private(path, made_by=MADE_BY)) == octets
 
 
+def test_what_would_be_too_large_to_read_again_is_not_written(path: Path) -> None:
+    with pytest.raises(KeyFileError, match=r"would have 1048577 bytes.*the file is unchanged"):
+        replace_private(path, b"x" * (1024 * 1024 + 1))
+    assert path.read_bytes() == b"secret"
+    replace_private(path, b"x" * 1024 * 1024)
+    assert len(read_private(path, made_by=MADE_BY)) == 1024 * 1024
+
+
+@pytest.mark.parametrize("name", ["keys", "keys[1]", "k*"])
+def test_only_the_remains_of_the_same_file_are_removed(tmp_path: Path, name: str) -> None:
+    mine, other = (tmp_path / f".{each}.0123456789abcdef.tmp" for each in (name, "keys.json"))
+    mine.touch()
+    other.touch()  # another process, with another lock, is about to move it to `keys.json`
+    replace_private(tmp_path / name, b"secret")
+    assert {each.name for each in tmp_path.iterdir()} == {name, other.name}
+
+
+def test_the_error_of_a_lock_or_a_folder_that_may_not_be_written_names_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: Path, *_: object) -> int:
+        raise PermissionError(13, "Permission denied", str(name))
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    with (
+        pytest.raises(
+            KeyFileError, match=r"secret\.lock: Permission denied; .*\(user 1234, .*lock"
+        ),
+        locked(path),
+    ):
+        pass
+
+
 def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
