@@ -10,8 +10,8 @@ The fields of a message follow their kind of presence:
 * `oneof`: a member of a one-of; present if it was set.
 * `implicit`: a message is present if it was set; any other field is left out at its default.
 
-A field is written `name`, `name[]` for a list of values or `name{}` for a map, then `:Message` or
-`:Struct` (free-form JSON) if its values are not scalars, then `=default|default`.
+A field is written `name`, `name[]` for a list of values or `name{}` for a map, then `:bool`,
+`:Message` or `:Struct` (free-form JSON) if its values are not strings, then `=default|default`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
+
+from pushkit.bounded_json import JsonValue
 
 # A2A 1.0 §4.4, with the field presence of its proto file.
 _MESSAGES_1_0: Final = """
@@ -38,10 +40,10 @@ AgentInterface
 AgentProvider
     required: url organization
 AgentCapabilities
-    optional: streaming pushNotifications extendedAgentCard
+    optional: streaming:bool pushNotifications:bool extendedAgentCard:bool
     implicit: extensions[]:AgentExtension
 AgentExtension
-    implicit: uri description required params:Struct
+    implicit: uri description required:bool params:Struct
 AgentSkill
     required: id name description tags[]
     implicit: examples[] inputModes[] outputModes[] securityRequirements[]:SecurityRequirement
@@ -74,7 +76,7 @@ OAuthFlows
     oneof: password:PasswordOAuthFlow deviceCode:DeviceCodeOAuthFlow
 AuthorizationCodeOAuthFlow
     required: authorizationUrl tokenUrl scopes{}
-    implicit: refreshUrl pkceRequired
+    implicit: refreshUrl pkceRequired:bool
 ClientCredentialsOAuthFlow
     required: tokenUrl scopes{}
     implicit: refreshUrl
@@ -96,15 +98,16 @@ AgentCard
     optional: additionalInterfaces[]:AgentInterface iconUrl provider:AgentProvider version
     optional: documentationUrl capabilities:AgentCapabilities securitySchemes{}:SecurityScheme
     optional: security[]:Struct defaultInputModes[] defaultOutputModes[] skills[]:AgentSkill
-    optional: supportsAuthenticatedExtendedCard
+    optional: supportsAuthenticatedExtendedCard:bool
 AgentInterface
     optional: url transport
 AgentProvider
     optional: url organization
 AgentCapabilities
-    optional: streaming pushNotifications stateTransitionHistory extensions[]:AgentExtension
+    optional: streaming:bool pushNotifications:bool stateTransitionHistory:bool
+    optional: extensions[]:AgentExtension
 AgentExtension
-    optional: uri description required params:Struct
+    optional: uri description required:bool params:Struct
 AgentSkill
     optional: id name description tags[] examples[] inputModes[] outputModes[] security[]:Struct
 SecurityScheme
@@ -146,11 +149,20 @@ class Field(NamedTuple):
     """A field of a message."""
 
     presence: Presence
+    empty: JsonValue  # the default of its type, which means the same as absence
     container: Container = Container.ONE
     message: str | None = None  # the message type of a value; None for a scalar or free-form value
     struct: bool = False  # free-form JSON (`google.protobuf.Struct`)
     # Values that the 0.3 model treats as defaults, and leaves out of what it signs.
     defaults: tuple[str, ...] = ()
+
+    def is_empty(self, value: JsonValue) -> bool:
+        """Return whether a value is the default of the field's type.
+
+        An empty value of another type is not: for the JavaScript SDK, `{}` is true as a boolean,
+        and `false` the text "false" as a string.
+        """
+        return type(value) is type(self.empty) and value == self.empty
 
 
 Schema: TypeAlias = Mapping[str, Mapping[str, Field]]
@@ -159,12 +171,19 @@ _FIELD: Final = re.compile(r"(\w+)(\[\]|{}|)(?::(\w+))?(?:=(\S+))?")
 
 
 def _field(presence: Presence, container: Container, type_: str, defaults: str) -> Field:
-    if presence is Presence.IMPLICIT and container is Container.ONE and type_:
+    is_object = type_ not in ("", "bool")
+    if presence is Presence.IMPLICIT and container is Container.ONE and is_object:
         presence = Presence.MESSAGE
+    empties: Mapping[Container, JsonValue] = {
+        Container.ONE: {} if is_object else False if type_ == "bool" else "",
+        Container.LIST: [],
+        Container.MAP: {},
+    }
     return Field(
         presence=presence,
+        empty=empties[container],
         container=container,
-        message=type_ if type_ not in ("", "Struct") else None,
+        message=type_ if is_object and type_ != "Struct" else None,
         struct=type_ == "Struct",
         defaults=tuple(filter(None, defaults.split("|"))),
     )

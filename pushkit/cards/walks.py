@@ -73,10 +73,6 @@ _Kept: TypeAlias = "JsonValue | _Left"
 _Path: TypeAlias = tuple[str | int, ...]
 
 
-def _is_default(value: JsonValue) -> bool:
-    return value is None or value is False or value in ("", [], {})
-
-
 def _each(value: JsonValue, at: _Path, keep: Callable[[JsonValue, _Path], _Kept]) -> JsonValue:
     """Apply `keep` to the elements of a list or the entries of a map; drop those left out."""
     if isinstance(value, dict):
@@ -140,7 +136,7 @@ class PresenceWalk(WholeWalk):
     def _field(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
         if value is None:
             return self.leave(at, Omission.NULL)
-        if field.presence is Presence.IMPLICIT and _is_default(value):
+        if field.presence is Presence.IMPLICIT and field.is_empty(value):
             return self.leave(at, Omission.DEFAULT)
         return self._values(field, value, at)
 
@@ -166,8 +162,7 @@ class FilledWalk(PresenceWalk):
         for member, field in self._schema[name].items():
             if field.presence is Presence.REQUIRED and member not in kept:
                 self.leave((*path, member), Omission.ABSENT)
-                is_object = field.container is Container.MAP or field.message
-                kept[member] = [] if field.container is Container.LIST else {} if is_object else ""
+                kept[member] = field.empty
         return kept
 
 
@@ -184,11 +179,11 @@ class CleanedWalk(PresenceWalk):
         if value is False and field.presence is Presence.OPTIONAL:
             return value
         is_choice = field.presence is Presence.ONEOF
-        if _is_default(value):
+        if value is None or field.is_empty(value):
             return self.leave(at, Omission.EMPTY_ENTRY if is_choice else Omission.EMPTY)
         before = len(self.uncovered)
         kept = self._values(field, value, at)
-        if kept is _Left.OUT or kept not in ([], {}):
+        if kept not in ([], {}) or kept == value:  # its own value: empty, but of another type
             return kept
         # Nothing is left of the value: it is recorded once, not part by part.
         gaps = {left.gap for left in self.uncovered[before:]}

@@ -136,6 +136,7 @@ def test_the_table_says_what_the_protocol_definition_says(message: str) -> None:
         field = CARD_1_0[message][name]
         assert field.container is _container(type_), name
         assert (field.message or "") == _message(type_), name
+        assert (field.empty is False) == (type_ == "bool"), name
         if field.presence in WORDS:
             assert presence == WORDS[field.presence], name
         elif field.presence is Presence.ONEOF:
@@ -228,3 +229,33 @@ def test_values_of_the_wrong_type_are_kept_and_covered(form: CardForm) -> None:
     found = canonicalize(card, form)
     assert json.loads(found.payload)["name"] == 5
     assert json.loads(found.payload)["skills"] == {"id": "s", "x": 1}
+
+
+@pytest.mark.parametrize("form", [CardForm.SPEC, CardForm.SDK])
+@pytest.mark.parametrize(
+    ("member", "default"), [("tenant", ""), ("required", False), ("examples", []), ("scopes", {})]
+)
+@pytest.mark.parametrize("value", ["", False, [], {}], ids=repr)
+def test_only_the_default_of_its_own_type_means_the_same_as_no_field(
+    form: CardForm, member: str, default: Any, value: Any
+) -> None:
+    # The JavaScript SDK reads {} as true where a boolean is expected, and false as "false".
+    flow = {"tokenUrl": "https://a.example.com/token", "scopes": {"a": "b"}}
+    card: dict[str, Any] = {
+        "name": "A",
+        "supportedInterfaces": [{"url": "https://a.example.com/"}],
+        "capabilities": {"extensions": [{"uri": "https://a.example.com/e"}]},
+        "skills": [{"id": "s", "examples": ["e"]}],
+        "securitySchemes": {"s": {"oauth2SecurityScheme": {"flows": {"password": flow}}}},
+    }
+    at = {
+        "tenant": card["supportedInterfaces"][0],
+        "required": card["capabilities"]["extensions"][0],
+        "examples": card["skills"][0],
+        "scopes": flow,
+    }[member]
+    at.pop(member, None)
+    without = canonicalize(card, form).payload
+    at[member] = value
+    same_type = type(value) is type(default)
+    assert (canonicalize(card, form).payload == without) == same_type
