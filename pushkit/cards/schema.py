@@ -207,6 +207,11 @@ CARD_1_0: Final = _schema(_MESSAGES_1_0)
 CARD_0_3: Final = _schema(_MESSAGES_0_3)
 
 
+# No parser reads a longer name as a field of at most 33 letters. To normalise a name with n
+# combining marks takes n² steps: half a minute for one that fills a card.
+_LONGEST_SPELLING: Final = 256
+
+
 def _folded(name: str) -> str:
     """Return one spelling for all the names that some lenient parser treats as the same.
 
@@ -215,6 +220,8 @@ def _folded(name: str) -> str:
     are normalised first, because only the result has cases.
     """
     name, _, _ = name.partition("\0")
+    if len(name) > _LONGEST_SPELLING:
+        return name
     folded = unicodedata.normalize("NFKC", name).upper().casefold()
     return folded.replace("\u0307", "").replace("_", "")
 
