@@ -15,7 +15,13 @@ from pushkit.cli.options import KeyFile, key_file_options, out_option, read_pass
 from pushkit.clock import utc_now
 from pushkit.delivery.documents import key_document
 from pushkit.errors import KeyFileError
-from pushkit.keys.jwk import Algorithm, SigningKey, public_pem, signing_key_from_pem
+from pushkit.keys.jwk import (
+    Algorithm,
+    SigningKey,
+    VerificationKey,
+    public_pem,
+    signing_key_from_pem,
+)
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing, KeyState, RingKey, in_seconds
 from pushkit.terminal.command import json_option
@@ -226,8 +232,16 @@ def export(key_file: KeyFile, out: Path | None, format_: str) -> None:
     ring, now = key_file.ring(), utc_now()
     if format_ == "jwks":
         write_out(out, jwks_document(ring, now) + b"\n")
-    else:
-        write_out(out, b"".join(public_pem(entry.key) for entry in ring.published(now)))
+        return
+    published = [entry.key.to_verification_key() for entry in ring.published(now)]
+    for key in published:
+        if (read_as := VerificationKey.of(key.public_key).algorithm) is not key.algorithm:
+            click.echo(
+                f"warning: PEM does not say that key {key.kid} is for {key.algorithm}; it is read"
+                f" as one for {read_as}, unless the reader says otherwise: use --format jwks",
+                err=True,
+            )
+    write_out(out, b"".join(map(public_pem, published)))
 
 
 def _print_key(ring: KeyRing, entry: RingKey, now: datetime) -> None:

@@ -277,6 +277,12 @@ def test_export_writes_pem() -> None:
     assert done("export", "--format", "pem").stdout.count("BEGIN PUBLIC KEY") == 2
 
 
+def test_export_warns_that_pem_does_not_say_ps256() -> None:
+    done("new", "--alg", "PS256")
+    assert done("export").stderr == ""
+    assert "is for PS256; it is read as one for RS256" in done("export", "--format", "pem").stderr
+
+
 def test_export_to_a_missing_folder_is_an_error() -> None:
     done("new")
     result = run("export", "--out", "missing/jwks.json")
