@@ -14,7 +14,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, KeysUnavailableError
 from pushkit.keys.jwk import VerificationKey, thumbprint
 from pushkit.net.jwks_client import FetchJwks, JwksClient
-from pushkit.url import Url
+from pushkit.url import Url, masked_url
 
 
 class CardTrust:
@@ -99,7 +99,9 @@ def _by_origin(origins: Mapping[str, OriginTrust]) -> dict[str, OriginTrust]:
         url = Url.parse(name)
         origin = url.origin
         if url.target != "/":  # it would apply to every card of the host, not only to that path
-            raise ConfigError(f"card trust: {name}: expected scheme, host and port, without a path")
+            raise ConfigError(
+                f"card trust: {masked_url(name)}: expected scheme, host and port, without a path"
+            )
         if origin in found:  # which keys and revocations count would be a matter of chance
             raise ConfigError(f"card trust: {name}: this origin is given twice, expected once")
         found[origin] = trust

@@ -15,6 +15,7 @@ revoked_at = 2026-05-01T12:00:00Z
 
 from __future__ import annotations
 
+import codecs
 import logging
 import re
 import tomllib
@@ -27,7 +28,7 @@ from pushkit.cards.trust import OriginTrust, TrustedKey
 from pushkit.errors import ConfigError, JwksError, KeyFileError, PushkitError
 from pushkit.keys.jwk import Algorithm, VerificationKey, verification_key_from_pem
 from pushkit.keys.jwks import parse_jwks_file
-from pushkit.url import Url
+from pushkit.url import Url, masked_url
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -51,7 +52,8 @@ def load_card_trust(path: str | Path) -> dict[str, OriginTrust]:
     """
     path = Path(path)
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        # Some editors write a byte order mark.
+        document = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror or 'cannot be read'}") from exc
     except (ValueError, RecursionError) as exc:
@@ -77,7 +79,7 @@ def load_public_keys(
     """
     path = Path(path)
     try:
-        content = path.read_bytes()
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except OSError as exc:
         raise KeyFileError(f"{path}: {exc.strerror or 'cannot be read'}") from exc
     is_pem = content.lstrip()[:1] != b"{"
@@ -119,7 +121,7 @@ def _origin(name: str, entry: object, folder: Path) -> OriginTrust:
             },
         )
     except PushkitError as exc:
-        raise ConfigError(f"origins.{name!r}: {exc}") from exc
+        raise ConfigError(f"origins.{masked_url(name)!r}: {exc}") from exc
 
 
 def _keys(table: object, folder: Path) -> list[TrustedKey]:

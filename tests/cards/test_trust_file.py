@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pushkit.cards import load_card_trust, load_public_keys
+from pushkit.cards import CardTrust, load_card_trust, load_public_keys
 from pushkit.errors import ConfigError, KeyFileError, PushkitError
 from pushkit.keys.files import create_key_ring
 from pushkit.keys.jwk import Algorithm, generate_key, public_pem, signing_key_to_pem
@@ -63,6 +64,22 @@ def test_everything_that_can_be_said(folder: Path) -> None:
     assert pinned.expires_at == datetime(2026, 12, 31, 23, tzinfo=UTC)
     assert pinned.revoked_at == datetime(2026, 6, 1, tzinfo=UTC)
     assert from_set.expires_at is None
+
+
+def test_files_may_begin_with_a_byte_order_mark(folder: Path) -> None:
+    jwks = folder / "jwks.json"
+    jwks.write_bytes(codecs.BOM_UTF8 + jwks.read_bytes())
+    [origin, _] = load_card_trust(write(folder, f"\ufeff{EVERYTHING}")).values()
+    assert len(origin.keys) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["https://agent:geheim@a.example.com", "https://a.example.com/?k=geheim"]
+)
+def test_an_origin_with_a_secret_is_refused_without_it(folder: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"a\.example\.com") as refused:
+        CardTrust(load_card_trust(write(folder, f"[origins.'{name}']")))
+    assert "geheim" not in str(refused.value)
 
 
 KEYS = '[[origins."https://a.example.com".keys]]\n'
