@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import secrets
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC
@@ -40,14 +42,36 @@ out_option = click.option("--out", type=PATH, help="The file to write.  [default
 
 
 def write_out(out: Path | None, content: bytes) -> None:
-    """Write to the file of `out_option`, or to standard output if it is None."""
+    """Write to the file of `out_option`, or to standard output if it is None.
+
+    A file is replaced as a whole: it may be served meanwhile, or be the one that was read, and a
+    full disk must not leave half of it.
+    """
     if out is None:
         click.echo(content, nl=False)
         return
     try:
-        out.write_bytes(content)
+        is_other = out.exists() and not out.is_file()  # a pipe or a device
+        if is_other or not os.access(out.resolve().parent, os.W_OK):
+            out.write_bytes(content)
+        else:
+            _replace(out.resolve(), content)
     except OSError as exc:
         raise click.FileError(str(out), exc.strerror) from exc
+
+
+def _replace(target: Path, content: bytes) -> None:
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        temporary.write_bytes(content)
+        if target.exists():
+            status = target.stat()
+            if os.geteuid() == 0:
+                os.chown(temporary, status.st_uid, status.st_gid)
+            temporary.chmod(stat.S_IMODE(status.st_mode))
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 at_option = click.option(

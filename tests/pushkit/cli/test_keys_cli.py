@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -269,6 +270,50 @@ def test_export_writes_a_file(tmp_path: Path) -> None:
     done("new")
     assert done("export", "--out", "jwks.json").stdout == ""
     assert (tmp_path / "jwks.json").read_bytes() == done("export").stdout_bytes
+
+
+def test_export_replaces_a_file_as_a_whole_and_keeps_its_mode(tmp_path: Path) -> None:
+    done("new")
+    served, link = tmp_path / "jwks.json", tmp_path / "link.json"
+    served.write_text("former")
+    served.chmod(0o640)
+    link.symlink_to(served)
+    with served.open() as reader:
+        done("export", "--out", "link.json")
+        assert reader.read() == "former"
+    assert parse_jwks(served.read_bytes()).keys
+    assert served.stat().st_mode & 0o777 == 0o640
+    assert link.is_symlink()
+
+
+def test_an_export_that_fails_leaves_the_former_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done("new")
+    served = tmp_path / "jwks.json"
+    served.write_text("former")
+
+    def fill_disk(path: Path, content: bytes) -> None:
+        path.write_text(content[:10].decode())
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fill_disk)
+    result = run("export", "--out", "jwks.json")
+    assert result.exit_code == 1
+    assert "'jwks.json': No space left on device" in result.stderr
+    assert served.read_text() == "former"
+    assert not list(tmp_path.glob(".jwks.json.*"))
+
+
+def test_export_writes_into_a_pipe(tmp_path: Path) -> None:
+    done("new")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        done("export", "--out", "pipe")
+        assert parse_jwks(os.read(reader, 4096)).keys
+    finally:
+        os.close(reader)
 
 
 def test_export_writes_pem() -> None:
