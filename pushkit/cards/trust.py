@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pushkit.errors import ConfigError, InvalidUrlError
-from pushkit.keys.jwk import VerificationKey
+from pushkit.keys.jwk import VerificationKey, thumbprint
 from pushkit.url import Url
 
 
@@ -86,3 +86,11 @@ class OriginTrust:
                 Url.parse(url)
             except InvalidUrlError as exc:
                 raise ConfigError(f"trusted JWK Sets: {exc}") from exc
+        # A JWK Set may have any key. Of pinned keys alone, such a name would revoke nothing: a PEM
+        # file does not say under which `kid` its key signs.
+        names = {name for e in self.keys for name in (e.key.kid, thumbprint(e.key.public_key))}
+        if names and not self.jwks_urls and (unknown := self.revoked.keys() - names):
+            raise ConfigError(
+                f"revoked: {', '.join(map(ascii, sorted(unknown)))}: found no pinned key of this"
+                f" kid or thumbprint, expected one of {', '.join(map(ascii, sorted(names)))}"
+            )

@@ -13,10 +13,11 @@ import pytest
 from pushkit.cards import CardTrust, load_card_trust, load_public_keys
 from pushkit.errors import ConfigError, KeyFileError, PushkitError
 from pushkit.keys.files import create_key_ring
-from pushkit.keys.jwk import Algorithm, generate_key, public_pem, signing_key_to_pem
+from pushkit.keys.jwk import Algorithm, generate_key, public_pem, signing_key_to_pem, thumbprint
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
-from tests.cards.vectors import FOLDER, NOW
+from tests.cards.vectors import FOLDER, KEY, NOW
+from tests.refusals import refused_unless
 
 EVERYTHING = """
 [origins."https://agent.example.com"]
@@ -80,6 +81,18 @@ def test_an_origin_with_a_secret_is_refused_without_it(folder: Path, name: str) 
     with pytest.raises(ConfigError, match=r"a\.example\.com") as refused:
         CardTrust(load_card_trust(write(folder, f"[origins.'{name}']")))
     assert "geheim" not in str(refused.value)
+
+
+@pytest.mark.parametrize("by", ["kid", "thumbprint", "the signer's kid"])
+def test_a_revocation_that_names_no_pinned_key_is_refused(folder: Path, by: str) -> None:
+    kid = "" if by == "the signer's kid" else ', kid = "key-1"'
+    name = thumbprint(KEY.public_key) if by == "thumbprint" else "key-1"
+    text = (
+        f'[origins."https://agent.example.com"]\nkeys = [{{ file = "agent.pem"{kid} }}]\n'
+        f'revoked = {{ "{name}" = 2026-05-01T12:00:00Z }}\n'
+    )
+    with refused_unless(bool(kid), ConfigError, "revoked: 'key-1': found no pinned key"):
+        assert load_card_trust(write(folder, text))
 
 
 KEYS = '[[origins."https://a.example.com".keys]]\n'
