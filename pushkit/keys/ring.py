@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 from pushkit.errors import KeyRingError, NoSigningKeyError
@@ -100,6 +101,8 @@ class KeyRing:
     _signing: dict[Algorithm, tuple[datetime, datetime, RingKey]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    # When the next key of the algorithm takes over, by `kid`; no entry if none is scheduled.
+    _stops: dict[str, datetime] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len({entry.kid for entry in self.keys}) != len(self.keys):
@@ -112,6 +115,10 @@ class KeyRing:
                 f" ({in_seconds(self.max_age)}): a receiver may hold a set without the key for so"
                 " long"
             )
+        for algorithm in Algorithm:
+            moments = ((e.took_over_at(), e.kid) for e in self.keys if e.algorithm is algorithm)
+            order = sorted(((at, kid) for at, kid in moments if at), key=lambda pair: pair[0])
+            self._stops.update((kid, at) for (_, kid), (at, _) in pairwise(order))
 
     @classmethod
     def create(
@@ -288,7 +295,7 @@ class KeyRing:
         Raises `KeyRingError` if there is no such key.
         """
         entry = self.find(kid)
-        stops_at = self._stops_at(entry) if entry.took_over_at() else None
+        stops_at = self._stops.get(entry.kid)
         return stops_at + self.grace if stops_at else None
 
     def published(self, now: datetime) -> list[RingKey]:
@@ -301,23 +308,16 @@ class KeyRing:
             return KeyState.REVOKED
         if entry.activates_at is None or now < entry.activates_at:
             return KeyState.PENDING
-        stops_at = self._stops_at(entry)
+        stops_at = self._stops.get(entry.kid)
         if stops_at is None or now < stops_at:
             return KeyState.ACTIVE
         return KeyState.RETIRING if now < stops_at + self.grace else KeyState.RETIRED
-
-    def _stops_at(self, entry: RingKey) -> datetime | None:
-        """Return when the next key of the algorithm takes over; None if none is scheduled."""
-        moments = ((e.took_over_at(), e) for e in self.keys if e.algorithm is entry.algorithm)
-        order = sorted(((at, e) for at, e in moments if at), key=lambda pair: pair[0])
-        position = next(n for n, (_, e) in enumerate(order) if e is entry)
-        return order[position + 1][0] if position + 1 < len(order) else None
 
     def _over(self, entry: RingKey, then: datetime) -> bool:
         """Return whether the key had ended at `then`, and no longer matters as a successor."""
         if entry.took_over_at() is None:
             return entry.revoked_at is not None and entry.revoked_at <= then
-        stops_at = self._stops_at(entry)
+        stops_at = self._stops.get(entry.kid)
         # A revoked key still marks when its predecessor stopped: it is removed after that one.
         ended = stops_at is not None and stops_at + self.grace <= then
         return ended and (entry.revoked_at is None or entry.revoked_at <= then)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from time import process_time
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pushkit.errors import KeyRingError, NoSigningKeyError
-from pushkit.keys.jwk import Algorithm, generate_key
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.keys.jwks import MAX_JWKS_KEYS, jwks_document, parse_jwks
-from pushkit.keys.ring import KeyRing, KeyState
+from pushkit.keys.ring import KeyRing, KeyState, RingKey
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEAD = timedelta(seconds=330)
@@ -178,6 +179,20 @@ def test_the_active_key_is_found_for_any_time_in_any_order(ring: KeyRing) -> Non
     for now in (*moments, *reversed(moments), *moments[::3], *moments[1::2]):
         assert signs(turned, now) == signs(replace(turned), now)
     assert len({signs(turned, now) for now in moments}) == 3
+
+
+def test_a_request_for_the_jwk_set_costs_little_after_many_rotations() -> None:
+    key = generate_key(Algorithm.ES256).private_key
+    moments = [START + timedelta(hours=hour) for hour in range(1500)]
+    ring = KeyRing(
+        keys=tuple(
+            RingKey(key=SigningKey.of(key, kid=str(at)), published_at=at, activates_at=at)
+            for at in moments
+        )
+    )
+    before = process_time()
+    assert [entry.kid for entry in ring.published(moments[-1])] == [*map(str, moments[-2:])]
+    assert process_time() - before < 0.1  # with the square of the keys, a second
 
 
 def test_an_unknown_kid_is_refused(ring: KeyRing) -> None:
