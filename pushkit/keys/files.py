@@ -36,6 +36,10 @@ def load_key_ring(path: str | Path, passphrase: bytes | None = None) -> KeyRing:
     check_type("passphrase", passphrase, bytes | None)
     path = Path(path)
     contents = read_private(path, made_by="pushkit keys new")
+    if not contents:
+        raise KeyFileError(
+            f"{path}: empty, expected a key file: delete it; `pushkit keys new {path}` makes one"
+        )
     if contents.lstrip().startswith(b"-----BEGIN"):
         raise KeyFileError(
             f"{path}: found PEM, expected a key file: `pushkit keys import {path}` makes one of it"

@@ -182,7 +182,7 @@ def is_sealed(value: bytes) -> bool:
 
 
 def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
-    """Add a new key to a file, which is made if it is missing, and return the key.
+    """Add a new key to a file, which is made if it is missing or empty, and return the key.
 
     The rest of the file is kept, comments too. With `standby` the key is the last one, which opens
     but does not seal yet; otherwise it is the first one.
@@ -195,7 +195,8 @@ def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
         present = b""
         if path.exists():
             present = read_private(path, made_by=_MADE_BY)
-            _keys_in(path, present)
+            if present:
+                _keys_in(path, present)
         line = f"{key.to_text()}\n".encode("ascii")
         if standby and present and not present.endswith(b"\n"):
             present += b"\n"

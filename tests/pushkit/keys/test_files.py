@@ -251,19 +251,19 @@ def test_one_wrong_member_refuses_the_file(
 
 
 @pytest.mark.parametrize(
-    "contents",
+    ("contents", "message"),
     [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"\xff", id="no text"),
-        pytest.param(b"[]", id="array"),
-        pytest.param(b"{" * 5000, id="deep"),
-        pytest.param(b" " * (1024 * 1024 + 1), id="large"),
+        pytest.param(b"", "empty, expected a key file: delete it", id="empty"),
+        pytest.param(b"\xff", "not UTF-8", id="no text"),
+        pytest.param(b"[]", "found an array", id="array"),
+        pytest.param(b"{" * 5000, "nested deeper", id="deep"),
+        pytest.param(b" " * (1024 * 1024 + 1), "larger than", id="large"),
     ],
 )
-def test_other_files_are_refused(path: Path, contents: bytes) -> None:
+def test_other_files_are_refused(path: Path, contents: bytes, message: str) -> None:
     path.touch(0o600)
     path.write_bytes(contents)
-    with pytest.raises(KeyFileError):
+    with pytest.raises(KeyFileError, match=message):
         load_key_ring(path)
 
 

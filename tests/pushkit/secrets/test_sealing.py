@@ -106,6 +106,13 @@ def test_a_file_is_made_private_and_keeps_its_keys(tmp_path: Path) -> None:
     assert SecretKeys.from_file(path).ids == (second.id, first.id, third.id)
 
 
+def test_an_empty_file_gets_its_first_key(tmp_path: Path) -> None:
+    path = tmp_path / "secret.keys"
+    path.touch(0o600)  # as `mktemp` makes it
+    key = add_secret_key(path)
+    assert SecretKeys.from_file(path).ids == (key.id,)
+
+
 def test_comments_of_an_operator_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "secret.keys"
     written = f"# für Köln\n{OLD.to_text()}, {NEW.to_text()}  # made in May".encode()
