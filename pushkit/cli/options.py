@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import secrets
@@ -70,6 +71,10 @@ def _replace(target: Path, content: bytes) -> None:
                 os.chown(temporary, status.st_uid, status.st_gid)
             temporary.chmod(stat.S_IMODE(status.st_mode))
         temporary.replace(target)
+    except OSError as exc:
+        if exc.errno != errno.EBUSY:
+            raise
+        target.write_bytes(content)  # a mount of its own, as in a container: it stays in place
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 from datetime import UTC, datetime, timedelta
@@ -302,6 +303,22 @@ def test_an_export_that_fails_leaves_the_former_file(
     assert result.exit_code == 1
     assert "'jwks.json': No space left on device" in result.stderr
     assert served.read_text() == "former"
+    assert not list(tmp_path.glob(".jwks.json.*"))
+
+
+def test_export_overwrites_a_file_that_is_a_mount_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done("new")
+    mounted = tmp_path / "jwks.json"
+    mounted.write_text("former")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    done("export", "--out", "jwks.json")
+    assert parse_jwks(mounted.read_bytes()).keys
     assert not list(tmp_path.glob(".jwks.json.*"))
 
 
