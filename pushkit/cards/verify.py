@@ -17,7 +17,7 @@ from pushkit.cards.forms import FORMS, Canonical, CardForm, canonicalize
 from pushkit.cards.trust import TrustedKey, TrustedKeys
 from pushkit.cards.verdict import CardVerdict, Decision, SignatureVerdict, coverage, listed
 from pushkit.cards.walks import Gap
-from pushkit.errors import CanonicalizationError, InvalidSignatureError
+from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.record import field, record
 from pushkit.signing.jose import find_verifying_key
@@ -61,7 +61,11 @@ def verify_card(
     Raises:
         MalformedCardError: The card is not JSON within the limits, or `signatures` is not a list of
             at most 16 entries.
+        ConfigError: `now` has no time zone.
     """
+    # Otherwise it would fail only once a key has a date, at its revocation for example.
+    if now.utcoffset() is None:
+        raise ConfigError(f"verify_card: now is {now.isoformat()}, expected a time with a zone")
     # 1. The card is JSON within limits, without duplicate members.
     document = read_card(card)
     # 2. Its signatures are a list of at most 16; each is judged on its own.

@@ -65,6 +65,13 @@ def test_times_need_a_zone() -> None:
         TrustedKey(key=KEY, expires_at=datetime(2030, 1, 1))  # noqa: DTZ001 - the point
 
 
+def test_now_needs_a_zone_whether_or_not_a_key_has_dates() -> None:
+    with pytest.raises(
+        ConfigError, match="now is 2026-06-01T00:00:00, expected a time with a zone"
+    ):
+        verify_card(b'{"name": "A"}', TrustedKeys(), now=NOW.replace(tzinfo=None))
+
+
 def test_no_trusted_key_means_no_verified_card() -> None:
     verdict = verify_card(signed(), TrustedKeys(), now=NOW)
     assert "no key is trusted" in verdict.reason
