@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime
+from pathlib import PurePath
 from typing import Final
 
-from pushkit.arguments import read_member
+from pushkit.arguments import check_list, read_member
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.cards.document import FORM, MAX_SIGNATURES, read_card, read_signatures
 from pushkit.cards.forms import Canonical, CardForm, canonicalize
@@ -80,12 +81,15 @@ def sign_card(
         MalformedCardError: The card is not JSON within the limits, or has no `name`.
         CanonicalizationError: The card cannot be written in one of the forms; the message says why.
         ConfigError: No form, an unknown one, a `jku` that is no URL, or more signatures than a
-            verifier reads.
+            verifier reads; or a path in place of keys.
         NoSigningKeyError: The ring has no active key, or the key is in a service, which needs
             `sign_card_with`.
     """
     if isinstance(keys, KeyRing):
         return at_once(_signed(card, [keys.signing_key(now)], keys.keys, forms, jku))
+    if isinstance(keys, str | bytes | PurePath):
+        found = type(keys).__name__
+        raise ConfigError(f"keys: found {found}, expected a KeyRing (load_key_ring) or SigningKeys")
     signers = [keys] if isinstance(keys, SigningKey) else list(keys)
     return at_once(_signed(card, signers, signers, forms, jku))
 
@@ -124,6 +128,8 @@ async def _signed(
     if forms is None:
         canonical, warnings = _default_forms(card)
     else:
+        if isinstance(forms, str):  # each letter would be a form
+            check_list("forms", forms)
         asked = dict.fromkeys(read_member("card form", form, CardForm) for form in forms)
         canonical = [_canonical(card, form) for form in asked]
     header: JsonObject = {"typ": "JOSE"}

@@ -227,7 +227,7 @@ def _print(document: JsonObject, lines: list[str], *, as_json: bool) -> None:
 
 
 def _is_url(target: str) -> bool:
-    return target.startswith(_SCHEMES)
+    return target.lower().startswith(_SCHEMES)
 
 
 def _read(target: str, allow: tuple[str, ...]) -> bytes:

@@ -168,7 +168,7 @@ def test_a_card_that_has_no_such_form_is_not_signed() -> None:
     [
         ((), "at least one form"),
         (("jcs",), "found 'jcs', expected one of spec, "),
-        ("spec", "found 's', expected one of spec, "),  # a name where a list of names is expected
+        ("spec", r"found 'spec', expected a list: \['spec'\]"),
     ],
 )
 def test_forms_must_be_known(forms: Iterable[str], reason: str) -> None:
@@ -179,6 +179,12 @@ def test_forms_must_be_known(forms: Iterable[str], reason: str) -> None:
 def test_a_jku_is_a_url() -> None:
     with pytest.raises(ConfigError, match="jku: URL: expected https"):
         sign_card(SAMPLE, SIGNING_KEY, now=NOW, jku="agent.example.com/.well-known/jwks.json")
+
+
+@pytest.mark.parametrize("keys", ["keys.json", Path("keys.json")])
+def test_a_path_is_not_taken_for_keys(keys: Any) -> None:
+    with pytest.raises(ConfigError, match=r"expected a KeyRing \(load_key_ring\) or SigningKeys"):
+        sign_card(SAMPLE, keys, now=NOW)
 
 
 def test_there_must_be_a_key() -> None:

@@ -174,6 +174,8 @@ def test_a_card_and_its_keys_from_urls(pushkit_command: Run, signed: Path, site:
     assert (ran.status, ran.err) == (0, "")
     assert f"under {site.origin}/.well-known/jwks.json" in ran.out
     assert "https" in pushkit_command("card", "verify", site.origin, *jwks).error
+    loud = site.origin.replace("http", "HTTP")
+    assert pushkit_command("card", "verify", loud, *jwks, *ALLOW).out == ran.out
     local = pushkit_command("card", "verify", str(signed), *jwks, *ALLOW)
     assert local.status == 0
     gone = pushkit_command("card", "verify", str(signed), "--jwks", f"{site.origin}/gone", *ALLOW)
