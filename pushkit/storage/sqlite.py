@@ -234,10 +234,10 @@ class SqliteDatabase:
                 return
             connection.execute(f"PRAGMA busy_timeout = {_READERS_MAY_TAKE}")
             try:
-                [is_read, *_] = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                is_moved = _move_log(connection, "RESTART", _READERS_MAY_TAKE / 1000)
             finally:
                 connection.execute("PRAGMA busy_timeout = 0")
-            if is_read:
+            if not is_moved:
                 self._log_check_at = now + _CHECKPOINT_AGAIN_AFTER
                 text = "%s: its -wal has %d MB, and grows until a process that reads it ends: a"
                 text += " shell, a copy"
@@ -342,9 +342,7 @@ class SqliteDatabase:
 
     def _empty_log(self) -> bool:
         with contextlib.closing(self._connect(Access.WRITE)) as connection:
-            # The checkpoint waits for readers for `busy_timeout`.
-            [busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            return not busy
+            return _move_log(connection, "TRUNCATE", self._busy_timeout.total_seconds())
 
     def _open_group_commit(self) -> GroupCommit:
         if self._group_commit is None:
@@ -461,6 +459,20 @@ def _execute_patiently(connection: sqlite3.Connection, sql: str, seconds: float)
             time.sleep(_BUSY_PAUSE if waited < _BUSY_LONG else _LATER_BUSY_PAUSE)
         else:
             return
+
+
+def _move_log(connection: sqlite3.Connection, mode: str, seconds: float) -> bool:
+    """Move the log into the file; return False if another process used it all the time.
+
+    SQLite waits for readers and writers (`busy_timeout`), but not for another process that moves
+    the log: the number of pages is then -1. Of several that write much, one nearly always does.
+    """
+    began = time.monotonic()
+    while True:
+        is_busy, pages, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        if not is_busy or pages >= 0 or time.monotonic() - began > seconds:
+            return not is_busy
+        time.sleep(_BUSY_PAUSE)
 
 
 def _is_busy(exc: BaseException | None) -> bool:

@@ -256,6 +256,64 @@ async def test_a_log_that_grows_beside_a_long_reader_is_logged(
     assert "things.db: its -wal has" in record.message
 
 
+_MOVES_THE_LOG = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as index:
+    fcntl.lockf(index, fcntl.LOCK_EX, 1, 121)  # as SQLite does for a checkpoint
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def moved_by_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let another process move a database's log into its file, until this one waits for it."""
+    command = [executable, "-I", "-c", _MOVES_THE_LOG, f"{path}-shm"]
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:  # noqa: S603
+        told, says = process.stdin, process.stdout
+        assert told is not None
+        assert says is not None
+        assert says.readline() == "locked\n"
+
+        def end(_: float = 0) -> None:
+            told.close()
+            process.wait()  # without a time-out, which would sleep
+
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "sleep", end)
+            yield
+        end()
+
+
+async def test_a_log_that_another_process_moves_is_not_said_to_be_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
+    monkeypatch.setattr(sqlite, "_LOG_CHECKS_EVERY", 0.0)
+    database = things(path)
+    await database.open()
+    await database.write(insert("a"))
+    with moved_by_another_process(path, monkeypatch):
+        await database.write(insert("x" * 1024 * 1024))
+        await database.write(insert("b"))
+    await database.close()
+
+    assert not [each for each in caplog.records if "-wal" in each.message]
+
+
+async def test_the_log_is_emptied_after_another_process_has_moved_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = things(path)
+    await database.open()
+    await database.write(insert("a"))
+    with moved_by_another_process(path, monkeypatch):
+        emptied = await database.empty_log()
+
+    assert (emptied, path.with_name("things.db-wal").stat().st_size) == (True, 0)
+    await database.close()
+
+
 def open_files() -> str:
     """Return the names of the files that this process has open."""
     found = []
