@@ -72,7 +72,11 @@ class HttpConnection(asyncio.Protocol):
         return self._is_busy
 
     def accept(self, transport: asyncio.Transport) -> bool:
-        """Count the connection of an accepted socket; or abort it, and return False."""
+        """Count the connection of an accepted socket; or end it, and return False."""
+        if self._server.is_ending:
+            self._is_last = True
+            transport.close()
+            return False
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._transport = transport

@@ -54,6 +54,7 @@ class HttpServer:
         # Connections with a request in progress; it is completed even if the connection is lost.
         self.in_progress: set[HttpConnection] = set()
         self._is_answered = asyncio.Event()
+        self.is_ending: bool = False  # what is accepted now is closed: nothing would answer it
 
     def __call__(self) -> asyncio.Protocol:
         """Return the protocol of one connection."""
@@ -76,6 +77,7 @@ class HttpServer:
 
         Each answer is the last one of its connection; requests not answered in time are cancelled.
         """
+        self.is_ending = True
         for connection in self.connections:
             connection.wind_down()
         with contextlib.suppress(TimeoutError):

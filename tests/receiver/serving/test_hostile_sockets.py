@@ -377,6 +377,13 @@ async def test_draining_cuts_off_requests_that_do_not_end(world: World, serve: S
     assert len(site.server.connections) == 0
 
 
+async def test_a_connection_that_is_accepted_after_the_drain_is_closed(serve: Serve) -> None:
+    site = await serve()
+    await site.server.drain(1)
+    assert await (await site.connect()).ended() == b""
+    assert len(site.server.connections) == 0
+
+
 # --- more than one request at once, and half a connection -------------------------------------
 
 
