@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -59,7 +60,8 @@ class Supervisor:
     # How long after its start a process that died is restarted at the earliest; longer if it
     # keeps dying (`next_pause`). None: when one process dies, the others are stopped.
     restart_after: timedelta | None = None
-    # Signals to forward. They are blocked when a process starts, until it calls `accept_signal`.
+    # Signals to forward. They are blocked when a process starts, until it calls `accept_signal`;
+    # so is Ctrl-C, which a terminal sends to all processes, until `until_stopped`.
     forward: Sequence[signal.Signals] = ()
     _children: list[_Child] = field(init=False, default_factory=list)
     _relay: Relay = field(init=False)
@@ -125,12 +127,14 @@ class Supervisor:
         )
         # The process inherits the mask: a signal before it has a handler is held, and does not
         # kill it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, self.forward)
+        held = [*self.forward, signal.SIGINT]
+        resource_tracker.ensure_running()  # its start, with the first process, would unblock SIGINT
+        signal.pthread_sigmask(signal.SIG_BLOCK, held)
         try:
             with self._relay.receiving():
                 process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self.forward)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         return _Child(process=process, started=time.monotonic(), pause=pause)
 
     def _stop(self) -> int:
@@ -215,6 +219,7 @@ def until_stopped() -> Iterator[asyncio.Event]:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     parent = multiprocessing.parent_process()
     if parent is not None:
         loop.add_reader(parent.sentinel, stop.set)
