@@ -9,7 +9,7 @@ from typing import Final
 
 from pushkit.events.receiver import NotificationRefused
 from pushkit.webui.documents import Finding, Severity
-from receiver.dashboard.memory import KeptRefusal
+from receiver.dashboard.memory import MOST_KEPT, KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxFigures
 from receiver.refusals import REFUSALS, refusal_of
 
@@ -76,16 +76,19 @@ def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) ->
 
 def _of_refusals(figures: InboxFigures, refusals: Iterable[KeptRefusal]) -> Iterator[Finding]:
     recent = [each.event for each in refusals if figures.now - each.event.at < _RECENTLY]
-    genuine = [each for each in recent if each.code in _OURS or is_of_a_sender(each)]
-    for code, number in Counter(each.code for each in genuine).most_common():
+    genuine, strangers = list[NotificationRefused](), list[NotificationRefused]()
+    for each in recent:
+        (genuine if each.code in _OURS or is_of_a_sender(each) else strangers).append(each)
+    for code, _ in Counter(each.code for each in genuine).most_common():
+        of_code = [each for each in genuine if each.code == code]
         row = refusal_of(code)
         yield Finding(
             Severity.FAILURE if code in _OURS else Severity.WARNING,
-            f"{_requests(number)} refused within the last hour: {row.means}.",
+            f"{_requests(of_code)} refused within the last hour: {row.means}.",
             row.mend,
             f"/refusals?code={code}",
         )
-    if strangers := len(recent) - len(genuine):
+    if strangers:
         yield Finding(
             Severity.NOTE,
             f"{_requests(strangers)} refused within the last hour, not from a proven sender.",
@@ -94,8 +97,11 @@ def _of_refusals(figures: InboxFigures, refusals: Iterable[KeptRefusal]) -> Iter
         )
 
 
-def _requests(number: int) -> str:
-    return "1 request" if number == 1 else f"{number} requests"
+def _requests(refused: Sequence[NotificationRefused]) -> str:
+    """Return how many there are, with a + if older ones are no longer kept."""
+    kept = Counter((each.code, each.sender is not None) for each in refused)
+    more = "+" if max(kept.values()) == MOST_KEPT else ""
+    return "1 request" if len(refused) == 1 else f"{len(refused)}{more} requests"
 
 
 def is_of_a_sender(refused: NotificationRefused) -> bool:

@@ -25,12 +25,13 @@ from pushkit.events.model import Event
 from pushkit.events.receiver import CalledBack, NotificationRefused
 
 _SHOWN: Final = (NotificationRefused, CalledBack)
-_KEPT: Final = 100  # refusals for each reason, of senders and of strangers
+MOST_KEPT: Final = 100  # refusals for each reason, of senders and of strangers
 _DURATIONS: Final = 40  # the last calls of a callback whose durations are kept
 _FAILURES: Final = 10
 _MOST_CHARS: Final = 500
 _LARGEST: Final = 65_536  # bytes of an event that is sent
 _AT_ONCE: Final = 100
+_MOST_UNSENT: Final = 10_000  # events that wait until the socket has room, which is for a dozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class Memory:
         self.calls: defaultdict[str, Calls] = defaultdict(Calls)
         self._number = 0
         self._kept: defaultdict[tuple[str, bool], deque[KeptRefusal]] = defaultdict(
-            lambda: deque(maxlen=_KEPT)
+            lambda: deque(maxlen=MOST_KEPT)
         )
 
     def record(self, event: Event) -> None:
@@ -104,14 +105,26 @@ def event_sockets() -> tuple[socket.socket, socket.socket]:
 
 
 def sending(outgoing: socket.socket) -> Listener:
-    """Return a listener that sends what a dashboard shows; events that do not fit are lost."""
+    """Return a listener that sends what a dashboard shows, in order; inside an event loop."""
+    loop, unsent = asyncio.get_running_loop(), deque[bytes](maxlen=_MOST_UNSENT)
 
     def send(event: Event) -> None:
-        if isinstance(event, _SHOWN):
-            message = pickle.dumps(event)
-            with contextlib.suppress(OSError):  # full: nobody waits for a dashboard
-                if len(message) <= _LARGEST:
-                    outgoing.send(message)
+        if isinstance(event, _SHOWN) and len(message := pickle.dumps(event)) <= _LARGEST:
+            unsent.append(message)
+            if len(unsent) == 1:  # else it is not its turn
+                send_more()
+
+    def send_more() -> None:
+        try:
+            while unsent:
+                outgoing.send(unsent[0])
+                unsent.popleft()
+        except BlockingIOError:
+            loop.add_writer(outgoing, send_more)
+            return
+        except OSError:  # the service ends
+            unsent.clear()
+        loop.remove_writer(outgoing)
 
     return send
 

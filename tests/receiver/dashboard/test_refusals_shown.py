@@ -16,7 +16,7 @@ from pushkit.errors import ConfigError
 from pushkit.events.receiver import NotificationRefused
 from pushkit.webui.access import DashboardAccess
 from receiver.dashboard.app import dashboard_of, receiver_dashboard
-from receiver.dashboard.memory import Memory
+from receiver.dashboard.memory import Memory, event_sockets, receiving, sending
 from receiver.dashboard.steps import steps_of_refused
 from receiver.refusals import REFUSALS
 from tests.eventually import eventually
@@ -148,32 +148,61 @@ async def test_calls_are_timed_and_their_failures_kept(world: World, client: Cli
     assert "a-word-of-the-error" not in shown
 
 
+def refused(world: World, code: str, sender: str | None) -> NotificationRefused:
+    return NotificationRefused(
+        at=world.clock.now,
+        sender=sender,
+        task_id=None,
+        delivery_id=None,
+        status=401,
+        code=code,
+        peer="192.0.2.1",
+        reason="found this, expected that " * 100,
+    )
+
+
 def test_a_flood_of_strangers_pushes_out_neither_senders_nor_other_reasons(world: World) -> None:
     memory = Memory()
-
-    def refuse(code: str, sender: str | None) -> None:
-        memory.record(
-            NotificationRefused(
-                at=world.clock.now,
-                sender=sender,
-                task_id=None,
-                delivery_id=None,
-                status=401,
-                code=code,
-                peer="192.0.2.1",
-                reason="found this, expected that " * 100,
-            )
-        )
-
-    refuse("invalid_token", "agent")
-    refuse("unknown_sender", None)
+    memory.record(refused(world, "invalid_token", "agent"))
+    memory.record(refused(world, "unknown_sender", None))
     for _ in range(1000):
-        refuse("invalid_token", None)
+        memory.record(refused(world, "invalid_token", None))
     kept = memory.refusals()
     assert len(kept) == 102
     assert [each.number for each in kept[-2:]] == [2, 1]
     assert memory.counts["invalid_token"] == 1001
     assert max(len(each.reason) for each in kept) <= 500
+
+
+async def test_a_burst_of_another_process_arrives_whole(world: World) -> None:
+    memory = Memory()
+    incoming, outgoing = event_sockets()
+    with incoming, outgoing:
+        send = sending(outgoing)
+        for _ in range(1000):
+            send(refused(world, "invalid_token", None))
+        with receiving(incoming, memory.record):
+            await eventually(lambda: memory.counts.total() == 1000)
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        pytest.param(1, "1 request refused", id="one"),
+        pytest.param(99, "99 requests refused", id="all of them are kept"),
+        pytest.param(500, "100+ requests refused", id="the newest are kept"),
+    ],
+)
+async def test_the_overview_says_whether_there_were_more_refusals_than_are_kept(
+    world: World, aiohttp_client: AiohttpClient, number: int, says: str
+) -> None:
+    await world.start()
+    memory = Memory()
+    site = dashboard_of(world.receiver, access=DashboardAccess(), memory=memory)
+    client = await aiohttp_client(site.app())
+    for _ in range(number):
+        memory.record(refused(world, "invalid_token", "agent"))
+    assert f"{says} within the last hour" in await page(client, "/")
 
 
 @pytest.mark.parametrize("sender", ["agent", None])
