@@ -383,6 +383,8 @@ class SqliteDatabase:
         await asyncio.Event().wait()
 
     def _read(self, script: Script[T]) -> T:
+        if self._access is Access.READ:
+            self._leave_replaced_file()
         self._check_file()
         try:
             if self._read_connection is None:
@@ -395,6 +397,13 @@ class SqliteDatabase:
                 self._read_connection.execute("ROLLBACK")
         except sqlite3.Error as exc:
             raise StorageError(f"{self.path}: {exc}") from exc
+
+    def _leave_replaced_file(self) -> None:
+        """Let a process that only reads, as a dashboard does, open the file that is there now."""
+        found = _inode(self._files[0])
+        if found != self._opened[0]:
+            self._close_read_connection()
+            self._opened = (found, None, None)
 
     def _close_read_connection(self) -> None:
         if self._read_connection is not None:

@@ -160,6 +160,31 @@ async def test_nothing_is_stored_in_a_file_that_was_removed_or_replaced(
     assert await database.read(names()) == ["a", "c"]
 
 
+async def test_a_process_that_only_reads_reads_the_file_that_is_there_now(
+    path: Path, write: Write
+) -> None:
+    async def store(name: str) -> None:
+        database = things(path)
+        await database.open()
+        await write(database, insert(name))
+        await database.close()
+
+    def remove() -> None:
+        for suffix in "", "-wal", "-shm":
+            path.with_name(f"things.db{suffix}").unlink(missing_ok=True)
+
+    await store("a")
+    reader = things(path)
+    await reader.open(Access.READ)
+    assert await reader.read(names()) == ["a"]
+    remove()
+    with pytest.raises(StorageError, match="unable to open"):
+        await reader.read(names())
+    await store("b")
+    assert await reader.read(names()) == ["b"]
+    await reader.close()
+
+
 @pytest.mark.parametrize("suffix", ["-wal", "-shm"])
 async def test_nothing_is_stored_in_a_log_that_was_removed(
     tmp_path: Path, suffix: str, write: Write
