@@ -223,7 +223,8 @@ class SqliteDatabase:
     def _keep_log_short(self, connection: sqlite3.Connection) -> None:
         """Restart the log if it has grown, which readers that overlap prevent otherwise.
 
-        While one process reads for long, the log grows, and a warning is logged.
+        While one process reads for long, or others write without a pause, the log grows, and a
+        warning is logged.
         """
         if (now := time.monotonic()) < self._log_check_at:
             return
@@ -239,8 +240,8 @@ class SqliteDatabase:
                 connection.execute("PRAGMA busy_timeout = 0")
             if not is_moved:
                 self._log_check_at = now + _CHECKPOINT_AGAIN_AFTER
-                text = "%s: its -wal has %d MB, and grows until a process that reads it ends: a"
-                text += " shell, a copy"
+                text = "%s: its -wal has %d MB, and grows until a process that reads it ends (a"
+                text += " shell, a copy), or others write less"
                 self._faults.log("log", logging.WARNING, text, self.path, size // 1_000_000)
 
     async def schema(self) -> Schema:
