@@ -672,8 +672,9 @@ class _Writer(threading.Thread):
             if connection.in_transaction:
                 _make_durable(connection, self._patience)
                 self._committed(connection)
-            elif not any(batch.error for batch in batches):
-                self._fail(batches, StorageError(_ENDED_EARLY))
+            else:  # rolled back because of an error, which is the only batch's
+                left = [batch for batch in batches if batch.error is None]
+                self._fail(left, StorageError(_ENDED_EARLY))
         except Exception as exc:  # noqa: BLE001  # the submitters get it
             self._fail(batches, exc)
 
