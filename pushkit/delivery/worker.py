@@ -202,13 +202,13 @@ class Worker:
             self.slots.give_back(free - len(claimed))
 
     def _take_over(self, now: datetime) -> Script[None]:
-        """Release the deliveries of workers on this machine that died: their locks are free."""
+        """Release the deliveries of workers on this machine that ended: their locks are free."""
         locks = self._database.locks
         if locks is None:
             return
         working = yield from self._leases.working()
         for worker in locks.dead(name for name in working if name != self.name):
-            _log.warning("worker %s died; its deliveries are taken over", worker)
+            _log.warning("worker %s ended with deliveries in flight, which are taken over", worker)
             yield from self._leases.release_worker(worker, now)
 
     async def _deliver(self, claimed: Claimed) -> None:

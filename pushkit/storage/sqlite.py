@@ -402,6 +402,8 @@ class SqliteDatabase:
     def _leave_replaced_file(self) -> None:
         """Let a process that only reads, as a dashboard does, open the file that is there now."""
         found = _inode(self._files[0])
+        if found is None:
+            raise StorageError(f"{self.path}: there is no such file")
         if found != self._opened[0]:
             self._close_read_connection()
             self._opened = (found, None, None)

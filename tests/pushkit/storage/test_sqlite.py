@@ -178,7 +178,7 @@ async def test_a_process_that_only_reads_reads_the_file_that_is_there_now(
     await reader.open(Access.READ)
     assert await reader.read(names()) == ["a"]
     remove()
-    with pytest.raises(StorageError, match="unable to open"):
+    with pytest.raises(StorageError, match="there is no such file"):
         await reader.read(names())
     await store("b")
     assert await reader.read(names()) == ["b"]
