@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client's word
+_PREFIX: Final = "pushkit-metrics-"
+_HELD: Final = "held"  # a file in the folder, which the service locks
 
 
 @contextlib.contextmanager
@@ -17,9 +22,29 @@ def counted_together() -> Iterator[None]:
     if os.environ.get(DIRECTORY):
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="pushkit-metrics-") as folder:
+    _remove_abandoned()
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder, _held(Path(folder)):
         os.environ[DIRECTORY] = folder
         try:
             yield
         finally:
             del os.environ[DIRECTORY]
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    new = folder / f"{_HELD}.new"
+    with new.open("xb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        new.rename(folder / _HELD)  # locked before another process can find it
+        yield
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of services that were killed, some megabytes for each process."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        # One that runs holds its folder; what others made is not ours to remove.
+        with contextlib.suppress(OSError), (folder / _HELD).open("rb") as file:
+            if folder.lstat().st_uid == os.getuid():
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)

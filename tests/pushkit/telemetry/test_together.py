@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import shutil
+import tempfile
 from pathlib import Path
+from subprocess import PIPE, Popen
+from sys import executable
 
 import prometheus_client
 import pytest
 
 from pushkit.telemetry.catalogue import SENDER_METRICS
 from pushkit.telemetry.metrics import Metrics, count_in_place
-from pushkit.telemetry.together import DIRECTORY
+from pushkit.telemetry.together import DIRECTORY, counted_together
 
 FILES = ["counter_7-1.db", "gauge_livesum_7-1.db", "histogram_7-1.db"]
 
@@ -21,6 +26,43 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
     monkeypatch.setattr(prometheus_client.values, "ValueClass", prometheus_client.values.ValueClass)
     return tmp_path
+
+
+SERVICE = """
+import sys, time
+from pushkit.telemetry.together import counted_together
+with counted_together():
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_folders_of_killed_services_are_removed_and_those_of_others_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(DIRECTORY)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (stranger := tmp_path / "pushkit-metrics-of-an-older-version").mkdir()
+    variables = os.environ | {"TMPDIR": str(tmp_path)}
+
+    def begun(known: set[Path]) -> tuple[Popen[bytes], Path]:
+        process = Popen([executable, "-c", SERVICE], stdin=PIPE, stdout=PIPE, env=variables)  # noqa: S603
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        [folder] = set(tmp_path.iterdir()) - known
+        return process, folder
+
+    with contextlib.ExitStack() as ending:
+        running, its = begun({stranger})
+        ending.callback(running.communicate)
+        killed, left = begun({stranger, its})
+        killed.kill()
+        killed.communicate()
+        assert left.exists()
+        with counted_together():
+            own = Path(os.environ[DIRECTORY])
+            assert set(tmp_path.iterdir()) == {stranger, its, own}
+    assert list(tmp_path.iterdir()) == [stranger]
 
 
 def test_files_have_their_room_on_the_disk_before_anything_is_counted(folder: Path) -> None:
