@@ -152,7 +152,9 @@ class Edge:
             reply(self._fault(head, exc))
 
     def _fault(self, head: Head, error: Exception) -> Answer:
-        return problem(self.refusals.fault("internal", peer=head.socket_peer, error=error))
+        with contextlib.suppress(Exception):  # a log filter of the application may raise
+            return problem(self.refusals.fault("internal", peer=head.socket_peer, error=error))
+        return problem(Verdict.of("internal"))
 
     def _neither(self, head: Head, endpoint: Endpoint | None, peer: str) -> Answer:
         """Answer a request that is neither a notification nor a probe."""
@@ -271,7 +273,11 @@ class Edge:
     def _conclude(
         self, asked: _Asked, verified: Verified, result: int | BaseException | None
     ) -> None:
-        asked.reply(self._judged(asked, verified, result))
+        try:
+            verdict = self._judged(asked, verified, result)
+        except Exception:  # noqa: BLE001  # as in `_fault`
+            verdict = Verdict.of("internal")
+        asked.reply(verdict)
 
     async def _traced(self, asked: _Asked, verified: Verified, tracing: Tracing) -> None:
         """Store a notification within a span of the trace that its sender states."""

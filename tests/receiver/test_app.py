@@ -449,6 +449,29 @@ async def test_a_fault_of_the_receiver_is_a_503_without_details(
     assert "Traceback" in caplog.text
 
 
+@pytest.mark.parametrize("is_genuine", [True, False])
+async def test_a_log_filter_that_raises_leaves_no_request_unanswered(
+    world: World, caplog: pytest.LogCaptureFixture, *, is_genuine: bool
+) -> None:
+    def broken(_: logging.LogRecord) -> bool:
+        raise RuntimeError("a fault of the application")
+
+    draft = world.draft()
+    if not is_genuine:
+        draft.claim(aud="https://old.example.com/a2a/push")
+    log = logging.getLogger("receiver")
+    with caplog.at_level(logging.INFO, log.name):
+        log.addFilter(broken)
+        try:
+            async with asyncio.timeout(DEADLINE):
+                answer = await world.post(draft)
+        finally:
+            log.removeFilter(broken)
+
+    assert (answer.status, answer.code) == (503, "internal")
+    assert world.rows()["pushkit_inbox"] == is_genuine
+
+
 async def test_development_destinations_are_logged_at_the_start(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
