@@ -81,7 +81,7 @@ class Faults:
         self._victim: Process | None = None
         self._left = 0
         self._end: Callable[[], None] = lambda: None
-        self._doze: Callable[[], object] | None = None
+        self._doze: Callable[[str], object] | None = None
 
     def fail(self, kind: str, *, lasts: float) -> None:
         """Let statements fail from now on, for so many seconds."""
@@ -91,8 +91,8 @@ class Faults:
         """Let a process end at its n-th statement from now, by calling `end`."""
         self._victim, self._left, self._end, self._doze = process, number, end, None
 
-    def doze_at(self, process: Process, number: int, doze: Callable[[], object]) -> None:
-        """Let a process freeze in the middle of its n-th statement from now."""
+    def doze_at(self, process: Process, number: int, doze: Callable[[str], object]) -> None:
+        """Let a process freeze in the middle of its n-th statement from now, by calling `doze`."""
         self._victim, self._left, self._doze = process, number, doze
 
     def heal(self) -> None:
@@ -114,7 +114,7 @@ class Faults:
             if self._left < 0:
                 self._victim = None
                 if self._doze is not None:
-                    self._doze()
+                    self._doze(what)
                     return
                 self._world.note(f"{process.name} ends at {what[:40]}")
                 self._end_here()

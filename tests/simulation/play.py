@@ -551,9 +551,9 @@ class _Play:
                 process, number, functools.partial(self._freeze, self.units[unit], process, seconds)
             )
 
-    def _freeze(self, unit: Unit, process: Process, seconds: float) -> None:
+    def _freeze(self, unit: Unit, process: Process, seconds: float, statement: str) -> None:
         if unit.process is process:
-            unit.freeze(seconds)
+            unit.freeze(seconds, takes_lock=statement == "BEGIN IMMEDIATE")
 
     def do_await(self, unit: str, number: int, down_for: float) -> None:
         """Let a process end at its n-th `await` from now."""

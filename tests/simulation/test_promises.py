@@ -377,6 +377,18 @@ def test_a_delivery_may_follow_one_that_a_receiver_accepted(case: Case) -> None:
     assert case.world.violations == []
 
 
+def test_after_an_unrequested_answer_a_request_may_get_that_to_another(case: Case) -> None:
+    case.store("one", state="delivered")
+    case.outbox.select(
+        "INSERT INTO pushkit_attempts (delivery_id, number, started_at, duration, outcome, answer)"
+        " VALUES ('one', 1, 0, 0, 'delivered', ?)",
+        b"two",
+    )
+    case.world.trouble("babble", whom="hook0")
+    case.end()
+    assert case.world.violations == []
+
+
 def test_another_body_than_was_stored_is_seen_at_a_webhook_and_in_a_callback(case: Case) -> None:
     case.store("one")
 

@@ -215,6 +215,8 @@ class _Connection(asyncio.Protocol):
         self._babbled_at = self._webhook.world.loop.time()
         if self._answering is not None:
             self._was_asked = self._answering.after_babble = True
+            # Every later answer over this connection is taken for that to the next request.
+            self._webhook.world.trouble("babble", whom=self._webhook.name.partition(".")[0])
         self._transport.write(_BABBLE)
 
     def _retry_after(self, wanted: str) -> str:

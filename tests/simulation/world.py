@@ -193,11 +193,12 @@ class Unit:
         self.world.trouble("stop", whom=process.name)
         self.world.spawn(stopping(), process)
 
-    def freeze(self, seconds: float) -> None:
+    def freeze(self, seconds: float, *, takes_lock: bool = False) -> None:
         """Let its process stand still for so many seconds, as SIGSTOP does."""
+        disk = self.machine.disk
         if self.process is not None:
             self.world.trouble("freeze", whom=self.process.name, lasts=seconds)
-            if self.machine.disk is not None and self.machine.disk.is_held_by(self.process):
+            if takes_lock or (disk is not None and disk.is_held_by(self.process)):
                 self.world.trouble("disk", whom=self.process.name, lasts=seconds)
             self.world.loop.freeze(self.process, seconds)
 
