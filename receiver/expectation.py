@@ -54,6 +54,11 @@ def hand_out(
             although they are needed, `expires_in` is not positive, or the token to replace is not
             valid.
     """
+    given = {"task_id": task_id, "authentication": authentication, "replaces": replaces}
+    for name, text in given.items():
+        check_type(name, text, str | None)
+    if task_id == "":  # no notification has such a task
+        raise ConfigError("task_id: found an empty string, expected a task, or None for any")
     check_type("overlap", overlap, timedelta)
     if expires_in is not None:
         check_duration("expires_in", expires_in)

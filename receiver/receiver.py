@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections.abc import (
     AsyncGenerator,
@@ -510,9 +511,11 @@ class Receiver(CallbackDecorators):
             task_id: Or the task of the registrations.
 
         Raises:
-            ConfigError: Neither token nor task is given.
+            ConfigError: Neither token nor task is given, or one is no string.
             StorageError: This receiver was closed.
         """
+        check_type("token", token, str | None)
+        check_type("task_id", task_id, str | None)
         if token is None and task_id is None:
             raise ConfigError("expect_no_longer: expected a token or a task_id, found neither")
         await self._runtime.ask()
@@ -539,17 +542,22 @@ class Receiver(CallbackDecorators):
 
         Args:
             task_id: The task.
-            until: States, or a predicate; by default a state in which the agent stops by itself:
-                terminal, input-required or auth-required.
+            until: States, or a predicate (a plain function); by default a state in which the agent
+                stops by itself: terminal, input-required or auth-required.
             timeout: A timedelta or seconds; None waits for ever.
             after: Only notifications after this one.
             sender: The sender of the task; may be left out if there is only one.
 
         Raises:
             TimeoutError: No such notification arrived in time.
-            ConfigError: The state or sender is unknown.
+            ConfigError: The state or sender is unknown, or an argument has a wrong type.
             StorageError: This receiver was closed, before or during the wait.
         """
+        check_type("task_id", task_id, str)
+        check_type("timeout", timeout, timedelta | float | int | None)
+        check_type("after", after, Notification | None)
+        if inspect.iscoroutinefunction(until):  # its coroutine would be true, and never awaited
+            raise ConfigError("until: found a coroutine function, expected a plain one, or states")
         wanted = until if callable(until) else in_states(until)
         await self._runtime.listen()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
@@ -568,9 +576,10 @@ class Receiver(CallbackDecorators):
         """Yield a task's notifications, from the first one until a terminal state.
 
         Raises:
-            ConfigError: The sender is unknown.
+            ConfigError: The sender is unknown, or the task is no string.
             StorageError: This receiver was closed, before or during the iteration.
         """
+        check_type("task_id", task_id, str)
         await self._runtime.listen()
         arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
         async with contextlib.aclosing(arrivals) as updates:

@@ -504,6 +504,31 @@ async def test_a_duration_without_a_unit_is_refused(world: World, name: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"task_id": 5}, "task_id: found int, expected str or None"),
+        ({"task_id": ""}, "task_id: found an empty string, expected a task, or None for any"),
+        ({"authentication": 5}, "authentication: found int, expected str or None"),
+        ({"replaces": 5}, "replaces: found int, expected str or None"),
+    ],
+)
+async def test_a_task_or_token_of_a_wrong_type_is_refused_where_it_is_given(
+    world: World, argument: dict[str, Any], says: str
+) -> None:
+    await world.start()
+    with pytest.raises(ConfigError, match=f"^{says}$"):
+        await world.receiver.expect("agent", **argument)
+
+
+@pytest.mark.parametrize("name", ["token", "task_id"])
+async def test_withdrawing_what_is_no_string_is_a_mistake(world: World, name: str) -> None:
+    given: dict[str, Any] = {name: 5}
+    await world.start()
+    with pytest.raises(ConfigError, match=f"^{name}: found int, expected str or None$"):
+        await world.receiver.expect_no_longer("agent", **given)
+
+
+@pytest.mark.parametrize(
     ("changes", "says"),
     [
         pytest.param({"value": "Bearer other"}, "found other credentials", id="others"),

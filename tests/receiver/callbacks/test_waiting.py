@@ -264,3 +264,32 @@ async def test_a_wait_for_an_unknown_state_is_refused(world: World, until: Any) 
     await world.start()
     with pytest.raises(ConfigError, match=r"found 'complete', expected one of|found no state"):
         await world.receiver.wait("task-1", until=until, timeout=DEADLINE)
+
+
+async def _has_ended(notification: Notification) -> bool:
+    return notification.state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"task_id": None}, "task_id: found NoneType, expected str"),
+        ({"timeout": "5"}, "timeout: found str, expected timedelta or float or int or None"),
+        ({"after": 1}, "after: found int, expected Notification or None"),
+        ({"until": _has_ended}, "until: found a coroutine function, expected a plain one"),
+    ],
+)
+async def test_a_wait_that_would_end_wrongly_or_never_is_refused(
+    world: World, argument: dict[str, Any], says: str
+) -> None:
+    await world.receive(world.draft(state="working"))
+    given: dict[str, Any] = {"task_id": "task-1", "timeout": DEADLINE, **argument}
+    with pytest.raises(ConfigError, match=f"^{says}"):
+        await world.receiver.wait(**given)
+
+
+async def test_the_updates_of_no_task_are_refused(world: World) -> None:
+    given: dict[str, Any] = {"task_id": None}
+    await world.start()
+    with pytest.raises(ConfigError, match="task_id: found NoneType, expected str"):
+        await anext(world.receiver.updates(**given))
