@@ -59,7 +59,7 @@ INDEX = Kind(
 """An id that is a number; any other id is written as 0."""
 TEXTS = Kind(
     read=lambda value: tuple(_each(_text, _list(value))),
-    write=lambda value, _: _each(_text, value),
+    write=lambda value, _: _each(_text, _items(value)),
     absent=(),
 )
 
@@ -165,10 +165,13 @@ def format_timestamp(moment: datetime) -> str:
 
 
 def _write_time(value: datetime, _: Writing) -> str:
-    if value.tzinfo is not UTC and value.utcoffset() is None:
-        raise MismatchError("expected an aware datetime")
     try:
+        if value.tzinfo is not UTC and value.utcoffset() is None:
+            raise MismatchError("expected an aware datetime")
         return format_timestamp(value)
+    except AttributeError:
+        found = type(value).__name__
+        raise MismatchError(f"found {found}, expected an aware datetime") from None
     except OverflowError:
         raise MismatchError("outside the years 1 to 9999 in UTC") from None
 
@@ -202,7 +205,14 @@ def _read_bytes(value: object) -> bytes:
     return raw
 
 
-BASE64 = Kind(read=_read_bytes, write=lambda value, _: format_base64(value), writes_empty=True)
+def _write_bytes(value: bytes, _: Writing) -> str:
+    try:
+        return format_base64(value)
+    except TypeError:
+        raise MismatchError(f"found {type(value).__name__}, expected bytes") from None
+
+
+BASE64 = Kind(read=_read_bytes, write=_write_bytes, writes_empty=True)
 
 
 # --- objects -----------------------------------------------------------------------------------
@@ -217,7 +227,7 @@ def many(table: Table) -> Kind:
     """Return the kind of a member that holds a list of objects of a table."""
 
     def write(value: Sequence[Any], writing: Writing) -> list[Any]:
-        return _each(lambda item: table.write(item, writing), value)
+        return _each(lambda item: table.write(item, writing), _items(value))
 
     return Kind(
         read=lambda value: tuple(_each(table.read, _list(value))),
@@ -228,6 +238,13 @@ def many(table: Table) -> Kind:
     )
 
 
+class _ByClass(dict[type, Table]):
+    """The tables of parts by the class of a part."""
+
+    def __missing__(self, node: type) -> Table:
+        raise MismatchError(f"found {node.__name__}, expected a part, such as TextPart")
+
+
 def parts(
     name_of: Callable[[dict[str, JsonValue]], object],  # returns the kind of a part
     tables: Mapping[str, Table],  # by that kind; "" for unknown parts
@@ -236,7 +253,7 @@ def parts(
 ) -> Kind:
     """Return the kind of a list of parts, which have a table for each kind of part."""
     unknown = tables[""].node
-    by_class = {node: table for table in tables.values() for node in table.nodes}
+    by_class = _ByClass({node: table for table in tables.values() for node in table.nodes})
 
     def read_one(item: object) -> Any:
         if not isinstance(item, dict):
@@ -246,7 +263,9 @@ def parts(
 
     def write(value: Sequence[Any], writing: Writing) -> list[Any]:
         sayable = [
-            part for part in value if not isinstance(part, unknown) or (writing.keep and part.extra)
+            part
+            for part in _items(value)
+            if not isinstance(part, unknown) or (writing.keep and part.extra)
         ]
         if value and not sayable:
             raise MismatchError("expected a value that is not empty")
@@ -263,6 +282,15 @@ def parts(
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
         raise MismatchError("expected a list")
+    return value
+
+
+_SEQUENCES = (tuple, list)  # of a string, each letter would become an item
+
+
+def _items(value: Sequence[Any]) -> Sequence[Any]:
+    if not isinstance(value, _SEQUENCES):
+        raise MismatchError(f"found {type(value).__name__}, expected a tuple or a list")
     return value
 
 

@@ -81,7 +81,8 @@ class PushConfig:
     which are written back in the version that they were read in (`origin`).
 
     Raises:
-        InvalidPushConfigError: No URL, or a token that cannot be a header value.
+        InvalidPushConfigError: No URL, a token that cannot be a header value, or a member of a
+            wrong type.
     """
 
     url: str = field(repr=False)
@@ -97,6 +98,12 @@ class PushConfig:
         if not (isinstance(self.url, str) and self.url):
             raise InvalidPushConfigError("url: expected a string that is not empty")
         _check_header_value("token", self.token, _TOKEN)
+        kinds = {"id": str, "task_id": str, "tenant": str, "authentication": Authentication}
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                found = type(value).__name__
+                raise InvalidPushConfigError(f"{name}: found {found}, expected {kind.__name__}")
 
 
 _MAX_HEADER_VALUE = 4096

@@ -206,7 +206,13 @@ class Table:
     def write(self, node: Any, writing: Writing) -> JsonObject:
         """Write one object. Raises MismatchError."""
         document: dict[str, Any] = self._fixed.copy()
-        values = self._values(node)
+        try:
+            values = self._values(node)
+        except (AttributeError, TypeError) as exc:
+            if isinstance(node, self.nodes):
+                raise MismatchError(f"a member has a wrong type: {exc}") from exc
+            expected = " or ".join(each.__name__ for each in self.nodes)
+            raise MismatchError(f"found {type(node).__name__}, expected {expected}") from exc
         rows = zip(self._written, values)  # noqa: B905  # strict= takes longer than a member
         for (wire, json_type, write, kind, needed), value in rows:
             if value or (kind.writes_empty and (value is not None or kind.writes_null)):

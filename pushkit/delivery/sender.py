@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Self
 
 from pushkit.a2a import (
     AnyUpdate,
+    Message,
+    MessageUpdate,
     NativeUpdate,
     PushConfig,
+    StatusUpdate,
     Task,
+    TaskSnapshot,
     TaskState,
+    TaskStatus,
     WireVersion,
     parse_push_config,
 )
@@ -698,10 +703,12 @@ class PushSender:
                 " a StatusUpdate"
             )
         check_type("tenant", tenant, str)
+        _check_members(update)
         if not update.task_id:
             raise InvalidUpdateError(
                 f"task_id: found none in a {update.kind.value} update, expected the task's id"
             )
+        check_type("task_id", update.task_id, str)
         if update.state is not None:
             check_type("state", update.state, TaskState)
         if snapshot is not None and not callable(snapshot):
@@ -748,6 +755,17 @@ class PushSender:
     def jwks(self, if_none_match: str | None = None) -> DocumentResponse:
         """Return the answer to `GET /.well-known/jwks.json`: the public keys, cacheable."""
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
+
+
+def _check_members(update: AnyUpdate) -> None:
+    """Check the members that an update's own properties look into."""
+    if isinstance(update, StatusUpdate):
+        check_type("status", update.status, TaskStatus)
+    elif isinstance(update, TaskSnapshot):
+        check_type("task", update.task, Task)
+        check_type("task.status", update.task.status, TaskStatus)
+    elif isinstance(update, MessageUpdate):
+        check_type("message", update.message, Message)
 
 
 def _check_ids(**ids: object) -> None:

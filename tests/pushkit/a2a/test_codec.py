@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import assume, given, settings
@@ -371,6 +371,70 @@ def test_refuses_to_write_what_the_specification_forbids(
     with pytest.raises(InvalidUpdateError) as refusal:
         encode_update(update, version)
     assert path in str(refusal.value)
+
+
+WRONG: Any = "working"
+NUMBER: Any = 7
+
+
+@pytest.mark.parametrize("version", [V0_3, V1_0])
+@pytest.mark.parametrize(
+    ("update", "says"),
+    [
+        pytest.param(
+            replace(ARTIFACT_UPDATE, artifact=WRONG),
+            "artifact: found str, expected Artifact",
+            id="artifact",
+        ),
+        pytest.param(in_status(WRONG), "status.message: found str, expected Message", id="message"),
+        pytest.param(
+            in_status(replace(MESSAGE, parts=(WRONG,))),
+            "status.message.parts.0: found str, expected a part",
+            id="part",
+        ),
+        pytest.param(
+            in_status(replace(MESSAGE, parts=cast("Any", TextPart(text="x")))),
+            "status.message.parts: found TextPart, expected a tuple or a list",
+            id="one part",
+        ),
+        pytest.param(
+            in_status(replace(MESSAGE, extensions=WRONG)),
+            "status.message.extensions: found str, expected a tuple or a list",
+            id="one extension",
+        ),
+        pytest.param(
+            in_status(replace(MESSAGE, parts=(RawPart(raw=WRONG),))),
+            "found str, expected bytes",
+            id="bytes",
+        ),
+        pytest.param(
+            replace(STATUS_UPDATE, status=replace(STATUS, timestamp=WRONG)),
+            "status.timestamp: found str, expected an aware datetime",
+            id="timestamp",
+        ),
+    ],
+)
+def test_a_member_of_a_wrong_type_is_refused_by_its_path(
+    update: TaskUpdate, says: str, version: WireVersion
+) -> None:
+    with pytest.raises(InvalidUpdateError, match=says):
+        encode_update(update, version)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        pytest.param(in_status(WRONG), id="message"),
+        pytest.param(in_status(replace(MESSAGE, parts=(TextPart(text=NUMBER),))), id="text"),
+        pytest.param(
+            replace(ARTIFACT_UPDATE, artifact=replace(ARTIFACT, parts=(RawPart(raw=WRONG),))),
+            id="bytes",
+        ),
+    ],
+)
+def test_a_member_of_a_wrong_type_is_refused_for_agentvault_as_well(update: TaskUpdate) -> None:
+    with pytest.raises(InvalidUpdateError, match="a member has a wrong type"):
+        encode_update(update, WireVersion.AGENTVAULT_0_2)
 
 
 def test_a_task_without_context_is_of_1_0_alone() -> None:

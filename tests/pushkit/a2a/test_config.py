@@ -417,6 +417,14 @@ def test_a_config_made_by_hand_is_checked_as_well() -> None:
         Authentication(schemes=("Bearer",), credentials="")
 
 
+@pytest.mark.parametrize("name", ["id", "task_id", "tenant", "authentication"])
+def test_a_config_made_by_hand_with_a_member_of_a_wrong_type_is_refused(name: str) -> None:
+    given: dict[str, Any] = {name: {"scheme": SECRET}}
+    with pytest.raises(InvalidPushConfigError, match=f"^{name}: found dict, expected") as refusal:
+        PushConfig(url=URL, **given)
+    assert SECRET not in str(refusal.value)
+
+
 def test_the_repr_shows_no_secret() -> None:
     authentication = Authentication(schemes=("Bearer",), credentials=SECRET, extra={"x": SECRET})
     config = PushConfig(url=URL, token=SECRET, authentication=authentication, extra={"x": SECRET})

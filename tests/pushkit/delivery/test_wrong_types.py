@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from a2a.types import TaskStatusUpdateEvent
 
-from pushkit import KeyRing, PushSender, StatusUpdate, TaskStatus
+from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit.a2a import AnyUpdate, MessageUpdate, Task, TaskSnapshot
 from pushkit.errors import ConfigError
 from tests.pushkit.delivery.conftest import status
 
@@ -87,6 +89,41 @@ async def test_a_state_that_is_a_string_is_refused(sender: PushSender) -> None:
     text: Any = "working"
     with pytest.raises(ConfigError, match="state: found str, expected TaskState"):
         await sender.notify(StatusUpdate(task_id="task-1", status=TaskStatus(state=text)))
+
+
+WRONG: Any = "working"
+NUMBER: Any = 7
+
+
+@pytest.mark.parametrize(
+    ("update", "says"),
+    [
+        (StatusUpdate(task_id="task-1", status=WRONG), "status: found str, expected TaskStatus"),
+        (TaskSnapshot(task=WRONG), "task: found str, expected Task"),
+        (TaskSnapshot(task=Task(id="1", status=WRONG)), "task.status: found str, expected Task"),
+        (MessageUpdate(message=WRONG), "message: found str, expected Message"),
+        (StatusUpdate(task_id=NUMBER, status=status().status), "task_id: found int, expected str"),
+    ],
+)
+async def test_an_update_with_a_member_of_a_wrong_type_is_refused(
+    sender: PushSender, update: AnyUpdate, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{says}"):
+        await sender.notify(update)
+
+
+@pytest.mark.parametrize("version", ["0.3", "1.0"])
+async def test_a_message_of_a_wrong_type_is_refused_by_its_place(
+    sender: PushSender, version: str
+) -> None:
+    await sender.subscribe("task-1", HOOK, version=version)
+    told = TaskStatus(state=TaskState.WORKING, message=WRONG)
+
+    result = await sender.notify(replace(status(), status=told))
+
+    [refused] = result.refused
+    assert refused.code == "invalid_update"
+    assert refused.message.endswith("status.message: found str, expected Message")
 
 
 @pytest.mark.parametrize("action", ["redrive", "resend", "retry_now", "cancel"])
