@@ -73,7 +73,9 @@ class Configs:
         params = {} if params is None else params
         if not isinstance(params, Mapping):
             raise ApiError(ErrorKind.PARAMS, "params: expected an object")
-        spoken, operation = METHODS.get(method, (V1_0, Configs.unknown))
+        if method not in METHODS:
+            raise ApiError(ErrorKind.METHOD)
+        spoken, operation = METHODS[method]
         check_version(version, spoken)
         tenant = optional_text(params, "tenant") if spoken is V1_0 else None
         caller = Caller(owner=owner, tenant=tenant or "")
@@ -81,10 +83,6 @@ class Configs:
             return await operation(self, _Call(caller, params, spoken))
         except InvalidPushConfigError as exc:
             raise ApiError(ErrorKind.PARAMS, str(exc)) from exc
-
-    async def unknown(self, _: _Call) -> JsonValue:
-        """Refuse a method that is not one of these."""
-        raise ApiError(ErrorKind.METHOD)
 
     async def set(self, call: _Call) -> JsonValue:
         """Register a config, or change the one with the same id."""

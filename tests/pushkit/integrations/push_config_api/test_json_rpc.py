@@ -208,8 +208,10 @@ async def test_refuses_what_is_no_request(server: Server, body: bytes, code: int
 
 
 @pytest.mark.parametrize("method", ["SendMessage", "message/send", "tasks/get", "", "\u0000"])
-async def test_refuses_a_method_of_others(server: Server, method: str) -> None:
-    assert (await server.call(method, {}))["error"]["code"] == -32601
+@pytest.mark.parametrize("named", ["0.3", "1.0", "2.0"])
+async def test_refuses_a_method_of_others(server: Server, method: str, named: str) -> None:
+    answer = await server.call(method, {}, **{"A2A-Version": named})
+    assert answer["error"]["code"] == -32601
 
 
 BAD = [
