@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from pushkit.a2a import AnyUpdate
+from pushkit.arguments import check_type
 from pushkit.delivery.bodies import SnapshotProvider
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, StorageError
@@ -88,11 +89,17 @@ class EnqueueBuffer:
 
     Attributes:
         refused: How many updates were not stored, and will never be.
+
+    Raises:
+        ConfigError: A limit is no int.
     """
 
     def __init__(
         self, capacity: int = 1000, *, per_task: int = 100, max_bytes: int = 64 * 1024 * 1024
     ) -> None:
+        limits = {"capacity": capacity, "per_task": per_task, "max_bytes": max_bytes}
+        for name, limit in limits.items():
+            check_type(name, limit, int)
         self._capacity = capacity
         self._per_task = per_task
         self._max_bytes = max_bytes

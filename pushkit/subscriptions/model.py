@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple, Self
 
 from pushkit.a2a import AnyUpdate, PushConfig, TaskState, UpdateKind, WireVersion
-from pushkit.arguments import check_list, read_member
+from pushkit.arguments import check_list, check_type, read_member
 from pushkit.record import record
 
 
@@ -26,7 +26,7 @@ class Filter:
             sent whole but not marked so is dropped too.
 
     Raises:
-        ConfigError: A state or a kind is unknown.
+        ConfigError: A state or a kind is unknown, or a member has a wrong type.
     """
 
     states: Collection[TaskState | str] | None = None
@@ -36,6 +36,7 @@ class Filter:
     def __post_init__(self) -> None:
         object.__setattr__(self, "states", _members("states", TaskState, self.states))
         object.__setattr__(self, "kinds", _members("kinds", UpdateKind, self.kinds))
+        check_type("filter: last_chunk_only", self.last_chunk_only, bool)
 
     def accepts(self, update: AnyUpdate) -> bool:
         """Return whether an update is wanted."""

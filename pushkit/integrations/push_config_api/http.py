@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
 from pushkit.a2a import WireVersion
+from pushkit.arguments import check_callable, check_count
 from pushkit.bounded_json import JsonObject, JsonValue, read_json
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import MalformedJsonError
@@ -84,6 +85,9 @@ class PushConfigApi:
             and the task id; may be a coroutine function. With None, every caller may subscribe to
             every task id, even to that of another client's present or future task.
         max_body_bytes: The length of the longest request.
+
+    Raises:
+        ConfigError: An argument has a wrong type.
     """
 
     def __init__(
@@ -93,6 +97,9 @@ class PushConfigApi:
         task_exists: TaskCheck | None,
         max_body_bytes: int = 64 * 1024,
     ) -> None:
+        if task_exists is not None:
+            check_callable("task_exists", task_exists)
+        check_count("max_body_bytes", max_body_bytes)
         self.max_body_bytes = max_body_bytes
         self._configs = Configs(sender, task_exists)
 

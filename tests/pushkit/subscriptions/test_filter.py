@@ -69,3 +69,9 @@ def test_states_and_kinds_may_be_given_by_their_names() -> None:
 def test_an_unknown_state_or_kind_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match=f"^filter: {next(iter(given))}: found "):
         Filter(**given)
+
+
+def test_a_flag_that_is_a_text_is_refused() -> None:
+    given: Any = {"last_chunk_only": "false"}
+    with pytest.raises(ConfigError, match=r"^filter: last_chunk_only: found str, expected bool$"):
+        Filter(**given)

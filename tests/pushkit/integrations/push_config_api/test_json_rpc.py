@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pushkit import PushSender, SenderOptions, WireVersion
+from pushkit.errors import ConfigError
 from pushkit.integrations.push_config_api import PushConfigApi
 from tests.pushkit.integrations.push_config_api.conftest import MAX_CONFIGS, Server, key_ring
 
@@ -479,3 +480,17 @@ async def test_whatever_is_sent_has_a_specified_answer(
         error = answer["error"]
         assert isinstance(error, dict)
         assert error["code"] in {-32700, -32602, -32001}
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"task_exists": True}, "task_exists: found bool, expected a callable"),
+        ({"max_body_bytes": "64k"}, "max_body_bytes: found str, expected int"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused_before_the_first_call(
+    argument: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{says}$"):
+        PushConfigApi(None, **{"task_exists": None, **argument})
