@@ -51,7 +51,7 @@ from receiver.replay.memory import redis_replay
 from receiver.runtime import DRAIN, Runtime
 from receiver.senders import TrustedSender, check_memory, choose_sender
 from receiver.trust import Trust, warn_of_weak_trust
-from receiver.verification import Head
+from receiver.verification import Head, check_request
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -356,7 +356,12 @@ class Receiver(CallbackDecorators):
             request: The whole request.
             path: The sender's path, if the request's own path has a prefix before it.
             peer: The address that it came from.
+
+        Raises:
+            ConfigError: An argument has a wrong type.
         """
+        check_request(request)
+        check_type("peer", peer, str)
         path = path or request.target.partition("?")[0]
         head = Head(
             method=request.method, path=path, target=request.target, headers=request.headers

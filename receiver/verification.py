@@ -36,6 +36,7 @@ from pushkit.arguments import check_list, check_type
 from pushkit.bounded_json import JsonValue, read_json
 from pushkit.errors import (
     ClaimError,
+    ConfigError,
     InboundError,
     InvalidSignatureError,
     MalformedJsonError,
@@ -315,6 +316,14 @@ def verify(
     return Verified(sender=sender, secret=secret, body=body, notification=notification)
 
 
+def check_request(request: WebhookRequest) -> None:
+    """Check the types of a request that a caller made; raises ConfigError."""
+    check_type("request", request, WebhookRequest)
+    check_type("request: target", request.target, str)
+    check_type("request: headers", request.headers, Headers)
+    check_type("request: body", request.body, bytes)  # the raw bytes: a text is not what was signed
+
+
 def verify_notification(
     request: WebhookRequest,
     trust: TrustSnapshot,
@@ -339,8 +348,12 @@ def verify_notification(
     Raises:
         InboundError: Refused: `status` is the answer, `code` is stable, the message is for the log
             alone.
+        ConfigError: An argument has a wrong type, or `now` no time zone.
     """
-    check_type("request", request, WebhookRequest)
+    check_request(request)
+    check_type("now", now, datetime)
+    if now.utcoffset() is None:
+        raise ConfigError("now: found a time without a zone, expected an aware one")
     check_list("tokens", tokens, of=str, shown=False)
     path = path or request.target.partition("?")[0]
     head = Head(

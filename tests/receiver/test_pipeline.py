@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pushkit.errors import InboundError, TokenError
+from pushkit.errors import ConfigError, InboundError, TokenError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from receiver import (
     Limits,
@@ -555,6 +555,32 @@ def test_the_pure_function_knows_its_paths_under_a_prefix(world: World) -> None:
     verified = verify_notification(draft.request(), trust, now=world.clock.now, path="/a2a/push")
 
     assert verified.sender == "agent"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"body": "{}"}, "request: body: found str, expected bytes"),
+        ({"headers": {"Content-Type": "x"}}, "request: headers: found dict, expected Headers"),
+        ({"target": None}, "request: target: found NoneType, expected str"),
+    ],
+)
+async def test_a_request_with_a_part_of_a_wrong_type_is_the_callers_mistake(
+    world: World, change: dict[str, Any], says: str
+) -> None:
+    request = dataclasses.replace(world.draft().request(), **change)
+    trust = load_trust(BASE, [world.sender])
+
+    with pytest.raises(ConfigError, match=f"^{says}$"):
+        verify_notification(request, trust, now=world.clock.now)
+    with pytest.raises(ConfigError, match=f"^{says}$"):
+        await world.receiver.receive(request)
+
+
+def test_the_pure_function_wants_a_time_with_a_zone(world: World) -> None:
+    now = world.clock.now.replace(tzinfo=None)
+    with pytest.raises(ConfigError, match="now: found a time without a zone"):
+        verify_notification(world.draft().request(), load_trust(BASE, [world.sender]), now=now)
 
 
 # --- several senders ----------------------------------------------------------------------------
