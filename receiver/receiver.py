@@ -451,7 +451,14 @@ class Receiver(CallbackDecorators):
     # --- callbacks -----------------------------------------------------------------------------
 
     def forward(self, to: Forward, **wanted: Unpack[Wanted]) -> None:
-        """Forward every update, or those selected: `receiver.forward(HttpForward(url))`."""
+        """Forward every update, or those selected: `receiver.forward(HttpForward(url))`.
+
+        Raises:
+            ConfigError: `to` is no `Forward`, or a selection is wrong.
+        """
+        if not callable(getattr(to, "send", None)):
+            found = type(to).__name__
+            raise ConfigError(f"to: found {found}, expected a Forward, such as HttpForward(url)")
         wanted["name"] = wanted.get("name") or to.name
         self.callbacks.add(to.send, **wanted)
         self._runtime.close_with(to)

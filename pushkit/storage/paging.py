@@ -9,6 +9,7 @@ from datetime import datetime
 from types import NoneType
 from typing import Any, Final, Generic, Protocol, TypeVar, get_args, get_type_hints
 
+from pushkit.arguments import check_count
 from pushkit.record import record
 from pushkit.storage.script import (
     Row,
@@ -93,7 +94,11 @@ def find_rows(search: Search, *, limit: int, shown: str = "id") -> Script[Page[R
         search: The query.
         limit: How many rows the page has at most.
         shown: The columns that it returns, with `id`.
+
+    Raises:
+        ConfigError: The limit is no int, or less than 1.
     """
+    check_count("limit", limit)
     where, given = search.wanted.where(after=len(search.named))
     windows = (limit + 1,) if where == _ALL else (_SMALL_WINDOW, WINDOW)
     number = len(search.named) + len(given) + 1

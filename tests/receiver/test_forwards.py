@@ -408,3 +408,10 @@ async def test_a_command_is_run_in_its_folder(world: World, tmp_path: Path) -> N
 def test_a_command_must_exist(command: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="command"):
         CommandForward(command, folder=tmp_path)
+
+
+async def test_a_forward_that_is_only_a_url_is_refused_with_what_takes_one(world: World) -> None:
+    url: Any = "http://127.0.0.1/hook?key=secret"
+    with pytest.raises(ConfigError, match="to: found str, expected a Forward") as refusal:
+        world.receiver.forward(url)
+    assert "secret" not in str(refusal.value)

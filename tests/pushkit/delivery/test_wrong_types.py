@@ -170,3 +170,15 @@ def test_a_tracing_that_is_none_is_refused_by_the_constructor(tmp_path: Path) ->
     given: dict[str, Any] = {"tracing": True}
     with pytest.raises(ConfigError, match=r"^tracing: found bool, expected Tracing$"):
         PushSender(issuer="https://agent.example.com", keys=keys, database=tmp_path / "o", **given)
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"), [(0, "found 0, expected at least 1"), (None, "found NoneType, expected int")]
+)
+async def test_a_page_has_a_length(sender: PushSender, limit: Any, says: str) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    await sender.notify(status())
+    with pytest.raises(ConfigError, match=f"^limit: {says}$"):
+        await sender.outbox.browse(limit=limit)
+    with pytest.raises(ConfigError, match=f"^limit: {says}$"):
+        await sender.subscription_admin.browse(limit=limit)
