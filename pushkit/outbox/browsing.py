@@ -58,7 +58,7 @@ class OutboxFigures:
     # When the oldest pending delivery was notified, paused subscriptions left out; None if there
     # is none.
     oldest_pending_at: datetime | None
-    # Since when the first head is due; None if none is.
+    # Since when the first head is due whose destination does not wait; None if none is.
     due_since: datetime | None
     # How many heads wait because of a fault of the sender, by its code.
     local_faults: dict[str, int]
@@ -144,8 +144,11 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
         f" WHERE head = 1 AND state = 'pending' ORDER BY not_before LIMIT {_MOST_HEADS}) h"
     )
     due = yield Statement(
-        "SELECT MIN(not_before) AS moment FROM pushkit_deliveries"
-        " WHERE head = 1 AND state = 'pending' AND not_before <= $1",
+        "SELECT MIN(d.not_before) AS moment FROM (SELECT * FROM pushkit_deliveries"
+        " WHERE head = 1 AND state = 'pending' AND not_before <= $1"
+        f" ORDER BY not_before LIMIT {_MOST_HEADS}) d LEFT JOIN pushkit_destinations h"
+        " ON h.tenant = d.tenant AND h.owner = d.owner AND h.origin = d.origin"
+        " WHERE COALESCE(h.until, 0) <= $1",
         (to_micros(now),),
     )
     since = now - within

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import replace
+from datetime import timedelta
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -61,6 +62,20 @@ async def test_a_count_that_stopped_at_its_bound_is_shown_as_such(house: House) 
     assert [each.says for each in found] == [
         "10,000+ destinations fail or asked to wait.",
         "10,000+ dead letters within the last hour.",
+    ]
+
+
+async def test_what_waits_for_its_destination_is_not_taken_for_neglected(house: House) -> None:
+    house.statuses["/down"] = 500
+    for number in range(5):
+        await house.notify(f"task-{number}", "/down")
+    await house.deliver()  # opens the breaker
+    await house.notify("task-6", "/down")
+    figures = await house.sender.outbox.figures()
+    assert figures.failing.number == 1
+    later = replace(figures, now=figures.now + timedelta(minutes=5))
+    assert "Deliveries are due, and no worker claims them." not in [
+        each.says for each in findings(later, None)
     ]
 
 
