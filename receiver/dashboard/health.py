@@ -49,13 +49,11 @@ def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) ->
             "/notifications?status=received",
         )
     if failing := sorted({each.callback for each in troubles if each.waiting}):
-        waiting = sum(each.waiting for each in troubles)
-        wait = "notification waits" if waiting == 1 else "notifications wait"
         named = ", ".join(failing[:3]) + (" …" if failing[3:] else "")
         yield Finding(
             Severity.WARNING,
-            f"{waiting} {wait} for a retry of {named}.",
-            "The callback failed, and is retried by the schedule; its errors say why.",
+            f"{'A callback fails' if len(failing) == 1 else 'Callbacks fail'}: {named}.",
+            "Notifications wait for a retry, by the schedule; the errors say why.",
             "/callbacks",
         )
     if dead := figures.dead.number:

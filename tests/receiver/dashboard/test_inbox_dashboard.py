@@ -18,12 +18,15 @@ from tenacity import stop_after_attempt
 
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
+from pushkit.storage.paging import AtMost
 from pushkit.webui.access import DashboardAccess
 from receiver import InboxStatus, Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.dashboard.app import inbox_dashboard
+from receiver.dashboard.health import findings
+from receiver.inbox.inspection import CallbackTrouble, InboxFigures
 from tests.receiver import storing
 
 TOKEN = "a-token-of-the-dashboard"
@@ -107,6 +110,34 @@ async def test_a_dead_letter_is_found_and_understood(desk: Desk, reader: Client)
     found = await page(reader, "/notifications?status=dead")
     assert "bad-1" in found
     assert "good-1" not in found
+
+
+def test_callbacks_that_fail_are_named_and_their_notifications_not_counted_twice() -> None:
+    now = datetime.now(UTC)
+    troubles = [  # of one notification
+        CallbackTrouble(
+            callback=callback, error="ValueError", waiting=1, dead=0, last_at=now, newest=1
+        )
+        for callback in ("handlers:first", "handlers:second")
+    ]
+    [found] = findings(_nothing_else(now), troubles)
+    assert found.says == "Callbacks fail: handlers:first, handlers:second."
+
+
+def _nothing_else(now: datetime) -> InboxFigures:
+    none = AtMost(0, more=False)
+    return InboxFigures(
+        now=now,
+        received=AtMost(1, more=False),
+        in_progress=none,
+        dead=none,
+        unmatched=none,
+        incomplete=none,
+        oldest_unfinished_at=now,
+        due_since=None,
+        arrivals=(),
+        arrivals_since=now,
+    )
 
 
 async def test_a_sender_without_a_named_key_may_still_have_signed(
