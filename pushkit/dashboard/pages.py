@@ -78,7 +78,7 @@ class Pages:
         figures = await self._outbox.figures()
         ring = self._keys.ring() if self._keys else None
         delivered = [each for each in figures.finished if each.state is _DELIVERED]
-        took = [(each.finished_at - each.notified_at).total_seconds() for each in delivered]
+        took = [(each.finished_at - each.age_from).total_seconds() for each in delivered]
         minutes = max((figures.now - figures.finished_since).total_seconds() / 60, 1 / 60)
         return {
             **document(figures, "now"),

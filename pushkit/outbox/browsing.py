@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.inspection import SUMMARIES, DeliveryFilter, DeliverySummary, summary_of
+from pushkit.outbox.inspection import (
+    AGE_FROM,
+    SUMMARIES,
+    DeliveryFilter,
+    DeliverySummary,
+    summary_of,
+)
 from pushkit.outbox.states import UNFINISHED, DeliveryState
 from pushkit.storage.paging import (
     AtMost,
@@ -43,7 +49,7 @@ class Finished:
     origin: str
     state: DeliveryState
     attempts: int
-    notified_at: datetime
+    age_from: datetime  # when it was redriven, or else notified
     finished_at: datetime
 
 
@@ -55,8 +61,8 @@ class OutboxFigures:
     pending: AtMost
     in_flight: AtMost
     dead: AtMost
-    # When the oldest pending delivery was notified, paused subscriptions left out; None if there
-    # is none.
+    # Since when the oldest pending delivery waits, paused subscriptions left out; None if there is
+    # none.
     oldest_pending_at: datetime | None
     # Since when the first head is due whose destination does not wait; None if none is.
     due_since: datetime | None
@@ -140,7 +146,7 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
         failures,
     )
     heads = yield Statement(
-        "SELECT MIN(notified_at) AS oldest FROM (SELECT notified_at FROM pushkit_deliveries"
+        f"SELECT MIN(age_from) AS oldest FROM (SELECT {AGE_FROM} FROM pushkit_deliveries"
         f" WHERE head = 1 AND state = 'pending' ORDER BY not_before LIMIT {_MOST_HEADS}) h"
     )
     due = yield Statement(
@@ -204,7 +210,7 @@ def browse_destinations(
 def finished_since(since: datetime) -> Script[list[Finished]]:
     """Return the deliveries that finished since then, newest first, 2,000 at most."""
     rows = yield Statement(
-        "SELECT id, origin, state, attempts, notified_at, finished_at FROM pushkit_deliveries"
+        f"SELECT id, origin, state, attempts, {AGE_FROM}, finished_at FROM pushkit_deliveries"
         " WHERE finished_at IS NOT NULL AND finished_at >= $1 ORDER BY finished_at DESC"
         f" LIMIT {_MOST_FINISHED}",
         (to_micros(since),),

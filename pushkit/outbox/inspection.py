@@ -100,6 +100,7 @@ class OutboxStats:
     local_faults: dict[str, int]
 
 
+AGE_FROM: Final = "COALESCE(redriven_at, notified_at) AS age_from"  # as `Delivery.age_from`
 _SUMMARY: Final = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
     f" LENGTH(body) AS body_bytes, SUBSTR(body, 1, {len(SEALED)}) AS body_head,"
@@ -161,7 +162,8 @@ class Inspection:
             "SELECT state, COUNT(*) AS found FROM pushkit_deliveries GROUP BY state"
         )
         oldest = yield Statement(
-            "SELECT MIN(notified_at) AS moment FROM pushkit_deliveries WHERE state = 'pending'"
+            f"SELECT MIN(age_from) AS moment FROM (SELECT {AGE_FROM} FROM pushkit_deliveries"
+            " WHERE state = 'pending') p"
         )
         origins = yield Statement(
             "SELECT origin, COUNT(*) FILTER (WHERE state = 'pending') AS pending,"

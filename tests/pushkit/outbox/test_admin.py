@@ -225,6 +225,23 @@ async def test_numbers_by_state_and_destination(desk: Desk) -> None:
     assert stats.oldest_pending_at is not None
 
 
+async def test_a_redriven_delivery_is_as_old_as_its_redrive(desk: Desk) -> None:
+    one, two = await desk.subscribe("task-1"), await desk.subscribe("task-2")
+    await desk.finish(one)
+    [delivered] = await desk.finish(two, outcome=Outcome.DELIVERED)
+    await desk.admin.resend([delivered])
+    [claimed] = await desk.claim()
+    await desk.settle(claimed)
+    assert [each.age_from for each in await desk.admin.finished() if each.id == delivered] == [
+        claimed.redriven_at
+    ]
+
+    await desk.admin.redrive(DEAD)
+    [redriven] = await desk.admin.find(DeliveryFilter(state=DeliveryState.PENDING))
+    stats, figures = await desk.admin.stats(), await desk.admin.figures()
+    assert stats.oldest_pending_at == figures.oldest_pending_at == redriven.redriven_at
+
+
 async def test_an_empty_outbox_has_numbers_too(desk: Desk) -> None:
     stats = await desk.admin.stats()
     assert set(stats.states.values()) == {0}
