@@ -275,14 +275,19 @@ class OutboxAdmin:
     async def retain(self, retention: Retention) -> int:
         """Delete deliveries whose retention is over; return how many.
 
-        Subscriptions that were withdrawn at their task's end are deleted after their last delivery.
+        Subscriptions that were withdrawn at their task's end are deleted after their last delivery;
+        so are those that have been disabled for as long as dead letters are kept.
         """
-        purged = 0
+        purged, disabled_before = 0, None
         if retention.delivered is not None or retention.per_task is not None:
             purged += await self.purge(older_than=retention.delivered, per_task=retention.per_task)
         if retention.dead is not None:
             purged += await self.purge(older_than=retention.dead, states=(DeliveryState.DEAD,))
-        while ids := await self._database.read(self._subscriptions.forgettable(limit=_BATCH)):
+            disabled_before = await self._database.read(self._database.now()) - retention.dead
+        forgettable = functools.partial(
+            self._subscriptions.forgettable, disabled_before=disabled_before, limit=_BATCH
+        )
+        while ids := await self._database.read(forgettable()):
             await self._database.write(self._subscriptions.forget(ids))
             await asyncio.sleep(_PAUSE.total_seconds())
         return purged

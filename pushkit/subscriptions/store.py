@@ -142,23 +142,28 @@ class SubscriptionStore:
         yield from run_for_ids("DELETE FROM pushkit_subscriptions WHERE id IN ($ids)", ids)
         return ids
 
-    def forgettable(self, *, limit: int) -> Script[list[str]]:
-        """Return ids of withdrawn subscriptions that have no delivery left to redrive."""
+    def forgettable(self, *, disabled_before: datetime | None, limit: int) -> Script[list[str]]:
+        """Return ids of subscriptions that get nothing, and have no delivery left to send again.
+
+        They are withdrawn, or were disabled before a time: the end of their task is not noted.
+        """
+        before = 0 if disabled_before is None else to_micros(disabled_before)
         rows = yield Statement(
-            "SELECT s.id FROM pushkit_subscriptions s WHERE s.removed_at IS NOT NULL"
+            "SELECT s.id FROM pushkit_subscriptions s"
+            " WHERE (s.removed_at IS NOT NULL OR (s.active = 0 AND s.disabled_at < $1))"
             " AND NOT EXISTS (SELECT 1 FROM pushkit_deliveries d WHERE d.subscription_id = s.id)"
-            " ORDER BY s.id LIMIT CAST($1 AS BIGINT)",
-            (limit,),
+            " ORDER BY s.id LIMIT CAST($2 AS BIGINT)",
+            (before, limit),
         )
         return [str(row["id"]) for row in rows]
 
     def forget(self, ids: Sequence[str]) -> Script[int]:
-        """Delete withdrawn subscriptions, secrets and all; return how many."""
+        """Delete withdrawn or disabled subscriptions, secrets and all; return how many."""
         forgotten = 0
         for subscription_id in ids:
             rows = yield Statement(
-                "DELETE FROM pushkit_subscriptions WHERE id = $1 AND removed_at IS NOT NULL"
-                " RETURNING id",
+                "DELETE FROM pushkit_subscriptions"
+                " WHERE id = $1 AND (removed_at IS NOT NULL OR active = 0) RETURNING id",
                 (subscription_id,),
             )
             forgotten += len(rows)

@@ -534,6 +534,27 @@ async def test_a_withdrawn_subscription_goes_with_its_last_delivery(desk: Desk) 
     assert await desk.query("SELECT id FROM pushkit_subscriptions") == []
 
 
+@pytest.mark.parametrize(
+    ("ago", "keep_dead", "is_kept"),
+    [
+        pytest.param(timedelta(days=31), timedelta(days=30), False, id="long ago"),
+        pytest.param(timedelta(days=29), timedelta(days=30), True, id="lately"),
+        pytest.param(timedelta(days=999), None, True, id="dead letters are kept for ever"),
+    ],
+)
+async def test_a_disabled_subscription_without_deliveries_goes_after_a_while(
+    desk: Desk, ago: timedelta, keep_dead: timedelta | None, is_kept: bool
+) -> None:
+    gone, with_delivery, active = [await desk.subscribe(f"task-{n}") for n in range(3)]
+    await desk.finish(with_delivery)
+    for each in (gone, with_delivery):
+        script = desk.subscriptions.disable(each.id, desk.now - ago, DisabledBy.GONE)
+        await desk.database.write(script)
+    await desk.admin.retain(Retention(dead=keep_dead))
+    left = {row["id"] for row in await desk.query("SELECT id FROM pushkit_subscriptions")}
+    assert left == {with_delivery.id, active.id} | ({gone.id} if is_kept else set())
+
+
 async def test_dead_letters_of_an_ended_task_are_redriven(desk: Desk) -> None:
     subscription = await desk.subscribe()
     [dead] = await desk.finish(subscription)
