@@ -307,9 +307,15 @@ def delivery_filter(query: Mapping[str, str]) -> DeliveryFilter:
 
 
 def _shared_filter(query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the members that filters of deliveries and of subscriptions share."""
+    """Return the members that filters of deliveries and of subscriptions share.
+
+    A task without a tenant is one of the tenant without a name, on pages and in actions alike.
+    """
     names = {"tenant": "tenant", "owner": "owner", "task_id": "task", "origin": "origin"}
-    return {member: text_of(query, name) for member, name in names.items()}
+    shared = {member: text_of(query, name) for member, name in names.items()}
+    if shared["task_id"] is not None and shared["tenant"] is None:
+        shared["tenant"] = ""
+    return shared
 
 
 def _destination_key(after: str | None) -> DestinationKey | None:

@@ -48,17 +48,19 @@ class House:
     statuses: dict[str, int]
     received: list[list[tuple[str, str]]]
 
-    async def notify(self, task_id: str, path: str = "/ok", *, owner: str = "alice") -> str:
+    async def notify(
+        self, task_id: str, path: str = "/ok", *, owner: str = "alice", tenant: str = ""
+    ) -> str:
         """Register a webhook for a task, and store an update; return the delivery's id."""
         config = PushConfig(
             url=f"{self.webhook}{path}",
             token="a-token-of-the-client",
             authentication=Authentication(schemes=("Basic",), credentials="of-the-client"),
         )
-        await self.sender.subscribe(task_id, config, version="1.0", owner=owner)
+        await self.sender.subscribe(task_id, config, version="1.0", owner=owner, tenant=tenant)
         status = TaskStatus(state=TaskState.WORKING)
         update = StatusUpdate(task_id=task_id, context_id="c", status=status)
-        [delivery_id] = (await self.sender.notify(update)).ids
+        [delivery_id] = (await self.sender.notify(update, tenant=tenant)).ids
         return delivery_id
 
     async def deliver(self) -> None:
@@ -66,10 +68,10 @@ class House:
         while await self.sender.worker.run_once():
             pass
 
-    async def dead_letter(self, task_id: str = "task-1") -> str:
+    async def dead_letter(self, task_id: str = "task-1", *, tenant: str = "") -> str:
         """Return the id of a delivery that its webhook found wrong."""
         self.statuses["/strict"] = 400
-        delivery_id = await self.notify(task_id, "/strict")
+        delivery_id = await self.notify(task_id, "/strict", tenant=tenant)
         await self.deliver()
         return delivery_id
 

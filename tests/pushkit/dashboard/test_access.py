@@ -406,3 +406,15 @@ async def test_a_session_is_not_enough_for_an_action_of_the_api(
 async def test_logging_out_ends_the_session(operator: Browser) -> None:
     await operator.submit(await operator.get("/"), "Log out")
     assert "<h1>Log in</h1>" in await operator.get("/")
+
+
+async def test_all_dead_letters_of_a_task_are_those_that_the_page_shows(
+    house: House, operator: Browser
+) -> None:
+    shown = await house.dead_letter("task-1")
+    other = await house.dead_letter("task-1", tenant="acme")
+    page = await operator.get("/deliveries?state=dead&task=task-1")
+    assert shown in page
+    assert other not in page
+    await operator.submit(page, "Redrive them all", sure="on")
+    assert (await house.state(shown), await house.state(other)) == ("pending", "dead")
