@@ -60,6 +60,10 @@ _HINTS = {
     WhyNot.REMOVED: "of a removed subscription",
     WhyNot.DISABLED: "of a disabled subscription (`pushkit subscriptions enable`)",
 }
+_HINTS_OF_NOTHING = {
+    "delivered": "; for cancelled ones use --state cancelled",
+    "pending": "; those of a paused subscription are not tried (`pushkit subscriptions resume`)",
+}
 _Chosen: TypeAlias = tuple[str, ...] | DeliveryFilter
 _Outbox: TypeAlias = Outbox[OutboxAdmin]
 
@@ -372,7 +376,7 @@ def _print_ids(ids: Sequence[str], what: str, done: str, *, dry_run: bool) -> No
 def _not_done(done: str, reasons: Mapping[WhyNot, int], state: str) -> str:
     """Return why deliveries were not changed, and what to do about it."""
     if not reasons:
-        hint = "; for cancelled ones use --state cancelled" if state == "delivered" else ""
+        hint = _HINTS_OF_NOTHING.get(state, "")
         return f"nothing matches: see `pushkit outbox list --state {state}`{hint}"
     found = (f"{count} {_HINTS[why]}" for why, count in reasons.items())
     return f"not {done}: {'; '.join(found)}"

@@ -89,12 +89,14 @@ def _alerts(
     alert_every: timedelta,
 ) -> AlertOptions | None:
     """Return where alerts go; None without any of the options."""
-    if not (alert_log or alert_command or alert_webhook):
-        return None
     try:
         command = tuple(shlex.split(alert_command or ""))
     except ValueError as exc:
         raise click.UsageError("--alert-command: a quote is not closed") from exc
+    if alert_command is not None and not command:
+        raise click.UsageError("--alert-command: found an empty text, expected a program")
+    if not (alert_log or command or alert_webhook):
+        return None
     return AlertOptions(
         log=alert_log,
         command=command,

@@ -258,6 +258,16 @@ def test_nothing_that_matches_is_an_error_with_a_hint(
     assert "nothing matches: see `pushkit outbox list" in ran.error
 
 
+def test_who_tries_what_is_paused_is_told_so(
+    pushkit_command: Run, outbox: Path, webhook: Webhook
+) -> None:
+    enqueue(outbox, webhook, 1)
+    pushkit_command("subscriptions", "pause", "--all")
+    ran = pushkit_command("outbox", "retry-now", "--task", "task-1")
+    assert ran.status == 1
+    assert "those of a paused subscription are not tried" in ran.error
+
+
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     pushkit_command: Run, dead: list[str], outbox: Path, webhook: Webhook
 ) -> None:

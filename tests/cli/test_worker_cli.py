@@ -280,6 +280,14 @@ def test_wrong_settings_are_reported_before_there_are_processes(
     assert pushkit_command(*arguments, "--nonsense").status == 2
 
 
+@pytest.mark.parametrize("others", [[], ["--alert-log"]], ids=["alone", "beside the log"])
+def test_an_empty_alert_command_is_refused(pushkit_command: Run, others: list[str]) -> None:
+    to = ["--database", "outbox.db", "--issuer", ISSUER]
+    ran = pushkit_command("worker", *to, "--alert-command", " ", *others)
+    assert ran.status == 2
+    assert "--alert-command: found an empty text, expected a program" in ran.err
+
+
 def test_alerts_do_not_go_without_the_token_that_an_empty_variable_was_to_hold(
     pushkit_command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
