@@ -277,11 +277,11 @@ class PushSender:
             if task is not None:
                 await cancelled(task)
         if self._is_open:
-            self._opened_in = None
             await self._worker.finish(within=self.options.drain)
+            if self._alerts is not None:
+                await self._alerts.stop()  # still open: their webhook is a subscription
+            self._opened_in = None
             self._worker.retire()
-        if self._alerts is not None:
-            await self._alerts.stop()
         if self._metrics is not None:
             await self._metrics.stop()
         await self._credentials.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import shlex
@@ -40,6 +41,26 @@ async def test_a_dead_letter_reaches_the_operators_webhook_signed_by_the_same_ou
     assert request.headers.one("X-A2A-Token") == "of-the-operator"
     claims = request.claims(senders.public_keys())
     assert claims.task_id == message["taskId"] == ALERTS_TASK
+
+
+async def test_a_dead_letter_while_the_sender_closes_is_an_alert_of_the_next_start(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(alerts=AlertOptions(webhook=webhook.url("/alerts")))
+    await sender.start()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    answer = webhook.replies_after(422)
+    await sender.notify(status())
+    await webhook.until(lambda: len(webhook.received) == 1)
+    slots = sender.worker.slots
+    closing = asyncio.create_task(sender.close())
+    await eventually(lambda: not slots.is_open)  # it waits for the attempt
+    answer.set()
+    await closing
+
+    again = await senders.open()
+    await again.start()
+    await webhook.until(lambda: len(webhook.at("/alerts")) == 1)
 
 
 async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
