@@ -17,7 +17,7 @@ from pushkit.net.transport import closing
 from pushkit.signing.scheme import Scheme
 from pushkit.storage.location import masked
 from pushkit.terminal.command import painted
-from pushkit.terminal.options import FILE
+from pushkit.terminal.options import FILE, refuse_given
 from pushkit.terminal.output import example, in_a_line, numbered
 from pushkit.url import Url, masked_url
 from receiver.admin import open_inbox
@@ -70,6 +70,7 @@ def check(
     if url is not None:
         _check_url(load_settings(config), url, sender=sender, keys_path=keys_path, token=token)
         return
+    refuse_given("sender", "keys_path", "token", only_for="--url")
     settings = load_settings(config)
     receiver = settings.build()
     click.echo(json.dumps(_masked(settings), indent=2))

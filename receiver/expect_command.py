@@ -14,6 +14,7 @@ from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
 from pushkit.storage.migrations import Access
+from pushkit.terminal.options import refuse_given
 from pushkit.terminal.output import example
 from receiver.admin import open_inbox
 from receiver.options import config_option
@@ -59,6 +60,8 @@ def expect(
     overlap: int,
 ) -> None:
     """Mint a token, and print the push config to hand to the agent."""
+    if replaces is None:
+        refuse_given("overlap", only_for="--replaces")
     settings = load_settings(config)
     replaced = None if replaces is None else _read_token(replaces)
     receiver = settings.build()

@@ -22,6 +22,7 @@ from pushkit.terminal.options import (
     dashboard_options,
     gathered,
     page_options,
+    refuse_given,
 )
 from pushkit.terminal.output import (
     columns,
@@ -215,6 +216,8 @@ def purge(
     """Delete finished notifications, in batches. Ids stay remembered."""
     if older_than is None and keep is None:
         raise click.UsageError("expected --older-than or --keep")
+    if older_than is None:
+        refuse_given("statuses", only_for="--older-than")
     purged = inbox.change(
         lambda admin: admin.purge(older_than=older_than, statuses=statuses, max_done=keep)
     )

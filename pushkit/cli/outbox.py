@@ -24,7 +24,14 @@ from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.terminal.command import json_option
-from pushkit.terminal.options import Page, age_option, choice_option, chosen_options, page_options
+from pushkit.terminal.options import (
+    Page,
+    age_option,
+    choice_option,
+    chosen_options,
+    page_options,
+    refuse_given,
+)
 from pushkit.terminal.output import (
     columns,
     document,
@@ -194,6 +201,8 @@ def purge(
     """Delete finished deliveries and their attempts, in batches."""
     if older_than is None and keep is None:
         raise click.UsageError("expected --older-than or --keep")
+    if older_than is None:
+        refuse_given("states", only_for="--older-than")
     purged = outbox.change(
         lambda admin: admin.purge(older_than=older_than, states=states, per_task=keep)
     )
@@ -309,6 +318,8 @@ def resend(
     what = "delivery"
     if isinstance(chosen, DeliveryFilter):
         chosen, what = replace(chosen, state=state, cancelled_by=cancelled_by), f"{state} update"
+    else:
+        refuse_given("state", "cancelled_by", "from_seq", only_for="a filter or --all")
     run = outbox.look if dry_run else outbox.change
     redriven = run(lambda admin: admin.resend(chosen, from_seq=from_seq, dry_run=dry_run))
     _print_redriven(redriven, chosen, what, state, dry_run=dry_run)

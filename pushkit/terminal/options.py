@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
+from click.core import ParameterSource
 
 from pushkit.terminal.command import json_option, parse_age
 from pushkit.terminal.output import Columns, table_of
@@ -59,6 +60,23 @@ def gathered(name: str, make: Callable[..., object], **options: OptionDecorator)
         return made
 
     return add
+
+
+def refuse_given(*names: str, only_for: str) -> None:
+    """Refuse those of this command's options that were given, but would have no effect.
+
+    Args:
+        *names: The names of the command's arguments; values from the environment are no mistakes.
+        only_for: What the options belong to, for the message.
+
+    Raises:
+        click.UsageError: One of them is on the command line.
+    """
+    context = click.get_current_context()
+    for option in context.command.params:
+        source = None if option.name is None else context.get_parameter_source(option.name)
+        if option.name in names and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} is only for {only_for}")
 
 
 def read_by(read: Callable[[Any], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:

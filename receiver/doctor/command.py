@@ -17,7 +17,7 @@ from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.jwks_client import load_jwks
 from pushkit.terminal.listening import listen_option, listening_at
-from pushkit.terminal.options import PATH, variable_option
+from pushkit.terminal.options import PATH, refuse_given, variable_option
 from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
 from receiver.doctor.examination import examine
@@ -31,6 +31,9 @@ from receiver.testing import SigningAgent
 
 _PATIENCE = 30
 _WATCHED = 60
+_OF_RECEIVERS = (
+    *("keys_path", "issuer", "audience", "observe", "restart", "operated", "rounds", "deadline"),
+)
 
 
 @click.command(
@@ -141,6 +144,9 @@ def doctor(
     The exit status is 1 if a promise is broken.
     """
     if of_sender:
+        if url is not None:
+            raise click.UsageError("expected URL and --token; or --sender")
+        refuse_given(*_OF_RECEIVERS, only_for="a receiver, without --sender")
         subject = "a sender"
         results = _of_sender(
             words_of("--run", command),
@@ -150,11 +156,10 @@ def doctor(
             only=only,
             patience=patience or _WATCHED,
         )
-    elif jwks is not None:
-        raise click.UsageError("--jwks: expected with --sender")
     elif url is None or token is None:
         raise click.UsageError("expected URL and --token; or --sender")
     else:
+        refuse_given("command", "jwks", "address", only_for="--sender")
         subject = masked_url(url)
         results = examine(
             Examined(url, observe=observe, restart=restart),
