@@ -23,6 +23,7 @@ from pushkit.terminal.options import (
     gathered,
     variable_option,
 )
+from pushkit.variables import secret_variable
 from receiver.settings import load_settings
 
 config_option = variable_option(
@@ -64,9 +65,14 @@ inbox_options: OptionDecorator = gathered(
 
 
 def load_signing_key(path: Path) -> SigningKey:
-    """Return the current signing key of a file. Raises KeyFileError: unreadable, or it has none."""
-    passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
-    ring = load_key_ring(path, passphrase.encode() if passphrase else None)
+    """Return the current signing key of a file.
+
+    Raises:
+        ConfigError: The variable of the passphrase is empty.
+        KeyFileError: The file is unreadable, or has no such key.
+    """
+    passphrase = secret_variable("PUSHKIT_KEY_PASSPHRASE")
+    ring = load_key_ring(path, None if passphrase is None else os.fsencode(passphrase))
     return ring.signing_key(utc_now())
 
 

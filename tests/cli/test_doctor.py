@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,17 @@ def test_a_broken_promise_is_status_1_and_is_in_the_report(
     assert ran.err == "1 passed, 1 failed, 1 unseen\n"
     found = {each["check"]: each["outcome"] for each in json.loads(ran.out)["results"]}
     assert found == {"genuine": "passed", "token": "failed", "crash_after_answer": "unseen"}
+
+
+def test_the_passphrase_of_the_keys_is_in_the_environment(
+    pushkit_command: Run, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUSHKIT_KEY_PASSPHRASE", os.fsdecode(b"a pass\xff"))  # no UTF-8
+    pushkit_command("keys", "new")
+    call = ["doctor", webhook.url, "--token", TOKEN, "--only", "genuine"]
+    assert pushkit_command(*call).status == 0
+    monkeypatch.setenv("PUSHKIT_KEY_PASSPHRASE", "")
+    assert "PUSHKIT_KEY_PASSPHRASE: found an empty value" in pushkit_command(*call).error
 
 
 def test_a_receiver_of_other_signatures_is_examined_with_those(
