@@ -15,7 +15,7 @@ from pushkit.keys.jwk import Algorithm
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver.senders import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
-from receiver.settings.values import File, Positive, Secrets, Url, rate, read_text
+from receiver.settings.values import File, NotNegative, Positive, Secrets, Url, rate, read_text
 
 
 class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
@@ -24,7 +24,7 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     name: Annotated[str, Field(min_length=1)]
     issuer: str | None = None
     jwks_url: str | None = None
-    stale_for_seconds: Annotated[int, Field(ge=0, le=7 * 86400)] = 3600
+    stale_for_seconds: Annotated[NotNegative, Field(le=7 * 86400)] = 3600
     jwks_file: File | None = None
     path: str = DEFAULT_PATH
     audience: list[Url] = []
@@ -33,7 +33,7 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     webhook_secrets: Secrets = []
     webhook_secrets_file: File | None = None
     algorithms: list[Algorithm] = list(Algorithm)
-    tolerance_seconds: Annotated[int, Field(gt=0, le=86400)] = 300
+    tolerance_seconds: Annotated[Positive, Field(le=86400)] = 300
     tokens: Secrets = []
     tokens_file: File | None = None
     token_required: bool = True

@@ -281,6 +281,12 @@ def test_a_byte_order_mark_belongs_to_no_setting(tmp_path: Path) -> None:
     assert sender.tokens == ["a-token-of-16-or-more"]
 
 
+@pytest.mark.parametrize("setting", ["stale_for_seconds", "tolerance_seconds"])
+def test_true_is_no_number_of_seconds(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"{setting}: expected a whole number, found true"):
+        build(tmp_path, f"{SHORTEST}{setting} = true\n")
+
+
 def test_two_senders_of_one_name_are_refused(tmp_path: Path) -> None:
     table = SHORTEST.partition("\n\n")[2]
     with pytest.raises(ConfigError, match="two senders are called 'agent'"):
