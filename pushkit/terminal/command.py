@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import re
 import sys
@@ -54,6 +55,8 @@ def run_command(group: click.Group) -> None:
     Errors of pushkit and of the operating system become lines `error: …` on standard error, and
     exit status 1; click itself answers a wrong call with its usage and status 2.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # as of stderr: Latin-1 has no ✓
     with errors_reported():
         group()
 

@@ -130,6 +130,19 @@ def test_both_run_as_modules(module: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_terminal_without_unicode_shows_a_code_in_place_of_a_character() -> None:
+    done = subprocess.run(  # ours
+        [sys.executable, "-m", "pushkit.cli.main", "outbox", "show", "--help"],
+        env=environment(PYTHONIOENCODING="latin-1"),
+        capture_output=True,
+        check=False,
+        timeout=DEADLINE,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"pushkit outbox show dlv_019bd4\\u2026 --body" in done.stdout
+
+
+@pytest.mark.slow
 def test_a_file_that_hides_a_package_with_commands_is_named(tmp_path: Path) -> None:
     (tmp_path / "receiver.py").write_text("")
     ran = subprocess.run(  # ours
