@@ -254,6 +254,10 @@ class SqliteDatabase:
             if not file_exists(self._file):
                 if not self._file.parent.is_dir():
                     raise StorageError(f"{where}: there is no such folder")
+                if not os.access(self._file.parent, os.W_OK | os.X_OK):
+                    raise StorageError(
+                        f"{where}: does not exist, and this process may not write its folder"
+                    )
                 return Schema(
                     where=where,
                     component=self._component,

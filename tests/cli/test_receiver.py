@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -69,6 +70,17 @@ def test_check_prints_the_configuration_without_secrets(
     assert document["url"] == "https://client.example.com"
     assert document["senders"][0]["tokens"] == ["***"]
     assert "agent: 1 key\n" in ran.out[end:]
+
+
+def test_check_tries_whether_the_inbox_can_be_made(
+    receiver_command: Run, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root may write every folder.
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+    ran = receiver_command("check")
+    assert ran.status == 1
+    missing = "does not exist, and this process may not write its folder\n"
+    assert ran.err == f"database: error: {config.parent / 'inbox.db'}: {missing}"
 
 
 @pytest.mark.parametrize(
