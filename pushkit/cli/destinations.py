@@ -163,7 +163,7 @@ def load_destinations(path: Path) -> dict[str, Any]:
             file, which may be a secret.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # some editors write a byte order mark
         read = _File.model_validate(tomllib.loads(text), context=path.parent)
         return read.build(path.parent)
     except OSError as exc:

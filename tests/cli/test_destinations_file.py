@@ -137,6 +137,12 @@ def test_everything_that_it_can_say(folder: Path) -> None:
     }
 
 
+def test_a_byte_order_mark_belongs_to_no_member(tmp_path: Path) -> None:
+    file = tmp_path / "destinations.toml"
+    file.write_text("rate_per_origin = 50\n", "utf-8-sig")
+    assert load_destinations(file)["rate_per_origin"] == 50
+
+
 def test_an_empty_file_changes_nothing(folder: Path) -> None:
     plain = SenderOptions()
     for name, value in load_destinations(written(folder, "")).items():
