@@ -46,7 +46,7 @@ class Outbox(OperatedDatabase[A]):
 
     def change(self, work: Callable[[A], Awaitable[R]]) -> R:
         """Run `work` for writing; log if `PUSHKIT_LOG_FORMAT` is set. Raises ConfigError."""
-        if (log_format := os.environ.get(_LOG_FORMAT_VARIABLE)) is not None:
+        if log_format := os.environ.get(_LOG_FORMAT_VARIABLE):  # empty is unset, as for options
             if log_format not in set(LogFormat):
                 known = " or ".join(LogFormat)
                 raise ConfigError(f"{_LOG_FORMAT_VARIABLE}: found {log_format!r}, expected {known}")

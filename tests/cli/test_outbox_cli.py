@@ -206,6 +206,13 @@ def test_numbers_tell_what_waits_by_no_fault_of_its_webhook(
 
 
 @pytest.mark.usefixtures("dead")
+def test_an_empty_log_format_is_none(pushkit_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUSHKIT_LOG_FORMAT", "")
+    ran = pushkit_command("outbox", "purge", "--older-than", "1d")
+    assert (ran.status, ran.out, ran.err) == (0, "purged 0\n", "")
+
+
+@pytest.mark.usefixtures("dead")
 @pytest.mark.parametrize(
     "call",
     [
