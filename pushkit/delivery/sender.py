@@ -23,6 +23,7 @@ from pushkit.a2a import (
     TaskSnapshot,
     TaskState,
     TaskStatus,
+    TaskUpdate,
     WireVersion,
     parse_push_config,
 )
@@ -703,12 +704,12 @@ class PushSender:
                 " a StatusUpdate"
             )
         check_type("tenant", tenant, str)
-        _check_members(update)
+        if not isinstance(update, NativeUpdate):  # which an adapter has made
+            _check_members(update)
         if not update.task_id:
             raise InvalidUpdateError(
                 f"task_id: found none in a {update.kind.value} update, expected the task's id"
             )
-        check_type("task_id", update.task_id, str)
         if update.state is not None:
             check_type("state", update.state, TaskState)
         if snapshot is not None and not callable(snapshot):
@@ -757,8 +758,8 @@ class PushSender:
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
 
 
-def _check_members(update: AnyUpdate) -> None:
-    """Check the members that an update's own properties look into."""
+def _check_members(update: TaskUpdate) -> None:
+    """Check the members that an update's own properties look into, and its task."""
     if isinstance(update, StatusUpdate):
         check_type("status", update.status, TaskStatus)
     elif isinstance(update, TaskSnapshot):
@@ -766,6 +767,8 @@ def _check_members(update: AnyUpdate) -> None:
         check_type("task.status", update.task.status, TaskStatus)
     elif isinstance(update, MessageUpdate):
         check_type("message", update.message, Message)
+    if update.task_id is not None:
+        check_type("task_id", update.task_id, str)
 
 
 def _check_ids(**ids: object) -> None:
