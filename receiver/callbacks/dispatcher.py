@@ -278,11 +278,8 @@ class Dispatcher:
             try:
                 if len(claimed.stored.body) > LARGE_BODY:
                     await turn_to_decode(self._decoding)
-                if self.leases.is_sure(claimed):
+                if not self._may_be_lost(claimed):
                     ended = await self._call_back(claimed, task)
-                else:
-                    text = "notification %d: its lease may have ended; not called back"
-                    _log.warning(text, claimed.stored.id)
             finally:
                 if task not in without_slot:
                     self.slots.leave(sender, time.perf_counter() - begun)
@@ -292,6 +289,13 @@ class Dispatcher:
             if ended is None or task in without_slot:
                 without_slot.discard(task)
                 self.note_waiting()  # it may be due again soon, or the next of its task now
+
+    def _may_be_lost(self, claimed: ClaimedNotification) -> bool:
+        if self.leases.is_sure(claimed):
+            return False
+        text = "notification %d: its lease may have ended; not called back"
+        _log.warning(text, claimed.stored.id)
+        return True
 
     def _free_slot(self, task: asyncio.Task[None], sender: str) -> None:
         """Free the slot of a task whose call hangs."""
@@ -397,7 +401,7 @@ class Dispatcher:
             await self._fail(claimed, error, is_final=True)
             return True
         if deaths == 1:
-            return False
+            return self._may_be_lost(claimed)  # it may have been suspended while it read
         await self._database.write(self._inbox.put_off(claimed, self.leases.worker, again_at))
         return True
 

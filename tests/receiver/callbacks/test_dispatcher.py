@@ -555,6 +555,27 @@ async def test_a_notification_broken_off_once_is_called_again_at_once(house: Hou
     assert house.called == ["record:task-1#1"]
 
 
+async def test_a_worker_suspended_before_it_repeats_a_call_does_not_make_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.record("record")
+    await house.store()
+    await break_off(house)
+    slept, awake, read = 0.0, time.perf_counter, house.database.read
+
+    async def suspended(script: Script[datetime]) -> datetime:
+        nonlocal slept
+        found = await read(script)
+        slept = LEASE.total_seconds()
+        return found
+
+    monkeypatch.setattr(time, "perf_counter", lambda: awake() + slept)
+    monkeypatch.setattr(house.database, "read", suspended)
+    await house.run_once()
+    assert house.called == []
+    assert await house.counts() == {"in_progress": 1}  # until its lease ends
+
+
 async def test_a_notification_broken_off_more_often_is_put_off_without_an_attempt(
     house: House,
 ) -> None:
