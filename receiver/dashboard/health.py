@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
@@ -74,11 +74,13 @@ def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) ->
 
 def _of_refusals(figures: InboxFigures, refusals: Iterable[KeptRefusal]) -> Iterator[Finding]:
     recent = [each.event for each in refusals if figures.now - each.event.at < _RECENTLY]
-    genuine, strangers = list[NotificationRefused](), list[NotificationRefused]()
+    genuine, strangers = defaultdict[str, list[NotificationRefused]](list), []
     for each in recent:
-        (genuine if each.code in _OURS or is_of_a_sender(each) else strangers).append(each)
-    for code, _ in Counter(each.code for each in genuine).most_common():
-        of_code = [each for each in genuine if each.code == code]
+        if each.code in _OURS or is_of_a_sender(each):
+            genuine[each.code].append(each)
+        else:
+            strangers.append(each)
+    for code, of_code in sorted(genuine.items(), key=lambda found: -len(found[1])):
         row = refusal_of(code)
         yield Finding(
             Severity.FAILURE if code in _OURS else Severity.WARNING,
