@@ -11,7 +11,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -661,6 +661,22 @@ async def test_many_items_are_run_in_the_thread(database: SqliteDatabase) -> Non
     assert threads == ["pushkit-writer"]
 
 
+def _in_a_loop_that_ends(
+    ending: type[BaseException],
+    database: SqliteDatabase,
+    submit: Coroutine[Any, Any, None],
+    close: Coroutine[Any, Any, list[str]],
+) -> list[str]:
+    """Submit in a loop that a signal's handler ends, and close in the same loop, run again."""
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        loop.run_until_complete(database.open())
+        submitting = loop.create_task(submit)
+        with pytest.raises(ending):
+            loop.run_until_complete(submitting)
+        submitting.cancel()
+        return loop.run_until_complete(close)
+
+
 @pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
 def test_items_are_stored_once_though_a_signal_ends_the_loop_in_their_script(
     path: Path, ending: type[BaseException]
@@ -695,13 +711,7 @@ def test_items_are_stored_once_though_a_signal_ends_the_loop_in_their_script(
             await database.close()
         return found
 
-    with contextlib.closing(asyncio.new_event_loop()) as loop:
-        loop.run_until_complete(database.open())
-        submitting = loop.create_task(submit())
-        with pytest.raises(ending):
-            loop.run_until_complete(submitting)
-        submitting.cancel()
-        assert loop.run_until_complete(close()) == ["a", "b", "before"]
+    assert _in_a_loop_that_ends(ending, database, submit(), close()) == ["a", "b", "before"]
 
 
 @pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
@@ -738,13 +748,7 @@ def test_results_reach_all_though_a_signal_ends_the_loop_as_they_are_set(
             await database.close()
         return found
 
-    with contextlib.closing(asyncio.new_event_loop()) as loop:
-        loop.run_until_complete(database.open())
-        submitting = loop.create_task(submit())
-        with pytest.raises(ending):
-            loop.run_until_complete(submitting)
-        submitting.cancel()
-        assert loop.run_until_complete(close()) == ["a", "b", "d", "e"]
+    assert _in_a_loop_that_ends(ending, database, submit(), close()) == ["a", "b", "d", "e"]
     assert sorted(called) == ["a", "b", "c", "d"]
 
 
