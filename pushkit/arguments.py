@@ -29,6 +29,12 @@ def check_types(owner: object, kinds: Mapping[str, Kind], *, of: str = "") -> No
         check_type(f"{of}{name}", getattr(owner, name), kind)
 
 
+def check_each(kind: Kind, **arguments: object) -> None:
+    """Raise ConfigError if one of these arguments is not of a type."""
+    for name, value in arguments.items():
+        check_type(name, value, kind)
+
+
 def _shown(kind: Kind) -> str:
     kinds = get_args(kind) or (kind,)
     return " or ".join("None" if each is NoneType else each.__name__ for each in kinds)

@@ -7,7 +7,7 @@ import secrets
 from datetime import datetime, timedelta
 
 from pushkit.a2a import Authentication, PushConfig, WireVersion, format_push_config
-from pushkit.arguments import check_duration, check_type
+from pushkit.arguments import check_duration, check_each, check_type
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
 from pushkit.record import record
@@ -54,9 +54,7 @@ def hand_out(
             although they are needed, `expires_in` is not positive, or the token to replace is not
             valid.
     """
-    given = {"task_id": task_id, "authentication": authentication, "replaces": replaces}
-    for name, text in given.items():
-        check_type(name, text, str | None)
+    check_each(str | None, task_id=task_id, authentication=authentication, replaces=replaces)
     if task_id == "":  # no notification has such a task
         raise ConfigError("task_id: found an empty string, expected a task, or None for any")
     check_type("overlap", overlap, timedelta)

@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from pushkit.a2a import TaskState, WireVersion
-from pushkit.arguments import check_callable, check_count, check_duration, check_list, check_type
+from pushkit.arguments import (
+    check_callable,
+    check_count,
+    check_duration,
+    check_each,
+    check_list,
+    check_type,
+)
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.listeners import Listener, Listeners
@@ -526,8 +533,7 @@ class Receiver(CallbackDecorators):
             ConfigError: Neither token nor task is given, or one is no string.
             StorageError: This receiver was closed.
         """
-        check_type("token", token, str | None)
-        check_type("task_id", task_id, str | None)
+        check_each(str | None, token=token, task_id=task_id)
         if token is None and task_id is None:
             raise ConfigError("expect_no_longer: expected a token or a task_id, found neither")
         await self._runtime.ask()

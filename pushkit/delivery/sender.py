@@ -27,7 +27,7 @@ from pushkit.a2a import (
     WireVersion,
     parse_push_config,
 )
-from pushkit.arguments import check_callable, check_type, read_member
+from pushkit.arguments import check_callable, check_each, check_type, read_member
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
@@ -460,7 +460,7 @@ class PushSender:
             UnsupportedVersionError: A version that pushkit does not speak.
             ConfigError: An argument has a wrong type: SQLite would accept 7 for '7'.
         """
-        _check_ids(task_id=task_id, owner=owner, tenant=tenant)
+        check_each(str, task_id=task_id, owner=owner, tenant=tenant)
         check_type("filter", filter, Filter)
         wire_version = WireVersion.parse(str(version))
         parsed = (
@@ -600,9 +600,9 @@ class PushSender:
         return list(sent.deliveries)
 
     async def _choice(self, tenant: str, task_id: str, owner: str, config_id: str | None) -> Choice:
-        _check_ids(tenant=tenant, task_id=task_id, owner=owner)
+        check_each(str, tenant=tenant, task_id=task_id, owner=owner)
         if config_id is not None:
-            _check_ids(config_id=config_id)
+            check_each(str, config_id=config_id)
         await self._ready()
         return Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
 
@@ -618,7 +618,7 @@ class PushSender:
 
     async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
         """Return all owners' active subscriptions to a task: for the agent, not for clients."""
-        _check_ids(task_id=task_id, tenant=tenant)
+        check_each(str, task_id=task_id, tenant=tenant)
         await self._ready()
         found = await self._database.read(
             self._subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
@@ -633,7 +633,7 @@ class PushSender:
         Raises:
             SealedSecretError: A secret of one of them cannot be opened.
         """
-        _check_ids(task_id=task_id, tenant=tenant)
+        check_each(str, task_id=task_id, tenant=tenant)
         await self._ready()
         found = await self._database.read(
             self._subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
@@ -748,7 +748,7 @@ class PushSender:
         Raises:
             SealedSecretError: A body is sealed with a key that this sender does not have.
         """
-        _check_ids(task_id=task_id, tenant=tenant)
+        check_each(str, task_id=task_id, tenant=tenant)
         await self._ready()
         found = await self._database.read(self._outbox.of_task(tenant=tenant, task_id=task_id))
         return [replace(each, body=self._vault.open_body(each.id, each.body)) for each in found]
@@ -769,11 +769,6 @@ def _check_members(update: TaskUpdate) -> None:
         check_type("message", update.message, Message)
     if update.task_id is not None:
         check_type("task_id", update.task_id, str)
-
-
-def _check_ids(**ids: object) -> None:
-    for name, value in ids.items():
-        check_type(name, value, str)
 
 
 def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from pushkit.a2a import AnyUpdate
-from pushkit.arguments import check_type
+from pushkit.arguments import check_each
 from pushkit.delivery.bodies import SnapshotProvider
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, StorageError
@@ -97,9 +97,7 @@ class EnqueueBuffer:
     def __init__(
         self, capacity: int = 1000, *, per_task: int = 100, max_bytes: int = 64 * 1024 * 1024
     ) -> None:
-        limits = {"capacity": capacity, "per_task": per_task, "max_bytes": max_bytes}
-        for name, limit in limits.items():
-            check_type(name, limit, int)
+        check_each(int, capacity=capacity, per_task=per_task, max_bytes=max_bytes)
         self._capacity = capacity
         self._per_task = per_task
         self._max_bytes = max_bytes
