@@ -45,7 +45,7 @@ from receiver.accepting import Acceptance
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher, callback_retry
 from receiver.callbacks.registry import CallbackDecorators, CallbackRegistry, Wanted
-from receiver.callbacks.waiting import SETTLED_STATES, Arrivals, in_states
+from receiver.callbacks.waiting import Arrivals, has_ended, has_stopped, in_states
 from receiver.edge import Edge
 from receiver.expectation import Expectation, hand_out
 from receiver.inbox.model import Notification
@@ -547,7 +547,7 @@ class Receiver(CallbackDecorators):
         self,
         task_id: str,
         *,
-        until: Collection[TaskState] | Callable[[Notification], bool] = SETTLED_STATES,
+        until: Collection[TaskState] | Callable[[Notification], bool] = has_stopped,
         timeout: timedelta | float | None = None,  # noqa: ASYNC109  # part of the promise
         after: Notification | None = None,
         sender: str | None = None,
@@ -561,7 +561,7 @@ class Receiver(CallbackDecorators):
         Args:
             task_id: The task.
             until: States, or a predicate (a plain function); by default a state in which the agent
-                stops by itself: terminal, input-required or auth-required.
+                stops by itself: terminal, input-required, auth-required, or unknown but `final`.
             timeout: A timedelta or seconds; None waits for ever.
             after: Only notifications after this one.
             sender: The sender of the task; may be left out if there is only one.
@@ -591,7 +591,7 @@ class Receiver(CallbackDecorators):
     async def updates(
         self, task_id: str, *, sender: str | None = None
     ) -> AsyncGenerator[Notification, None]:
-        """Yield a task's notifications, from the first one until a terminal state.
+        """Yield a task's notifications, until a terminal state, or an unknown one that is `final`.
 
         Raises:
             ConfigError: The sender is unknown, or the task is no string.
@@ -603,7 +603,7 @@ class Receiver(CallbackDecorators):
         async with contextlib.aclosing(arrivals) as updates:
             async for notification in updates:
                 yield await self._with_verdicts_on_data(notification)
-                if notification.state is not None and notification.state.terminal:
+                if has_ended(notification):
                     return
 
     # --- internal ------------------------------------------------------------------------------

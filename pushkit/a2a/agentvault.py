@@ -153,13 +153,9 @@ _STATE_NAMES: dict[TaskState, str] = {state: state.name for state in TaskState}
 _STATE_NAMES |= {TaskState.REJECTED: "FAILED", TaskState.AUTH_REQUIRED: "INPUT_REQUIRED"}
 del _STATE_NAMES[TaskState.UNKNOWN]
 _STATE = names(
-    _STATE_NAMES, absent=TaskState.UNKNOWN, read={state.name: state for state in TaskState}
+    _STATE_NAMES, absent=TaskState.UNKNOWN, kept={state: state.name for state in TaskState}
 )
-_ROLE = names(
-    {Role.USER: "user", Role.AGENT: "assistant"},
-    absent=Role.UNSPECIFIED,
-    read={"agent": Role.AGENT},
-)
+_ROLE = names({Role.USER: "user", Role.AGENT: "assistant"}, absent=Role.UNSPECIFIED)
 
 
 def _plain_text(message: Message | None) -> str | None:

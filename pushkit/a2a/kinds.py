@@ -97,37 +97,51 @@ METADATA = Kind(read=_read_object, write=_write_object)
 
 
 def names(
-    written: Mapping[
-        Name, str
-    ],  # the version's spellings; names that are missing cannot be written
+    written: Mapping[Name, str],  # the version's names; a member that is missing cannot be written
     *,
     absent: Name,  # the result of reading no name, or an unknown one
-    read: Mapping[JsonValue, Name] | None = None,  # further spellings to read
+    # Names that the version does not define, but that are written back where they were read.
+    kept: Mapping[Name, str] | None = None,
+    numbers: Mapping[int, Name] | None = None,  # as ProtoJSON readers accept them
 ) -> Kind:
-    """Return the kind of an enum's names in a version's spelling."""
-    known: dict[JsonValue, Name] = {}
+    """Return the kind of an enum's names in a version.
+
+    Agents also use the names of another version, of its gRPC binding (0.3's has
+    `TASK_STATE_CANCELLED`), or of their language's enum: all of them are read.
+    """
+    known: dict[object, Name] = {_plain(member): member for member in type(absent)}
     for name, text in written.items():
-        known.setdefault(text, name)
-    known |= read or {}
-    # A name that was read in a spelling which the version does not define is written back in it.
-    spelled = dict(written) | {
-        name: text
-        for text, name in known.items()
-        if isinstance(text, str) and known.get(written.get(name)) is not name
-    }
+        known.setdefault(_plain(text), name)
+        if known[_plain(text)] is name:
+            known[text] = name  # without a conversion
+    known.update(numbers.items() if numbers else ())
+    written_back = kept or written
 
     def read_name(value: object) -> Name:
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise MismatchError("expected a name, or a number")
-        return known.get(value, absent)
+        found = known.get(value)
+        if found is None and isinstance(value, str):
+            found = known.get(_plain(value))
+        return absent if found is None else found
 
     def write_name(value: Name, writing: Writing) -> str:
-        text = (spelled if writing.keep else written).get(value)
+        text = (written_back if writing.keep else written).get(value)
         if text is None:
             raise MismatchError("expected a value that is not empty")
         return text
 
     return Kind(read=read_name, write=write_name, absent=absent)
+
+
+_PREFIX = re.compile("^(?:task_?state_?|role_?)")
+_SPELLINGS = {"cancelled": "canceled"}
+
+
+def _plain(name: str) -> str:
+    """Return the word of a name, without its prefix, case and separators."""
+    text = _PREFIX.sub("", name.lower()).replace("_", "").replace("-", "")
+    return _SPELLINGS.get(text, text)
 
 
 # --- times -------------------------------------------------------------------------------------

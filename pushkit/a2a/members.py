@@ -39,22 +39,22 @@ STATE_NAMES = {
     TaskState.REJECTED: "TASK_STATE_REJECTED",
     TaskState.AUTH_REQUIRED: "TASK_STATE_AUTH_REQUIRED",
 }
+_STATE_NUMBERS = dict(enumerate(STATE_NAMES))  # also those of 0.3's gRPC binding
 _STATES = {state: state.value for state in TaskState}
 # Two states have no name in 0.1: they get one that also ends, or interrupts, the task.
 _STATES_0_1 = _STATES | {TaskState.REJECTED: "failed", TaskState.AUTH_REQUIRED: "input-required"}
 STATE = {
-    V0_1: names(
-        _STATES_0_1, absent=TaskState.UNKNOWN, read={state.value: state for state in TaskState}
-    ),
-    V0_3: names(_STATES, absent=TaskState.UNKNOWN),
-    V1_0: names(STATE_NAMES, absent=TaskState.UNKNOWN, read=dict(enumerate(STATE_NAMES))),
+    V0_1: names(_STATES_0_1, absent=TaskState.UNKNOWN, kept=_STATES),
+    V0_3: names(_STATES, absent=TaskState.UNKNOWN, numbers=_STATE_NUMBERS),
+    V1_0: names(STATE_NAMES, absent=TaskState.UNKNOWN, numbers=_STATE_NUMBERS),
 }
 ROLE_NAMES = {Role.USER: "ROLE_USER", Role.AGENT: "ROLE_AGENT"}  # 1.0 §4.1.5; 0 is no role
-_ROLE = names({role: role.value for role in ROLE_NAMES}, absent=Role.UNSPECIFIED)
+_ROLE_NUMBERS = dict(enumerate(ROLE_NAMES, start=1))
+_ROLES = {role: role.value for role in ROLE_NAMES}
 ROLE = {
-    V0_1: _ROLE,
-    V0_3: _ROLE,
-    V1_0: names(ROLE_NAMES, absent=Role.UNSPECIFIED, read=dict(enumerate(ROLE_NAMES, start=1))),
+    V0_1: names(_ROLES, absent=Role.UNSPECIFIED),
+    V0_3: names(_ROLES, absent=Role.UNSPECIFIED, numbers=_ROLE_NUMBERS),
+    V1_0: names(ROLE_NAMES, absent=Role.UNSPECIFIED, numbers=_ROLE_NUMBERS),
 }
 
 # --- objects -------------------------------------------------------------------------------------

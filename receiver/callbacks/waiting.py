@@ -12,16 +12,13 @@ import itertools
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 
-from pushkit.a2a import TaskState
+from pushkit.a2a import StatusUpdate, TaskState
 from pushkit.arguments import read_member
 from pushkit.errors import ConfigError, InboundError, StorageError
 from pushkit.scheduling.pump import cancelled
 from pushkit.storage.database import Database
 from receiver.inbox.model import Notification
 from receiver.inbox.store import Inbox
-
-# Terminal, or interrupted: the agent does not continue by itself.
-SETTLED_STATES = frozenset(state for state in TaskState if state.terminal or state.interrupted)
 
 _POLL_SECONDS = 1.0  # between looks for what other processes accepted, unless they say so
 _REST_SECONDS = 0.1  # after a look: the next one finds all that was accepted meanwhile
@@ -115,6 +112,20 @@ class Arrivals:
                 for sender, task_id in await self._database.read(self._inbox.with_news(seen)):
                     self.announce(sender, task_id)
             await asyncio.sleep(_REST_SECONDS)
+
+
+def has_stopped(notification: Notification) -> bool:
+    """Return whether the agent stops by itself: the task has ended, or waits for its client."""
+    state = notification.state
+    return state is not None and (state.terminal or state.interrupted or has_ended(notification))
+
+
+def has_ended(notification: Notification) -> bool:
+    """Return whether the task has ended, perhaps in a state that only its agent knows."""
+    update = notification.update
+    if update.state is TaskState.UNKNOWN:
+        return isinstance(update, StatusUpdate) and update.is_final
+    return update.state is not None and update.state.terminal
 
 
 def in_states(states: Collection[TaskState]) -> Callable[[Notification], bool]:

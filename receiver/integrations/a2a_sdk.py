@@ -20,7 +20,7 @@ from a2a.types import a2a_pb2
 
 from pushkit.a2a import TaskState
 from pushkit.errors import PushkitError
-from receiver.callbacks.waiting import SETTLED_STATES
+from receiver.callbacks.waiting import has_stopped
 from receiver.inbox.model import Notification
 from receiver.receiver import Receiver
 
@@ -122,7 +122,7 @@ class SentMessage:
     async def wait(
         self,
         *,
-        until: Collection[TaskState] | Callable[[Notification], bool] = SETTLED_STATES,
+        until: Collection[TaskState] | Callable[[Notification], bool] = has_stopped,
         timeout: timedelta | float | None = None,  # noqa: ASYNC109  # as `Receiver.wait` has it
         after: Notification | None = None,
     ) -> Notification:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -243,6 +244,63 @@ def test_reading_tolerates_what_only_writing_requires() -> None:
 )
 def test_reads_states_of_1_0_by_name_and_number(state: JsonValue, expected: TaskState) -> None:
     assert decode_update(body(task_1_0(state=state))).state is expected
+
+
+def status_in(version: WireVersion, **status: JsonValue) -> bytes:
+    """Write a status update in a version's form; AgentVault's members are beside the task."""
+    if version is WireVersion.AGENTVAULT_0_2:
+        return body({"taskId": "t"} | status)
+    event: dict[str, Any] = {"taskId": "t", "contextId": "c", "status": status}
+    kind = {"kind": "status-update"} if version is V0_3 else {}
+    return body({"statusUpdate": event} if version is V1_0 else event | kind)
+
+
+@pytest.mark.parametrize("version", WireVersion)
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        pytest.param("TASK_STATE_CANCELLED", TaskState.CANCELED, id="0.3 proto"),
+        pytest.param("TASK_STATE_CANCELED", TaskState.CANCELED, id="1.0"),
+        pytest.param("canceled", TaskState.CANCELED, id="0.3"),
+        pytest.param("cancelled", TaskState.CANCELED, id="British"),
+        pytest.param("CANCELLED", TaskState.CANCELED, id="AgentVault, British"),
+        pytest.param("INPUT_REQUIRED", TaskState.INPUT_REQUIRED, id="AgentVault"),
+        pytest.param("input_required", TaskState.INPUT_REQUIRED, id="Python"),
+        pytest.param("InputRequired", TaskState.INPUT_REQUIRED, id=".NET"),
+        pytest.param("TASK_STATE_AUTH_REQUIRED", TaskState.AUTH_REQUIRED, id="two words"),
+        pytest.param("rejected", TaskState.REJECTED, id="unknown to two versions"),
+        pytest.param("TASK_STATE_PAUSED", TaskState.UNKNOWN, id="unknown"),
+    ],
+)
+def test_reads_another_bindings_name_of_a_state_in_every_version(
+    version: WireVersion, name: str, state: TaskState
+) -> None:
+    assert decode_update(status_in(version, state=name)).state is state
+
+
+@pytest.mark.parametrize(
+    "document_of",
+    [
+        pytest.param(lambda role: {"kind": "message", "role": role}, id="0.3"),
+        pytest.param(lambda role: {"message": {"role": role}}, id="1.0"),
+        pytest.param(lambda role: {"taskId": "t", "message": {"role": role}}, id="AgentVault"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("ROLE_AGENT", Role.AGENT),
+        ("agent", Role.AGENT),
+        ("USER", Role.USER),
+        ("ROLE_TOOL", Role.UNSPECIFIED),
+    ],
+)
+def test_reads_another_bindings_name_of_a_role(
+    document_of: Callable[[str], object], name: str, role: Role
+) -> None:
+    update = decode_update(body(document_of(name)))
+    assert isinstance(update, MessageUpdate)
+    assert update.message.role is role
 
 
 @pytest.mark.parametrize(

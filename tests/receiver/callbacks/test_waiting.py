@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,23 @@ async def test_a_notification_that_arrives_later_ends_the_wait(world: World) -> 
     found = await task
 
     assert (found.seq, found.state) == (2, TaskState.COMPLETED)
+
+
+@pytest.mark.parametrize(("final", "ends"), [(True, True), (False, False), (None, False)])
+async def test_an_unknown_state_ends_the_wait_if_it_is_final(
+    world: World, final: bool | None, ends: bool
+) -> None:
+    event = {"kind": "status-update", "taskId": "task-1", "status": {"state": "expired"}}
+    unknown, completed = world.draft(1), world.draft(2, state="completed")
+    unknown.body = json.dumps(event | ({} if final is None else {"final": final})).encode()
+    await world.receive(unknown)
+    await world.receive(completed)
+
+    found = await world.receiver.wait("task-1", timeout=DEADLINE)
+    yielded = [each.seq async for each in world.receiver.updates("task-1")]
+
+    assert found.seq == (1 if ends else 2)
+    assert yielded == ([1] if ends else [1, 2])
 
 
 async def test_one_notification_ends_two_waits(world: World) -> None:
