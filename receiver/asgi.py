@@ -14,9 +14,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import unquote
 
 from pushkit.webhook import Headers
-from pushkit.webui.asgi import Message, Receive, Send, mounted_at, refuse_websocket
+from pushkit.webui.asgi import Message, Receive, Send, path_within, refuse_websocket
 from receiver.answers import Answer
 from receiver.edge import BrokenBodyError, Edge, read_bounded
 from receiver.verification import Head
@@ -42,7 +43,10 @@ class AsgiApp:
         if scope["type"] == "lifespan":
             await _live(self._receiver, receive, send)
         elif scope["type"] == "http":
-            await _serve(self._receiver.edge, scope, receive, send, path=_path_within(scope))
+            within = path_within(scope)
+            # Undecoded, for the log, if that is None: no sender's path.
+            path = _target(scope).partition("?")[0] if within is None else unquote(within)
+            await _serve(self._receiver.edge, scope, receive, send, path=path)
         elif scope["type"] == "websocket":
             await refuse_websocket(receive, send)
 
@@ -66,10 +70,9 @@ class ReceiverMiddleware:
             await self._live(scope, receive, send)
             return
         if scope["type"] == "http":
-            path = _path_within(scope)
-            within = path.removeprefix(self._prefix)
-            if path.startswith(self._prefix) and within in self._receiver.trust.endpoints:
-                await _serve(self._receiver.edge, scope, receive, send, path=within)
+            path = unquote(path_within(scope, self._prefix) or "")
+            if path in self._receiver.trust.endpoints:
+                await _serve(self._receiver.edge, scope, receive, send, path=path)
                 return
         await self._app(scope, receive, send)
 
@@ -138,11 +141,6 @@ async def _serve(edge: Edge, scope: Message, receive: Receive, send: Send, *, pa
     if body.is_cut_off:  # the client is gone; some servers log an error if a response is sent
         return
     await _send(answer, body, send, http1=scope.get("http_version", "1.1").startswith("1"))
-
-
-def _path_within(scope: Message) -> str:
-    path: str = scope["path"]
-    return path[len(mounted_at(scope)) :] or path
 
 
 def _target(scope: Message) -> str:

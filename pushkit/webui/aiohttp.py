@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from pushkit.webui.exchange import Answer, PageRequest, joined_fields
+from pushkit.webui.exchange import Answer, PageRequest, joined_fields, path_below
 
 if TYPE_CHECKING:
     from pushkit.webui.site import Site
@@ -25,14 +25,23 @@ def application(site: Site) -> web.Application:
     return app
 
 
-def _request(request: web.Request) -> PageRequest:
+def mounted_at(request: web.Request) -> str:
+    """Return the path, decoded, under which a sub-application with a route `/{path}` is mounted."""
     resource = request.match_info.route.resource
-    root = resource.canonical.removesuffix("/{path}") if resource else ""
+    return resource.canonical.removesuffix("/{path}") if resource else ""
+
+
+def path_within(request: web.Request) -> str | None:
+    """Return the path below the mount, undecoded, as `path_below` does."""
+    return path_below(mounted_at(request), request.rel_url.raw_path)
+
+
+def _request(request: web.Request) -> PageRequest:
     local = request.transport.get_extra_info("sockname") if request.transport else None
     return PageRequest(
         method=request.method,
-        root=root,
-        path=request.rel_url.raw_path[len(root) :],
+        root=mounted_at(request),
+        path=path_within(request) or "",  # no page has an empty path
         query_string=request.rel_url.raw_query_string,
         headers=joined_fields(request.headers.items()),
         peer=request.remote,

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from pushkit.webui.exchange import Answer, PageRequest, joined_fields
+from pushkit.webui.exchange import Answer, PageRequest, joined_fields, path_below
 
 if TYPE_CHECKING:
     from pushkit.webui.site import Site
@@ -60,13 +60,17 @@ def mounted_at(scope: Mapping[str, Any]) -> str:
     return root if path.startswith(f"{root}/") else ""
 
 
-def path_within(scope: Mapping[str, Any]) -> str:
-    """Return the path below the mount, undecoded if the server has `raw_path`: with its %2F."""
-    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+def path_within(scope: Mapping[str, Any], prefix: str = "") -> str | None:
+    """Return the path below the mount and a prefix, as `path_below` does.
+
+    It is undecoded, with its %2F, if the server has a `raw_path`, and no middleware has rewritten
+    the `path`.
+    """
+    raw: bytes = scope.get("raw_path") or b""
     path = raw.partition(b"?")[0].decode("latin-1")
-    # The mount is counted by its slashes: its encoding may be spelled in several ways.
-    _, *segments = path.split("/")
-    return "/" + "/".join(segments[mounted_at(scope).count("/") :])
+    if unquote(path) != scope["path"]:
+        path = quote(scope["path"], errors="replace")  # a server may leave lone surrogates in it
+    return path_below(mounted_at(scope) + prefix, path)
 
 
 def _request(scope: Message) -> PageRequest:
@@ -74,7 +78,7 @@ def _request(scope: Message) -> PageRequest:
     return PageRequest(
         method=scope["method"],
         root=quote(scope.get("root_path", "").rstrip("/")),
-        path=path_within(scope),
+        path=path_within(scope) or "",  # no page has an empty path
         query_string=scope.get("query_string", b"").decode("latin-1"),
         headers=joined_fields(
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]

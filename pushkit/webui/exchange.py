@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 _MAX_VALUES = 1000
 
@@ -65,6 +65,19 @@ class Refused(Exception):  # noqa: N818  # an answer, no error of this program
         super().__init__(text)
         self.status = status
         self.headers = headers
+
+
+def path_below(mount: str, path: str) -> str | None:
+    """Return the part of an undecoded path below a mount, at least `/`.
+
+    Routers and middlewares match a path after decoding it, and so is the mount found here, however
+    it is spelled. None if a segment belongs to it only in part (`/mount%2Fa`): the path would name
+    one thing for them, and another for an application that splits it at its slashes.
+    """
+    segments = path.split("/", mount.count("/") + 1)
+    candidates = ("/".join(segments[:number]) for number in range(1, len(segments) + 1))
+    found = next((each for each in candidates if unquote(each) == mount), None)
+    return None if found is None else path[len(found) :] or "/"
 
 
 def joined_fields(fields: Iterable[tuple[str, str]]) -> dict[str, str]:

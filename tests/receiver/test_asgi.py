@@ -122,6 +122,25 @@ async def test_a_root_path_may_stand_in_the_path_or_be_left_out(
     assert answer.status_code == 202
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        pytest.param("/%68ooks/a2a/push", 202, id="a mount in another spelling"),
+        pytest.param("/hooks%2Fa2a/push", 404, id="a segment that is partly the mount's"),
+    ],
+)
+@pytest.mark.parametrize("host", [fastapi_mount, fastapi_middleware, starlette_nested])
+async def test_a_path_is_read_as_a_middleware_in_front_reads_it(
+    host: Host, path: str, status: int, world: World
+) -> None:
+    transport = httpx.ASGITransport(host(await world.start()))
+
+    async with httpx.AsyncClient(transport=transport) as client:
+        answer = await post(client, f"https://client.example.com{path}", world)
+
+    assert answer.status_code == status
+
+
 async def test_an_application_of_its_own_starts_and_stops_the_receiver(world: World) -> None:
     async with serving(world.receiver.asgi()) as url, httpx.AsyncClient() as client:
         ready = await client.get(f"{url}/readyz")

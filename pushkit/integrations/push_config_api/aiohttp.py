@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import TypeAlias
-from urllib.parse import unquote
 
 from aiohttp import web
 
 from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi, query_members
-from pushkit.webui.aiohttp import read_body
+from pushkit.webui.aiohttp import path_within, read_body
 
 OwnerOf: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
 
@@ -30,7 +29,7 @@ def push_config_app(api: PushConfigApi, *, owner: OwnerOf) -> web.Application:
             ApiRequest(
                 owner=await named if isawaitable(named) else named,
                 method=request.method,
-                segments=_segments(request),
+                path=path_within(request),
                 query=query_members(request.rel_url.raw_query_string),
                 content_type=request.headers.get("Content-Type", ""),
                 version=request.headers.get("A2A-Version"),
@@ -43,11 +42,3 @@ def push_config_app(api: PushConfigApi, *, owner: OwnerOf) -> web.Application:
     app.router.add_route("*", "/{path:.*}", serve)
     app.router.add_route("*", "", serve)  # the root of a sub-application, without a slash
     return app
-
-
-def _segments(request: web.Request) -> list[str]:
-    # The raw path, because an id may contain a slash, as %2F; without the mount point's prefix.
-    resource = request.match_info.route.resource
-    mount = resource.canonical.removesuffix("/{path}") if resource else ""
-    path = request.rel_url.raw_path.removeprefix(mount).removeprefix("/")
-    return [unquote(segment) for segment in path.split("/")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import Any, TypeAlias
-from urllib.parse import unquote
 
 from pushkit.integrations.asgi import answer
 from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi, query_members
@@ -41,9 +40,7 @@ class PushConfigAsgi:
             ApiRequest(
                 owner=await named if isawaitable(named) else named,
                 method=scope["method"],
-                segments=[
-                    unquote(each) for each in path_within(scope).removeprefix("/").split("/")
-                ],
+                path=path_within(scope),
                 query=query_members(scope.get("query_string", b"").decode("latin-1")),
                 content_type=headers.get(b"content-type", ""),
                 version=headers.get(b"a2a-version"),

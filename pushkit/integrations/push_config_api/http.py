@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 from pushkit.a2a import WireVersion
 from pushkit.arguments import check_callable, check_count
@@ -44,8 +44,8 @@ class ApiRequest:
 
     owner: str | None  # the client; None if it is not authenticated
     method: str  # the HTTP method
-    # The path below the mount point, split at its slashes and decoded.
-    segments: Sequence[str] = ()
+    # The path below the mount point, undecoded; None if a segment is partly the mount's.
+    path: str | None = "/"
     query: Mapping[str, JsonValue] = field(default_factory=dict)  # the query's parameters
     content_type: str = ""  # the header, or empty
     version: str | None = None  # the `A2A-Version` header, if there is one
@@ -199,13 +199,15 @@ class _Route:
     config_id: str | None
 
 
-def _route_of(segments: Sequence[str]) -> _Route | None:
-    """Return the route of a path's decoded segments; None if it is not one of this API."""
-    match tuple(segments):
+def _route_of(path: str) -> _Route | None:
+    """Return the route of an undecoded path; None if it is not one of this API."""
+    match [unquote(each) for each in path.removeprefix("/").split("/")]:
         case ("tasks", task_id, "pushNotificationConfigs"):
             return _Route(tenant="", task_id=task_id, config_id=None)
         case ("tasks", task_id, "pushNotificationConfigs", config_id):
             return _Route(tenant="", task_id=task_id, config_id=config_id)
+        case (tenant, *_) if "/" in tenant:  # for whoever decodes the path first, another one's
+            return None
         case (tenant, "tasks", task_id, "pushNotificationConfigs"):
             return _Route(tenant=tenant, task_id=task_id, config_id=None)
         case (tenant, "tasks", task_id, "pushNotificationConfigs", config_id):
@@ -215,8 +217,8 @@ def _route_of(segments: Sequence[str]) -> _Route | None:
 
 def _check(request: ApiRequest) -> tuple[_Route | None, str]:
     """Check a request; return its route (None for the JSON-RPC endpoint) and its owner."""
-    route = _route_of(request.segments)
-    if route is None and any(request.segments):
+    route = _route_of(request.path or "")
+    if route is None and request.path != "/":
         raise ApiError(ErrorKind.METHOD, "no such path")
     methods = tuple(_METHODS[route.config_id is not None]) if route else ("POST",)
     if request.method not in methods:

@@ -123,6 +123,22 @@ async def test_a_root_path_may_stand_in_the_path_or_be_left_out(house: House, mo
     assert answer.json()["servers"] == [{"url": "/public/ops/api/v1"}]
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        pytest.param("/%6Fp%73/api/v1/overview", 200, id="a mount in another spelling"),
+        pytest.param("/ops%2Fapi/v1/overview", 404, id="a segment that is partly the mount's"),
+        pytest.param("/ops%2Fx/api/v1/overview", 404, id="such a segment before a page's path"),
+    ],
+)
+async def test_a_path_is_read_as_a_middleware_in_front_reads_it(
+    ops: str, path: str, status: int
+) -> None:
+    url = httpx.URL(ops).copy_with(raw_path=path.encode())
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+        assert (await client.get(url)).status_code == status
+
+
 async def test_another_host_is_refused_under_the_mount(
     ops: str, browser: aiohttp.ClientSession
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -71,6 +72,41 @@ async def test_a_mount_is_no_tenant_where_a_server_leaves_its_root_path_out(
 
     assert answer.status_code == 200
     assert len(await sender.subscriptions("task-1", owner="alice")) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "tenant"),
+    [
+        pytest.param(f"/a2a{CONFIGS}", 200, "", id="as it is"),
+        pytest.param(f"/%612%61{CONFIGS}", 200, "", id="a mount in another spelling"),
+        pytest.param(f"/a2a%2Facme{CONFIGS}", 404, None, id="half a mount, half a tenant"),
+        pytest.param(f"/a2a%2Facme/acme{CONFIGS}", 404, None, id="and another tenant"),
+        pytest.param("/a2a%2F", 404, None, id="half a mount, half nothing"),
+    ],
+)
+async def test_a_path_is_read_as_a_middleware_in_front_reads_it(
+    server: Server, sender: PushSender, path: str, status: int, tenant: str | None
+) -> None:
+    found = replace(server, url=server.url.removesuffix("/a2a"))
+    assert (await found.post(body({"url": URL}), path)).status_code == status
+    for each in ("", "acme", "a2a"):
+        subscribed = await sender.subscriptions("task-1", owner="alice", tenant=each)
+        assert len(subscribed) == (each == tenant)
+
+
+async def test_a_middleware_that_rewrites_the_path_is_believed(
+    api: PushConfigApi, sender: PushSender
+) -> None:
+    inner = PushConfigAsgi(api, owner=lambda _: "alice")
+
+    async def rewriting(scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope | {"path": f"/acme{CONFIGS}"}, receive, send)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(rewriting)) as client:
+        url = f"https://agent.example.com/other{CONFIGS}"
+        assert (await client.post(url, json={"url": URL})).status_code == 200
+
+    assert len(await sender.subscriptions("task-1", owner="alice", tenant="acme")) == 1
 
 
 async def test_a_websocket_is_always_closed(api: PushConfigApi) -> None:
@@ -149,6 +185,14 @@ async def test_pages_are_asked_for_in_the_query(server: Server) -> None:
         pytest.param("GET", f"{CONFIGS}?pageToken=%25", b"", 400, "INVALID_PARAMS", id="token"),
         pytest.param("GET", "/tasks/task-1", b"", 404, "METHOD_NOT_FOUND", id="path of others"),
         pytest.param("GET", f"{CONFIGS}/c/d", b"", 404, "METHOD_NOT_FOUND", id="longer path"),
+        pytest.param(
+            "POST",
+            f"/acme%2Fx{CONFIGS}",
+            body({"url": URL}),
+            404,
+            "METHOD_NOT_FOUND",
+            id="a tenant with a slash, which is another one if the path is decoded first",
+        ),
         pytest.param("PUT", f"{CONFIGS}/c", b"{}", 405, "METHOD_NOT_FOUND", id="other method"),
         pytest.param(
             "GET", "/tasks/task%00/pushNotificationConfigs", b"", 400, "INVALID_PARAMS", id="NUL"
