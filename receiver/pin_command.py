@@ -11,10 +11,12 @@ from pathlib import Path
 import click
 
 from pushkit.cards import CardTrust, load_card_trust
+from pushkit.cards.document import is_card
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport, closing
-from pushkit.terminal.options import FILE, PATH, allow_option
+from pushkit.terminal.options import FILE, allow_option
+from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import example
 from receiver.pinning import PinnedCard, pin_card
 
@@ -31,13 +33,9 @@ from receiver.pinning import PinnedCard, pin_card
     help="Whose cards are trusted, under which keys: a TOML file as for `pushkit card verify`.",
 )
 @click.option("--name", default="agent", help="The sender's name.")
-@click.option(
-    "--save", type=PATH, help="Write the card there: it has the schemas of the agent's data."
-)
+@out_options("--save", "Write the card there: it has the schemas of the agent's data.")
 @allow_option
-def pin(
-    url: str, *, trust_file: Path, name: str, save: Path | None, allow: tuple[str, ...]
-) -> None:
+def pin(url: str, *, trust_file: Path, name: str, out: OutFile, allow: tuple[str, ...]) -> None:
     """Verify the agent card at URL, and print a sender with its keys.
 
     The sender is a table of receiver.toml. The card is accepted only if its signature covers
@@ -53,9 +51,10 @@ def pin(
         f"issuer = {_toml(pinned.issuer)}",
         f"jwks_url = {_toml(pinned.jwks_url)}",
     ]
-    if save is not None:
-        save.write_text(json.dumps(pinned.card, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        lines.append(f"card = {_toml(str(save))}")
+    if out.path is not None:
+        card = json.dumps(pinned.card, indent=2, ensure_ascii=False) + "\n"
+        out.write(card.encode(), FileKind("an agent card", is_card))
+        lines.append(f"card = {_toml(str(out.path))}")
     click.echo("\n".join(lines))
 
 

@@ -26,6 +26,8 @@ MAX_SIGNATURES: Final = 16
 # Enough for hundreds of skills. Each value costs some microseconds in every form.
 _MAX_VALUES: Final = 10_000
 
+# Every version demands `capabilities`, all of A2A's also `skills`; a signed card has signatures.
+_OWN_MEMBERS: Final = frozenset({"capabilities", "signatures", "skills"})
 _TYPES: Final = frozenset({"jose", "jose+json", "jwt"})
 
 
@@ -58,6 +60,15 @@ def read_card(card: bytes | Mapping[str, JsonValue]) -> JsonObject:
         return read_json_object(content)
     except MalformedJsonError as exc:
         raise MalformedCardError(f"the card: {exc}") from exc
+
+
+def is_card(content: bytes) -> bool:
+    """Return whether this looks like an agent card, and not like another JSON object."""
+    try:
+        card = read_card(content)
+    except MalformedCardError:
+        return False
+    return isinstance(card.get("name"), str) and not _OWN_MEMBERS.isdisjoint(card)
 
 
 def read_signatures(card: Mapping[str, JsonValue]) -> list[CardSignature | InvalidSignatureError]:

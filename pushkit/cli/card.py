@@ -14,7 +14,13 @@ from typing import Any, Final, TypeVar
 import click
 
 from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.cards.document import MAX_CARD_BYTES, CardSignature, read_card, read_signatures
+from pushkit.cards.document import (
+    MAX_CARD_BYTES,
+    CardSignature,
+    is_card,
+    read_card,
+    read_signatures,
+)
 from pushkit.cards.forms import CardForm, canonicalize
 from pushkit.cards.origins import CardTrust
 from pushkit.cards.registry import CardOutcome, CardSummary, card_url, fetch_card, verify_cards
@@ -23,7 +29,7 @@ from pushkit.cards.trust import OriginTrust, TrustedKey
 from pushkit.cards.trust_file import load_card_trust, load_public_keys
 from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
 from pushkit.cards.verify import CardPolicy, verify_card
-from pushkit.cli.options import KeyFile, at_option, key_file_options, out_option, write_out
+from pushkit.cli.options import KeyFile, at_option, key_file_options
 from pushkit.clock import utc_now
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
 from pushkit.net.destination import DestinationPolicy
@@ -31,6 +37,7 @@ from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport, closing
 from pushkit.terminal.command import json_option, painted
 from pushkit.terminal.options import PATH, allow_option, choice_option
+from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import document, example, in_a_line, table
 from pushkit.url import Url
 
@@ -87,7 +94,7 @@ def canonicalize_(target: str, form: CardForm, allow: tuple[str, ...]) -> None:
     help="Sign all forms that the verifiers of a2a-sdk 1.x, @a2a-js/sdk 1.x and a2a-go expect.",
 )
 @click.option("--jku", metavar="URL", help="Where the public keys are published.")
-@out_option
+@out_options()
 @allow_option
 def sign(
     *,
@@ -96,7 +103,7 @@ def sign(
     forms: tuple[CardForm, ...],
     every_sdk: bool,
     jku: str | None,
-    out: Path | None,
+    out: OutFile,
     allow: tuple[str, ...],
 ) -> None:
     """Sign a card with the active key of a key file.
@@ -106,13 +113,16 @@ def sign(
     if every_sdk and forms:
         raise click.UsageError("expected either --every-sdk or --form")
     wanted = EVERY_SDK if every_sdk else forms or None
-    signed = sign_card(_read(target, allow), key_file.ring(), wanted, now=utc_now(), jku=jku)
+    given = _read(target, allow)
+    signed = sign_card(given, key_file.ring(), wanted, now=utc_now(), jku=jku)
     for warning in signed.warnings:
         click.echo(f"warning: {warning}", err=True)
     content = json.dumps(signed.card, ensure_ascii=False, indent=2).encode("utf-8") + b"\n"
-    write_out(out, content)
-    if out is not None:
-        click.echo(f"signed with {', '.join(signed.kids)} in {', '.join(signed.forms)}: {out}")
+    # The card that was signed may be replaced even if it lacks what makes others a card.
+    kind = FileKind("an agent card", lambda found: found == given or is_card(found))
+    out.write(content, kind)
+    if out.path is not None:
+        click.echo(f"signed with {', '.join(signed.kids)} in {', '.join(signed.forms)}: {out.path}")
 
 
 @card.command(

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from pushkit.cli.options import KeyFile, key_file_options, out_option, read_passphrase, write_out
+from pushkit.cli.options import KeyFile, key_file_options, read_passphrase
 from pushkit.clock import utc_now
 from pushkit.delivery.documents import key_document
 from pushkit.errors import KeyFileError
@@ -19,13 +19,15 @@ from pushkit.keys.jwk import (
     Algorithm,
     SigningKey,
     VerificationKey,
+    is_public_pem,
     public_pem,
     signing_key_from_pem,
 )
-from pushkit.keys.jwks import jwks_document
+from pushkit.keys.jwks import is_jwks, jwks_document
 from pushkit.keys.ring import KeyRing, KeyState, RingKey, in_seconds
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import FILE, PATH, read_by
+from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import example, moment, table
 
 _DEFAULT_MAX_AGE_SECONDS: Final = 300
@@ -219,7 +221,7 @@ def revoke(kid: str, key_file: KeyFile) -> None:
 
 @keys.command(epilog=example("pushkit keys export --out public/.well-known/jwks.json"))
 @key_file_options()
-@out_option
+@out_options()
 @click.option(
     "--format",
     "format_",
@@ -227,11 +229,11 @@ def revoke(kid: str, key_file: KeyFile) -> None:
     default="jwks",
     help="A JWK Set, or public keys in PEM.",
 )
-def export(key_file: KeyFile, out: Path | None, format_: str) -> None:
+def export(key_file: KeyFile, out: OutFile, format_: str) -> None:
     """Write the published public keys as a JWK Set or PEM."""
     ring, now = key_file.ring(), utc_now()
     if format_ == "jwks":
-        write_out(out, jwks_document(ring, now) + b"\n")
+        out.write(jwks_document(ring, now) + b"\n", FileKind("a JWK Set", is_jwks))
         return
     published = [entry.key.to_verification_key() for entry in ring.published(now)]
     for key in published:
@@ -241,7 +243,8 @@ def export(key_file: KeyFile, out: Path | None, format_: str) -> None:
                 f" as one for {read_as}, unless the reader says otherwise: use --format jwks",
                 err=True,
             )
-    write_out(out, b"".join(map(public_pem, published)))
+    pem = b"".join(map(public_pem, published))
+    out.write(pem, FileKind("public keys in PEM", is_public_pem))
 
 
 def _print_key(ring: KeyRing, entry: RingKey, now: datetime) -> None:

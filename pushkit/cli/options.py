@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import inspect
 import os
-import secrets
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC
@@ -38,46 +35,6 @@ _PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - the name 
 
 
 # --- files, times and keys ----------------------------------------------------------------------
-
-out_option = click.option("--out", type=PATH, help="The file to write.  [default: standard output]")
-
-
-def write_out(out: Path | None, content: bytes) -> None:
-    """Write to the file of `out_option`, or to standard output if it is None.
-
-    A file is replaced as a whole: it may be served meanwhile, or be the one that was read, and a
-    full disk must not leave half of it.
-    """
-    if out is None:
-        click.echo(content, nl=False)
-        return
-    try:
-        is_other = out.exists() and not out.is_file()  # a pipe or a device
-        if is_other or not os.access(out.resolve().parent, os.W_OK):
-            out.write_bytes(content)
-        else:
-            _replace(out.resolve(), content)
-    except OSError as exc:
-        raise click.FileError(str(out), exc.strerror) from exc
-
-
-def _replace(target: Path, content: bytes) -> None:
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        temporary.write_bytes(content)
-        if target.exists():
-            status = target.stat()
-            if os.geteuid() == 0:
-                os.chown(temporary, status.st_uid, status.st_gid)
-            temporary.chmod(stat.S_IMODE(status.st_mode))
-        temporary.replace(target)
-    except OSError as exc:
-        if exc.errno != errno.EBUSY:
-            raise
-        target.write_bytes(content)  # a mount of its own, as in a container: it stays in place
-    finally:
-        temporary.unlink(missing_ok=True)
-
 
 at_option = click.option(
     "--at",

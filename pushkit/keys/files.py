@@ -21,6 +21,7 @@ from pushkit.keys.ring import KeyRing, RingKey
 
 _FORMAT: Final = "pushkit-key-ring"
 _VERSION: Final = 1
+_MADE_BY: Final = "pushkit keys new"
 _MAX_SECONDS: Final = 10 * 365 * 86400
 
 _T = TypeVar("_T", bound=JsonValue)
@@ -35,7 +36,7 @@ def load_key_ring(path: str | Path, passphrase: bytes | None = None) -> KeyRing:
     """
     check_type("passphrase", passphrase, bytes | None)
     path = Path(path)
-    contents = read_private(path, made_by="pushkit keys new")
+    contents = read_private(path, made_by=_MADE_BY)
     if not contents:
         raise KeyFileError(
             f"{path}: empty, expected a key file: delete it; `pushkit keys new {path}` makes one"
@@ -44,9 +45,10 @@ def load_key_ring(path: str | Path, passphrase: bytes | None = None) -> KeyRing:
         raise KeyFileError(
             f"{path}: found PEM, expected a key file: `pushkit keys import {path}` makes one of it"
         )
+    document = _document(path, contents)
     try:
-        return _ring(read_json_object(contents), passphrase)
-    except (KeyFileError, KeyRingError, MalformedJsonError) as exc:
+        return _ring(document, passphrase)
+    except (KeyFileError, KeyRingError) as exc:
         raise KeyFileError(f"{path}: {exc}") from exc
 
 
@@ -54,12 +56,14 @@ def save_key_ring(path: str | Path, ring: KeyRing, passphrase: bytes | None = No
     """Write a key file, over one that exists; use `update_key_ring` to change a ring.
 
     Raises:
-        KeyFileError: The file or its folder cannot be written.
+        KeyFileError: The file is another one, or cannot be read or written.
     """
     check_type("ring", ring, KeyRing)
     check_type("passphrase", passphrase, bytes | None)
     path = Path(path)
     with locked(path):
+        if path.exists() and (former := read_private(path, made_by=_MADE_BY)):
+            _document(path, former)
         replace_private(path, _contents(ring, passphrase))
 
 
@@ -122,9 +126,18 @@ def _key_document(entry: RingKey, passphrase: bytes | None) -> JsonObject:
     }
 
 
-def _ring(document: JsonObject, passphrase: bytes | None) -> KeyRing:
+def _document(path: Path, contents: bytes) -> JsonObject:
+    """Return the JSON of a key file, of any version."""
+    try:
+        document = read_json_object(contents)
+    except MalformedJsonError as exc:
+        raise KeyFileError(f"{path}: {exc}") from exc
     if document.get("format") != _FORMAT:
-        raise KeyFileError(f"not a key file: format is not {_FORMAT!r}")
+        raise KeyFileError(f"{path}: not a key file: format is not {_FORMAT!r}")
+    return document
+
+
+def _ring(document: JsonObject, passphrase: bytes | None) -> KeyRing:
     version = _member(document, "version", int, "an integer")
     if version != _VERSION:
         newer = ": written by a newer pushkit" if version > _VERSION else ""

@@ -38,6 +38,9 @@ _MAX_RSA_BITS: Final = 8192
 _MAX_RSA_EXPONENT: Final = 2**31 - 1
 
 _PUBLIC_PEM: Final = re.compile(rb"-----BEGIN (RSA PUBLIC KEY|PUBLIC KEY|CERTIFICATE)-----")
+_PUBLIC_KEYS: Final = re.compile(
+    rb"(?:\s*-----BEGIN PUBLIC KEY-----[A-Za-z0-9+/=\s]+-----END PUBLIC KEY-----\s*)+"
+)
 _MAX_KID_CHARACTERS: Final = 256
 _MAX_PASSPHRASE_BYTES: Final = 1023  # OpenSSL takes no longer one
 _SHOWN_CHARACTERS: Final = 40
@@ -205,6 +208,11 @@ def _algorithm(jwk: Mapping[str, JsonValue]) -> Algorithm:
     return algorithm
 
 
+def is_public_jwk(value: JsonValue) -> bool:
+    """Return whether this is a JWK without private members, of whatever type."""
+    return isinstance(value, dict) and "kty" in value and _PRIVATE.isdisjoint(value)
+
+
 def public_jwk(key: VerificationKey | SigningKey | RemoteKey) -> JsonObject:
     """Write the public JWK (RFC 7517 §4) of a key: public members only, with kid, alg and use."""
     public = key.to_verification_key()
@@ -220,6 +228,11 @@ def public_jwk(key: VerificationKey | SigningKey | RemoteKey) -> JsonObject:
 def public_pem(key: VerificationKey | SigningKey | RemoteKey) -> bytes:
     """Write the public key as SubjectPublicKeyInfo PEM (RFC 7468 §13)."""
     return cast("bytes", JWK.from_pyca(key.to_verification_key().public_key).export_to_pem())
+
+
+def is_public_pem(content: bytes) -> bool:
+    """Return whether this is PEM (RFC 7468 §13) with public keys, and nothing else."""
+    return bool(_PUBLIC_KEYS.fullmatch(content))
 
 
 def signing_key_from_pem(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pushkit.bounded_json import JsonValue, read_json_object
 from pushkit.errors import JwksError, KeyFileError, MalformedJsonError
-from pushkit.keys.jwk import VerificationKey, public_jwk, verification_key
+from pushkit.keys.jwk import VerificationKey, is_public_jwk, public_jwk, verification_key
 from pushkit.logs import printable
 
 if TYPE_CHECKING:
@@ -96,6 +96,15 @@ def parse_jwks(body: bytes) -> KeySet:
     keys = {kid: same[0] for kid, same in found.items() if all(key == same[0] for key in same)}
     ambiguous = [(printable(kid), "several different keys") for kid in found if kid not in keys]
     return KeySet(keys=keys, refused=(*refused, *ambiguous))
+
+
+def is_jwks(content: bytes) -> bool:
+    """Return whether this is a JWK Set of public keys, usable or not."""
+    try:
+        keys = read_json_object(content).get("keys")
+    except MalformedJsonError:
+        return False
+    return isinstance(keys, list) and all(map(is_public_jwk, keys))
 
 
 def parse_jwks_file(content: bytes, path: str | Path) -> KeySet:

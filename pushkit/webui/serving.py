@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from pushkit.webui.access import DashboardAccess, is_loopback
 from pushkit.webui.site import Site
 
 _WRITTEN: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_A_LINE: Final = re.compile(rb"\d{4}-\d\d-\d\d |\Z")
 
 
 def access_of(options: DashboardOptions) -> DashboardAccess:
@@ -51,12 +53,20 @@ def access_of(options: DashboardOptions) -> DashboardAccess:
 
 
 def audit_to(file: Path | None) -> None:
-    """Send the audit log to a file, or to the log. Raises ConfigError: it cannot be opened."""
+    """Send the audit log to a file, or to the log.
+
+    Raises:
+        ConfigError: The file cannot be opened, or is another one.
+    """
     audit = logging.getLogger("pushkit.dashboard.audit")
     audit.setLevel(logging.INFO)
     if file is None:
         return
     try:
+        if file.is_file():
+            with file.open("rb") as former:
+                if not _A_LINE.match(former.read(16)):
+                    raise ConfigError(f"audit log {file}: found another file, expected its own")
         handler = logging.FileHandler(file, encoding="utf-8")
     except OSError as exc:
         raise ConfigError(f"audit log {file}: {exc.strerror}") from exc

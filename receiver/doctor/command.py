@@ -13,15 +13,23 @@ from pathlib import Path
 import click
 
 from pushkit.a2a import PushConfig, WireVersion, format_push_config
-from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.jwks_client import load_jwks
 from pushkit.terminal.listening import listen_option, listening_at
 from pushkit.terminal.options import PATH, refuse_given, variable_option
+from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
 from receiver.doctor.examination import examine
-from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
+from receiver.doctor.report import (
+    Outcome,
+    Result,
+    as_json,
+    as_junit,
+    as_text,
+    is_report,
+    summary,
+)
 from receiver.doctor.scenarios import SCENARIOS
 from receiver.doctor.sender import ARRIVAL_SECONDS, Drive, Signatures, examine_sender, run_for_each
 from receiver.doctor.subject import Examined, check_consent, check_only, check_reachable, words_of
@@ -31,6 +39,7 @@ from receiver.testing import SigningAgent
 
 _PATIENCE = 30
 _WATCHED = 60
+_REPORT = FileKind("a report", is_report)
 _OF_RECEIVERS = (
     *("keys_path", "issuer", "audience", "observe", "restart", "operated", "rounds", "deadline"),
 )
@@ -106,7 +115,7 @@ _OF_RECEIVERS = (
 @click.option(
     "--format", "written_as", type=click.Choice(["text", "json", "junit"]), default="text"
 )
-@click.option("--out", type=PATH, help="Write the report to this file.")
+@out_options(says="Write the report to this file.")
 def doctor(
     *,
     url: str | None,
@@ -127,7 +136,7 @@ def doctor(
     deadline: int,
     patience: int | None,
     written_as: str,
-    out: Path | None,
+    out: OutFile,
 ) -> None:
     """Examine the webhook receiver at URL from outside.
 
@@ -143,6 +152,7 @@ def doctor(
 
     The exit status is 1 if a promise is broken.
     """
+    out.check(_REPORT)  # now, not after minutes
     if of_sender:
         if url is not None:
             raise click.UsageError("expected URL and --token; or --sender")
@@ -180,7 +190,7 @@ def doctor(
         )
         asyncio.run(check_consent(url, operated=operated))
         asyncio.run(check_reachable(url))
-    found = asyncio.run(_collect(results, shown=written_as == "text" and out is None))
+    found = asyncio.run(_collect(results, shown=written_as == "text" and out.path is None))
     _report(subject, found, written_as=written_as, out=out)
 
 
@@ -246,21 +256,16 @@ async def _collect(results: AsyncIterator[Result], *, shown: bool) -> list[Resul
     return found
 
 
-def _report(subject: str, results: Sequence[Result], *, written_as: str, out: Path | None) -> None:
-    """Write the report; exit with 1 if a promise is broken. Raises ConfigError: `out` fails."""
+def _report(subject: str, results: Sequence[Result], *, written_as: str, out: OutFile) -> None:
+    """Write the report; exit with 1 if a promise is broken."""
     if written_as == "json":
         text = as_json(subject, results)
     elif written_as == "junit":
         text = as_junit(subject, results)
     else:
         text = "\n".join([*(line for each in results for line in as_text(each))])
-    if out is not None:
-        try:
-            out.write_text(f"{text}\n", "utf-8")
-        except OSError as exc:
-            raise ConfigError(f"--out: {out}: {exc.strerror}") from exc
-    elif written_as != "text":
-        click.echo(text)
-    click.echo(summary(results), err=written_as != "text" and out is None)
+    if out.path is not None or written_as != "text":
+        out.write(f"{text}\n".encode(), _REPORT)
+    click.echo(summary(results), err=written_as != "text" and out.path is None)
     if any(result.outcome is Outcome.FAILED for result in results):
         sys.exit(1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from xml.etree import ElementTree
 
+from pushkit.bounded_json import read_json_object
+from pushkit.errors import MalformedJsonError
 from pushkit.terminal.command import painted
 from pushkit.terminal.output import document, harmless
 
@@ -38,6 +41,10 @@ _MARKS = {
     Outcome.FAILED: ("✗", "red"),
     Outcome.UNSEEN: ("·", "yellow"),
 }
+
+_AS_TEXT = re.compile(
+    rf"(?:\x1b\[\d+m)?(?:{'|'.join(mark for mark, _ in _MARKS.values())})".encode()
+)
 
 
 def as_text(result: Result) -> Iterator[str]:
@@ -81,6 +88,16 @@ def as_junit(subject: str, results: Sequence[Result]) -> str:
     ElementTree.indent(suite)
     written: bytes = ElementTree.tostring(suite, "utf-8", xml_declaration=True)
     return written.decode()
+
+
+def is_report(content: bytes) -> bool:
+    """Return whether this is a report, in any of the formats."""
+    if _AS_TEXT.match(content) or b'<testsuite name="pushkit doctor ' in content:
+        return True
+    try:
+        return read_json_object(content).keys() == {"subject", "results"}
+    except MalformedJsonError:
+        return False
 
 
 def _in_a_line(text: str) -> str:

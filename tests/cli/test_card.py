@@ -346,6 +346,17 @@ def test_a_verified_card_becomes_a_trusted_sender(
     assert "agent: 1 key\n" in checked.out
 
 
+def test_a_pinned_card_replaces_a_card_alone(
+    receiver_command: Run, agent: Site, own_folder: Path
+) -> None:
+    pin = ("pin", agent.origin, "--trust", "cards.toml", "--allow", "127.0.0.1:*", "--save")
+    assert receiver_command(*pin, "s.json").status == 0
+    before = (own_folder / "keys.json").read_bytes()
+    ran = receiver_command(*pin, "keys.json")
+    assert ran.error.startswith("keys.json: found a file with private keys, expected an agent card")
+    assert (own_folder / "keys.json").read_bytes() == before
+
+
 def test_a_sender_may_have_any_name(receiver_command: Run, agent: Site) -> None:
     name = "agent é 😀 \x7f"
     options = ("--trust", "cards.toml", "--name", name, "--allow", "127.0.0.1:*")

@@ -67,6 +67,19 @@ def test_the_report_may_be_a_file(
     assert 'testsuite name="pushkit doctor' in (tmp_path / "report.xml").read_text()
 
 
+def test_a_report_replaces_a_report_of_any_format_alone(
+    receiver_command: Run, examined: list[str], webhook: Webhook, tmp_path: Path
+) -> None:
+    call = [*examined, "--only", "genuine", "--out", "report"]
+    for written_as in ("text", "json", "junit", "text"):
+        assert receiver_command(*call, "--format", written_as).status == 0
+    webhook.requests.clear()
+    (tmp_path / "report").write_text("notes")
+    assert "report: found another file, expected a report" in receiver_command(*call).error
+    assert (tmp_path / "report").read_text() == "notes"
+    assert not webhook.requests  # it is said before the examination
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -16,6 +16,8 @@ from pushkit.keys.jwk import Algorithm, generate_key, public_pem, signing_key_to
 from pushkit.keys.jwks import parse_jwks
 from pushkit.keys.ring import KeyRing, KeyState
 
+FORMER = '{"keys": []}'
+
 
 @pytest.fixture(autouse=True)
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -276,12 +278,12 @@ def test_export_writes_a_file(tmp_path: Path) -> None:
 def test_export_replaces_a_file_as_a_whole_and_keeps_its_mode(tmp_path: Path) -> None:
     done("new")
     served, link = tmp_path / "jwks.json", tmp_path / "link.json"
-    served.write_text("former")
+    served.write_text(FORMER)
     served.chmod(0o640)
     link.symlink_to(served)
     with served.open() as reader:
         done("export", "--out", "link.json")
-        assert reader.read() == "former"
+        assert reader.read() == FORMER
     assert parse_jwks(served.read_bytes()).keys
     assert served.stat().st_mode & 0o777 == 0o640
     assert link.is_symlink()
@@ -292,7 +294,7 @@ def test_an_export_that_fails_leaves_the_former_file(
 ) -> None:
     done("new")
     served = tmp_path / "jwks.json"
-    served.write_text("former")
+    served.write_text(FORMER)
 
     def fill_disk(path: Path, content: bytes) -> None:
         path.write_text(content[:10].decode())
@@ -302,7 +304,7 @@ def test_an_export_that_fails_leaves_the_former_file(
     result = run("export", "--out", "jwks.json")
     assert result.exit_code == 1
     assert "'jwks.json': No space left on device" in result.stderr
-    assert served.read_text() == "former"
+    assert served.read_text() == FORMER
     assert not list(tmp_path.glob(".jwks.json.*"))
 
 
@@ -311,7 +313,7 @@ def test_export_overwrites_a_file_that_is_a_mount_of_its_own(
 ) -> None:
     done("new")
     mounted = tmp_path / "jwks.json"
-    mounted.write_text("former")
+    mounted.write_text(FORMER)
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")

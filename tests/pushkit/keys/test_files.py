@@ -51,6 +51,17 @@ def test_a_saved_ring_is_read_back(path: Path, ring: KeyRing, passphrase: bytes 
     assert (read.activation_lead, read.grace) == (ring.activation_lead, ring.grace)
 
 
+@pytest.mark.parametrize("other", ["psk1_00", '{"keys": []}', "SQLite format 3\0"])
+def test_a_ring_is_saved_over_no_file_of_another_kind(
+    path: Path, ring: KeyRing, other: str
+) -> None:
+    path.write_text(other)
+    path.chmod(0o600)
+    with pytest.raises(KeyFileError):
+        save_key_ring(path, ring)
+    assert path.read_text() == other
+
+
 def test_the_file_is_for_its_owner_only(path: Path, ring: KeyRing) -> None:
     previous = os.umask(0)
     try:
