@@ -17,6 +17,7 @@ class PushkitError(Exception):
     """The root of every error that is raised on purpose."""
 
     code: ClassVar[str] = "error"
+    reported: bool = False  # logged and counted: the caller need not do it again
 
     def __init_subclass__(cls, *, code: str | None = None) -> None:
         cls.code = code or cls.code

@@ -20,9 +20,9 @@ _MAX_CAUSES: Final = 1_000
 _SHOWN_CHARACTERS: Final = 128
 
 
-def printable(text: str | None) -> str:
+def printable(text: str | None, most: int = _SHOWN_CHARACTERS) -> str:
     """Return text from outside for a log: on one line, in ASCII, of 128 characters at most."""
-    return "-" if text is None else ascii(str(text))[1:-1][:_SHOWN_CHARACTERS]
+    return "-" if text is None else ascii(str(text))[1:-1][:most]
 
 
 def one_word(text: str | None) -> str:

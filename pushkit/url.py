@@ -28,6 +28,7 @@ _URL: Final = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _PORT: Final = re.compile(r"[0-9]{1,5}")
+_AUTHORITY: Final = re.compile(r"[^:/?#]*://(?:[^/?#]*@)?([^/?#]*)")
 # RFC 3986 §3.2: user information after the slashes, or at the beginning if they are missing.
 _USER: Final = re.compile(r"(?:\A|(?<=://))[^/?#\s]*@")
 # `host=db password=…`, and `user:password@host/name` after slashes, too: a scheme that lacks its
@@ -102,6 +103,12 @@ def _parse(text: str) -> Url:
         raise InvalidUrlError("URL: not a host name")
     target = target if target.startswith("/") else f"/{target}"
     return Url(scheme=scheme, host=host, port=port, target=target)
+
+
+def unchecked_host(text: str) -> str:
+    """Return host and port of what may be no URL, for people, without a user's password."""
+    found = _AUTHORITY.match(text)
+    return found[1] if found else ""
 
 
 def normalise_host(host: str) -> str:

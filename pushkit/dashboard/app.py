@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from pushkit.bounded_json import JsonObject
 from pushkit.dashboard.openapi import openapi_document
 from pushkit.dashboard.pages import Pages, delivery_filter
+from pushkit.dashboard.refused import RefusedConfigs
 from pushkit.delivery.again import Redriven, Retried
 from pushkit.delivery.subscription_admin import Changed
 from pushkit.keys.source import KeySource
@@ -56,12 +57,15 @@ def sender_dashboard(
     Raises:
         ConfigError: The token is too short.
     """
+    refused = RefusedConfigs()
+    sender.events.add(refused.record)
     return dashboard_app(
         sender.outbox,
         sender.subscription_admin,
         access=DashboardAccess(token=token, hosts=hosts, allow_actions=allow_actions),
         keys=keys,
         issuer=issuer,
+        refused=refused,
     )
 
 
@@ -72,9 +76,10 @@ def dashboard_app(
     access: DashboardAccess,
     keys: KeySource | None = None,
     issuer: str | None = None,
+    refused: RefusedConfigs | None = None,
 ) -> Site:
-    """Return the dashboard of an open outbox."""
-    pages = Pages(outbox, subscriptions, keys=keys, issuer=issuer)
+    """Return the dashboard of an open outbox, and of the refused configs of this process."""
+    pages = Pages(outbox, subscriptions, keys=keys, issuer=issuer, refused=refused)
     site = Site(access=access, templates=_TEMPLATES, title="pushkit")
     site.show("/", "overview.html", pages.overview)
     site.show("/deliveries", "deliveries.html", pages.deliveries, kept=_FILTERS)

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
 from pushkit.dashboard.health import findings, meaning, mend
+from pushkit.dashboard.refused import RefusedConfigs
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import key_document, report_document, subscription_document
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
@@ -67,11 +68,13 @@ class Pages:
         *,
         keys: KeySource | None = None,
         issuer: str | None = None,
+        refused: RefusedConfigs | None = None,
     ) -> None:
         self._outbox = outbox
         self._subscriptions = subscriptions
         self._keys = keys
         self._issuer = issuer
+        self._refused = refused
 
     async def overview(self, _request: PageRequest) -> JsonObject:
         """Return the verdict, and the figures and errors behind it."""
@@ -102,6 +105,7 @@ class Pages:
                 {"code": code, "deliveries": number, "means": meaning(code), "mend": mend(code)}
                 for code, number in figures.errors.items()
             ],
+            "refused_configs": None if self._refused is None else self._refused.document(),
             "signing_key": next(
                 (key for key in self._key_documents(figures.now) if key["signs"]), None
             ),

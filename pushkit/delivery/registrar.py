@@ -118,8 +118,8 @@ class Registrar:
             )
         if (yield from self._quota.left(key.owner, now)) <= 0:
             raise TooManySubscriptionsError(
-                f"owner {key.owner!r} has {self._quota.limit} subscriptions already, the maximum"
-                " (max_subscriptions_per_owner): remove some first"
+                f"owner {key.owner!r} has {self._quota.limit} subscriptions already, the maximum:"
+                " remove some first"
             )
 
 

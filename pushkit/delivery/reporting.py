@@ -9,14 +9,15 @@ from datetime import datetime
 from typing import Final
 
 from pushkit.a2a import AnyUpdate
-from pushkit.events.listeners import Listeners
+from pushkit.events.listeners import Listeners, facts_of
 from pushkit.events.sender import (
     Enqueued,
+    PushConfigRefused,
     RecipientRefused,
     SubscriptionChange,
     SubscriptionChanged,
 )
-from pushkit.logs import RepeatedLog
+from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.record import field, record
 from pushkit.subscriptions.model import Subscription
 
@@ -110,6 +111,22 @@ class Reports:
                 now.key.config_id,
                 " and ".join(changed),
             )
+
+    def report_refused_config(self, event: PushConfigRefused) -> None:
+        """Report that a client's push config was refused."""
+        self._repeated.log(
+            ("push config", event.code, event.owner),
+            logging.WARNING,
+            "a push config was refused (%s): %s [owner=%s host=%s task=%s]",
+            event.code,
+            printable(event.reason, 500),
+            one_word(event.owner),
+            one_word(event.host),
+            one_word(event.task_id),
+            extra=facts_of(event),
+        )
+        if self._events.wants(PushConfigRefused.usual_level):
+            self._events.emit(event)
 
     def report(self, update: AnyUpdate, tenant: str, result: NotifyResult) -> None:
         """Report the result of one `notify()`."""

@@ -48,6 +48,7 @@ from pushkit.errors import (
     InvalidUpdateError,
     PushkitError,
     StorageError,
+    UnsupportedVersionError,
 )
 from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
@@ -55,6 +56,7 @@ from pushkit.events.sender import (
     ALERTS_OWNER,
     ALERTS_TASK,
     KeyRingChanged,
+    PushConfigRefused,
     SigningKeyNearEnd,
     SubscriptionChange,
 )
@@ -77,6 +79,7 @@ from pushkit.storage.database import fault_of, promptly, read_now
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.secrets import open_subscription
 from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.url import unchecked_host
 
 if TYPE_CHECKING:
     from pushkit.alerts.alerts import AlertOptions, Alerts
@@ -462,16 +465,80 @@ class PushSender:
         """
         check_each(str, task_id=task_id, owner=owner, tenant=tenant)
         check_type("filter", filter, Filter)
-        wire_version = WireVersion.parse(str(version))
-        parsed = (
-            config if isinstance(config, PushConfig) else parse_push_config(config, wire_version)
+        host = ""
+        try:
+            wire_version = WireVersion.parse(str(version))
+            if not isinstance(config, PushConfig):
+                config = parse_push_config(config, wire_version)
+            host = unchecked_host(config.url)
+            return await self._subscribe(
+                task_id,
+                config,
+                wire_version,
+                owner=owner,
+                tenant=tenant,
+                profile=read_member("profile", profile, Profile),
+                wanted=filter,
+            )
+        except (InvalidPushConfigError, UnsupportedVersionError) as exc:
+            self.report_refusal(exc, owner=owner, tenant=tenant, task_id=task_id, host=host)
+            raise
+
+    def report_refusal(
+        self,
+        error: PushkitError,
+        *,
+        owner: str,
+        code: str | None = None,
+        tenant: str = "",
+        task_id: str = "",
+        host: str = "",
+    ) -> None:
+        """Log, count and emit that a client's push config was refused, for operators.
+
+        `subscribe` does this itself, and an error is reported once. It is for agents that refuse a
+        config before, for example because `parse_inline_config` raised.
+
+        Args:
+            error: The refusal; its text is what the client is told.
+            owner: The client; empty if it is not authenticated.
+            code: The reason, for programs; the error's own by default. One of few.
+            tenant: The tenant that the client named.
+            task_id: The task.
+            host: The host of the webhook.
+        """
+        if error.reported:
+            return
+        error.reported = True
+        self._reports.report_refused_config(
+            PushConfigRefused(
+                at=self._clock(),
+                code=code or error.code,
+                reason=str(error),
+                tenant=tenant,
+                owner=owner,
+                task_id=task_id,
+                host=host,
+            )
         )
-        destination = self._policy.check(parsed.url)
+
+    async def _subscribe(
+        self,
+        task_id: str,
+        config: PushConfig,
+        version: WireVersion,
+        *,
+        owner: str,
+        tenant: str,
+        profile: Profile,
+        wanted: Filter,
+    ) -> Subscription:
+        destination = self._policy.check(config.url)
         key = SubscriptionKey(
             tenant=tenant,
             task_id=_checked_id("task_id", task_id),
             owner=owner,
-            config_id=_checked_id("id", parsed.id or task_id),
+            config_id=_checked_id("id", config.id or task_id),
         )
         if (task_id == ALERTS_TASK) != (owner == ALERTS_OWNER):
             reason = f"{ALERTS_TASK} and {ALERTS_OWNER} are reserved for the operator's alerts"
@@ -480,11 +547,11 @@ class PushSender:
         subscription, before = await self._database.write_patiently(
             lambda: self._registrar.put(
                 key,
-                parsed,
-                version=wire_version,
+                config,
+                version=version,
                 origin=destination.origin,
-                profile=read_member("profile", profile, Profile),
-                wanted=filter,
+                profile=profile,
+                wanted=wanted,
             )
         )
         change = SubscriptionChange.REGISTERED

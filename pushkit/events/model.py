@@ -18,6 +18,7 @@ class EventKind(StrEnum):
     DELIVERED = "delivered"
     DELIVERY_DEAD = "delivery_dead"
     RECIPIENT_REFUSED = "recipient_refused"
+    PUSH_CONFIG_REFUSED = "push_config_refused"
     LOCAL_FAULT = "local_fault"
     BREAKER_OPENED = "breaker_opened"
     BREAKER_CLOSED = "breaker_closed"

@@ -137,6 +137,21 @@ class SubscriptionChanged(SenderEvent, kind=EventKind.SUBSCRIPTION_CHANGED, leve
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class PushConfigRefused(Event, kind=EventKind.PUSH_CONFIG_REFUSED):
+    """A client's push config, or another of its calls of the push-config API, was refused.
+
+    All members but `code` come from the client.
+    """
+
+    code: str  # the reason, for programs
+    reason: str  # the reason, for people, as the client was told
+    tenant: str  # the tenant that it named
+    owner: str  # the client; empty if it is not authenticated
+    task_id: str  # the task; empty if the call was refused before that was read
+    host: str  # host and port of its URL, unchecked; empty if there is none
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class SigningKeyChanged(Event, kind=EventKind.SIGNING_KEY_CHANGED, level=logging.INFO):
     """This process now signs with another key, or with its first one."""
 

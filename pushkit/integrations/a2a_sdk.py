@@ -91,12 +91,13 @@ class PushkitConfigStore(PushNotificationConfigStore):
             VersionNotSupportedError: Its protocol version is not supported (`-32009`).
             InternalError: The outbox is out of reach (`-32603`); the log says why.
         """
-        with config_errors(self._faults, _sdk_error):
+        owner = self._owner_of(context)
+        with config_errors(self._sender, owner, self._faults, _sdk_error):
             subscription = await self._sender.subscribe(
                 task_id,
                 parse_push_config(MessageToDict(notification_config), WireVersion.V1_0),
                 version=_version_of(context),
-                owner=self._owner_of(context),
+                owner=owner,
             )
         return _redacted(subscription, context)
 
@@ -105,7 +106,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
     ) -> list[a2a_pb2.TaskPushNotificationConfig]:
         """Return the caller's own configs for a task, without tokens and credentials (A2A#1681)."""
         owner = self._owner_of(context)
-        with config_errors(self._faults, _sdk_error):
+        with config_errors(self._sender, owner, self._faults, _sdk_error):
             found = await self._sender.subscriptions(task_id, owner=owner)
         return [_redacted(subscription, context) for subscription in found]
 
@@ -117,8 +118,9 @@ class PushkitConfigStore(PushNotificationConfigStore):
         self, task_id: str, context: ServerCallContext, config_id: str | None = None
     ) -> None:
         """Remove one of the caller's configs, or all; unfinished deliveries are cancelled."""
-        with config_errors(self._faults, _sdk_error):
-            await self._sender.unsubscribe(task_id, config_id, owner=self._owner_of(context))
+        owner = self._owner_of(context)
+        with config_errors(self._sender, owner, self._faults, _sdk_error):
+            await self._sender.unsubscribe(task_id, config_id, owner=owner)
 
 
 class PushkitNotificationSender(Buffered, PushNotificationSender):

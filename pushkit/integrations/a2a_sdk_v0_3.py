@@ -71,12 +71,13 @@ class PushkitConfigStore:
         Raises:
             ServerError: The config is refused (`-32602`), or the outbox is out of reach (`-32603`).
         """
-        with config_errors(self._faults, self._sdk_error):
+        owner = self._owner_of()
+        with config_errors(self._sender, owner, self._faults, self._sdk_error):
             await self._sender.subscribe(
                 task_id,
                 parse_push_config(_as_json(notification_config), WireVersion.V0_3),
                 version=WireVersion.V0_3,
-                owner=self._owner_of(),
+                owner=owner,
             )
 
     async def get_info(self, task_id: str) -> list[Any]:
@@ -84,8 +85,9 @@ class PushkitConfigStore:
 
         They have no tokens and credentials, because the SDK sends them to clients.
         """
-        with config_errors(self._faults, self._sdk_error):
-            found = await self._sender.subscriptions(task_id, owner=self._owner_of())
+        owner = self._owner_of()
+        with config_errors(self._sender, owner, self._faults, self._sdk_error):
+            found = await self._sender.subscriptions(task_id, owner=owner)
         return [self._to_sdk(subscription) for subscription in found]
 
     async def delete_info(self, task_id: str, config_id: str | None = None) -> None:
@@ -93,8 +95,9 @@ class PushkitConfigStore:
 
         Its unfinished deliveries are cancelled.
         """
-        with config_errors(self._faults, self._sdk_error):
-            await self._sender.unsubscribe(task_id, config_id or task_id, owner=self._owner_of())
+        owner = self._owner_of()
+        with config_errors(self._sender, owner, self._faults, self._sdk_error):
+            await self._sender.unsubscribe(task_id, config_id or task_id, owner=owner)
 
     def _sdk_error(self, error: PushkitError | None) -> Any:
         sdk = self._sdk

@@ -192,12 +192,12 @@ class DestinationPolicy:
         decision = self._decide(url)
         self.report(Judged(decision=decision, host=url.host, port=url.port))
         if decision.is_refusal:
-            advice = {
-                Decision.PORT: f", expected {' or '.join(map(str, self._ports))}",
-                Decision.NOT_HTTPS: f"; for development, allow {url.host}:{url.port} by name",
-            }.get(decision, "")
+            expected = ""
+            if decision is Decision.PORT:
+                expected = f", expected {' or '.join(map(str, self._ports))}"
+            # Clients read this, too: it says nothing that only the operator can do.
             raise DestinationRefusedError(
-                f"URL: {url.origin}: {decision.reason}{advice}", decision=decision
+                f"URL: {url.origin}: {decision.reason}{expected}", decision=decision
             )
         return Destination(url=url, allowed_by_name=decision is Decision.NAMED)
 

@@ -48,6 +48,9 @@ _C, _H, _G, _R = MetricType.COUNTER, MetricType.HISTOGRAM, MetricType.GAUGE, Met
 SENDER_METRICS: Final = (
     Metric("pushkit_enqueued", _C, "Deliveries that notify() stored"),
     Metric("pushkit_recipients_refused", _C, "Recipients that notify() refused", ("code",)),
+    Metric(
+        "pushkit_push_configs_refused", _C, "Clients' push configs that were refused", ("code",)
+    ),
     Metric("pushkit_attempts", _C, "Attempts by result; ok is 2xx", ("origin", "code")),
     Metric("pushkit_attempt_seconds", _H, "How long attempts took", buckets=_QUICK),
     Metric(

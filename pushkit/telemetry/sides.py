@@ -20,6 +20,7 @@ from pushkit.events.sender import (
     DeliveryDead,
     Enqueued,
     LocalFault,
+    PushConfigRefused,
     RecipientRefused,
     SigningKeyChanged,
     SubscriptionChanged,
@@ -55,6 +56,8 @@ class SenderMetrics(Metrics):
                 self.count("pushkit_enqueued")
             case RecipientRefused(error=error):
                 self.count("pushkit_recipients_refused", self._code(error))
+            case PushConfigRefused(code=code):
+                self.count("pushkit_push_configs_refused", code)
             case AttemptMade(origin=origin, error=error, took=took):
                 code = self._code(error or "ok")
                 self.count("pushkit_attempts", self._origin(origin), code)
@@ -66,10 +69,9 @@ class SenderMetrics(Metrics):
                 self.count("pushkit_dead_letters", self._code(error or _NOBODY))
             case LocalFault(error=error):
                 self.count("pushkit_local_faults", self._code(error or _NOBODY))
-            case BreakerOpened(origin=origin):
-                self.count("pushkit_breaker_changes", self._origin(origin), "open")
-            case BreakerClosed(origin=origin):
-                self.count("pushkit_breaker_changes", self._origin(origin), "closed")
+            case BreakerOpened(origin=origin) | BreakerClosed(origin=origin):
+                state = "open" if isinstance(event, BreakerOpened) else "closed"
+                self.count("pushkit_breaker_changes", self._origin(origin), state)
             case SubscriptionDisabled(error=reason):
                 self.count("pushkit_subscriptions_disabled", reason)
             case SubscriptionChanged(change=change):

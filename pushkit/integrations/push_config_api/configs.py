@@ -91,7 +91,7 @@ class Configs:
             member = "id" if call.version is V0_1 else "taskId"
             raise ApiError(ErrorKind.PARAMS, f"{member}: expected the id of a task")
         caller, sender = call.caller, await self._sender_for(call.caller, config.task_id)
-        with config_errors(self._faults, _api_error):
+        with config_errors(sender, caller.owner, self._faults, _api_error):
             stored = await sender.subscribe(
                 config.task_id,
                 config,
@@ -121,7 +121,7 @@ class Configs:
         task_id, config_id = (text(call.params, name) for name in _NAMES[call.version])
         caller, sender = call.caller, await self._sender_for(call.caller, task_id)
         _check_id("id", config_id)
-        with config_errors(self._faults, _api_error):
+        with config_errors(sender, caller.owner, self._faults, _api_error):
             await sender.unsubscribe(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
         return None
 
@@ -159,7 +159,7 @@ class Configs:
         self, caller: Caller, task_id: str, config_id: str | None = None
     ) -> list[Subscription]:
         sender = await self._sender_for(caller, task_id)
-        with config_errors(self._faults, _api_error):
+        with config_errors(sender, caller.owner, self._faults, _api_error):
             return await sender.subscriptions(
                 task_id, config_id, owner=caller.owner, tenant=caller.tenant
             )

@@ -51,30 +51,45 @@ class _Calls:
     ) -> Any:
         """Return the result of a JSON-RPC method; its params are the request's by default."""
         if request.ByteSize() > self._api.max_body_bytes:
-            await _abort(context, self._api.too_long())
+            await self._abort(context, self._api.too_long())
         named = self._owner(context)
         owner = await named if isawaitable(named) else named
         if owner is None:
-            await _abort(context, ApiError(ErrorKind.CALLER, "the caller is not known"))
+            await self._abort(context, ApiError(ErrorKind.CALLER, "the caller is not known"))
         metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
         version = metadata.get("a2a-version")
         found: JsonObject = MessageToDict(request) if params is None else params
         try:
             return await self._api.call(method, found, owner=owner, version=version)
         except ApiError as error:
-            await _abort(context, error)
+            await self._abort(context, error, owner)
 
+    async def named(self, name: str, context: Context) -> JsonObject:
+        """Return the params that a resource name of a config stands for."""
+        task_id, config_id = await self.read(_CONFIG, name, context)
+        return {"id": task_id, "pushNotificationConfigId": config_id}
 
-async def _abort(context: Context, error: ApiError) -> NoReturn:
-    """End a call with the `google.rpc.Status` of an error (1.0 §10.6)."""
-    code = grpc.StatusCode[error.kind.value.grpc_status]
-    detail = AnyMessage()
-    detail.Pack(ErrorInfo(reason=error.kind.value.reason, domain=ERROR_DOMAIN))
-    status = Status(code=code.value[0], message=str(error), details=[detail])
-    await context.abort(
-        code, str(error), (("grpc-status-details-bin", status.SerializeToString()),)
-    )
-    raise AssertionError("abort() raises")
+    async def read(self, pattern: re.Pattern[str], name: str, context: Context) -> tuple[str, ...]:
+        """Return the parts of a resource name."""
+        found = pattern.fullmatch(name)
+        if found is None:
+            expected = (
+                "tasks/{task}" if pattern is _TASK else "tasks/{task}/pushNotificationConfigs/{id}"
+            )
+            await self._abort(context, ApiError(ErrorKind.PARAMS, f"expected {expected}"))
+        return found.groups()
+
+    async def _abort(self, context: Context, error: ApiError, owner: str = "") -> NoReturn:
+        """End a call with the `google.rpc.Status` of an error (1.0 §10.6)."""
+        self._api.report(error, owner)
+        code = grpc.StatusCode[error.kind.value.grpc_status]
+        detail = AnyMessage()
+        detail.Pack(ErrorInfo(reason=error.kind.value.reason, domain=ERROR_DOMAIN))
+        status = Status(code=code.value[0], message=str(error), details=[detail])
+        await context.abort(
+            code, str(error), (("grpc-status-details-bin", status.SerializeToString()),)
+        )
+        raise AssertionError("abort() raises")
 
 
 class PushConfigServicer(a2a_pb2_grpc.A2AServiceServicer):
@@ -128,7 +143,7 @@ class PushConfigServicerV03(a2a_v0_3_pb2_grpc.A2AServiceServicer):
         self, request: a2a_v0_3_pb2.CreateTaskPushNotificationConfigRequest, context: Context
     ) -> a2a_v0_3_pb2.TaskPushNotificationConfig:
         """Register a config, or change the one of the same id."""
-        [task_id] = await _read(_TASK, request.parent, context)
+        [task_id] = await self._calls.read(_TASK, request.parent, context)
         config: JsonObject = MessageToDict(request.config.push_notification_config)
         if request.config_id:
             config["id"] = request.config_id
@@ -140,7 +155,7 @@ class PushConfigServicerV03(a2a_v0_3_pb2_grpc.A2AServiceServicer):
         self, request: a2a_v0_3_pb2.GetTaskPushNotificationConfigRequest, context: Context
     ) -> a2a_v0_3_pb2.TaskPushNotificationConfig:
         """Return a config."""
-        params = await _named(request.name, context)
+        params = await self._calls.named(request.name, context)
         method = "tasks/pushNotificationConfig/get"
         return _written(await self._calls.answer(method, request, context, params))
 
@@ -148,7 +163,7 @@ class PushConfigServicerV03(a2a_v0_3_pb2_grpc.A2AServiceServicer):
         self, request: a2a_v0_3_pb2.ListTaskPushNotificationConfigRequest, context: Context
     ) -> a2a_v0_3_pb2.ListTaskPushNotificationConfigResponse:
         """Return all of the caller's configs of a task, on one page."""
-        [task_id] = await _read(_TASK, request.parent, context)
+        [task_id] = await self._calls.read(_TASK, request.parent, context)
         method = "tasks/pushNotificationConfig/list"
         found = await self._calls.answer(method, request, context, {"id": task_id})
         configs = [_written(config) for config in found]
@@ -158,25 +173,10 @@ class PushConfigServicerV03(a2a_v0_3_pb2_grpc.A2AServiceServicer):
         self, request: a2a_v0_3_pb2.DeleteTaskPushNotificationConfigRequest, context: Context
     ) -> Empty:
         """Remove a config; one that is gone is no error."""
-        params = await _named(request.name, context)
+        params = await self._calls.named(request.name, context)
         method = "tasks/pushNotificationConfig/delete"
         await self._calls.answer(method, request, context, params)
         return Empty()
-
-
-async def _named(name: str, context: Context) -> JsonObject:
-    task_id, config_id = await _read(_CONFIG, name, context)
-    return {"id": task_id, "pushNotificationConfigId": config_id}
-
-
-async def _read(pattern: re.Pattern[str], name: str, context: Context) -> tuple[str, ...]:
-    found = pattern.fullmatch(name)
-    if found is None:
-        expected = (
-            "tasks/{task}" if pattern is _TASK else "tasks/{task}/pushNotificationConfigs/{id}"
-        )
-        await _abort(context, ApiError(ErrorKind.PARAMS, f"expected {expected}"))
-    return found.groups()
 
 
 def _written(config: JsonObject) -> a2a_v0_3_pb2.TaskPushNotificationConfig:

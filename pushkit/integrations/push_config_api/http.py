@@ -16,7 +16,7 @@ from pushkit.a2a import WireVersion
 from pushkit.arguments import check_callable, check_count
 from pushkit.bounded_json import JsonObject, JsonValue, read_json
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import MalformedJsonError
+from pushkit.errors import MalformedJsonError, PushkitError
 from pushkit.integrations.push_config_api.configs import (
     METHODS,
     Configs,
@@ -101,6 +101,7 @@ class PushConfigApi:
             check_callable("task_exists", task_exists)
         check_count("max_body_bytes", max_body_bytes)
         self.max_body_bytes = max_body_bytes
+        self._sender = sender
         self._configs = Configs(sender, task_exists)
 
     @staticmethod
@@ -115,11 +116,12 @@ class PushConfigApi:
 
         The body may have any length. The agent's own authentication determines the owner.
         """
-        if len(body) > self.max_body_bytes:
-            return _refusal(self.too_long())
         try:
+            if len(body) > self.max_body_bytes:
+                raise self.too_long()
             request = _read_request(body)
         except ApiError as error:
+            self.report(error, owner)
             return _refusal(error)
         answer: JsonObject
         try:
@@ -128,6 +130,7 @@ class PushConfigApi:
             )
             answer = {"result": result}
         except ApiError as error:
+            self.report(error, owner)
             spoken = METHODS[request.method][0] if request.method in METHODS else WireVersion.V1_0
             answer = {"error": json_rpc_error(error, spoken)}
         if not request.has_id:
@@ -150,12 +153,14 @@ class PushConfigApi:
                 raise self.too_long()
             document = await self._answer_http_json(request, request.body, route, owner)
         except ApiError as error:
+            self.report(error, request.owner)
             return _answer(error.status, http_error(error), allow=error.allow)
         return _answer(200, document, media_type=_A2A_JSON)
 
     async def _answer_json_rpc(self, request: ApiRequest, owner: str) -> ApiAnswer:
         if request.body is None:
             error = self.too_long()
+            self.report(error, owner)
             return _answer(error.status, _refusal(error))
         document = await self.json_rpc(request.body, owner=owner, version=request.version)
         return ApiAnswer(status=204) if document is None else _answer(200, document)
@@ -183,6 +188,18 @@ class PushConfigApi:
         method = _METHODS[route.config_id is not None][request.method]
         found = await self.call(method, params, owner=owner, version=request.version)
         return found if isinstance(found, dict) else {}
+
+    def report(self, error: ApiError, owner: str | None) -> None:
+        """Report a refusal to the operator, as `PushSender.report_refusal`.
+
+        Faults of this side have their own line in the log.
+        """
+        if self._sender is None or error.kind is ErrorKind.INTERNAL:
+            return
+        cause, code = error.__cause__, error.kind.value.reason.lower()
+        if isinstance(cause, PushkitError):
+            code, error.reported = cause.code, cause.reported
+        self._sender.report_refusal(error, code=code, owner=owner or "")
 
     def too_long(self) -> ApiError:
         """Return the refusal of a request that is too long, or incomplete."""

@@ -16,7 +16,10 @@ from a2a.compat.v0_3 import types as v0_3
 
 from pushkit import KeyRing, PushSender
 from pushkit.errors import ConfigError, StorageError
+from pushkit.events.model import Event
+from pushkit.events.sender import PushConfigRefused
 from pushkit.integrations.a2a_sdk_v0_3 import PushkitConfigStore, PushkitNotificationSender
+from tests.emitted import emitted
 
 HOOK = "https://client.example.com/hook"
 
@@ -70,11 +73,15 @@ async def test_a_config_becomes_a_subscription_of_0_3(push: PushSender) -> None:
 
 
 @pytest.mark.usefixtures("_sdk_of_0_3")
-async def test_a_refused_config_is_the_clients_error(push: PushSender) -> None:
+async def test_a_refused_config_is_the_clients_error_and_reported(
+    push: PushSender, events: list[Event]
+) -> None:
     with pytest.raises(ServerError) as caught:
         await PushkitConfigStore(push).set_info("task-1", config("http://169.254.169.254/"))
     assert isinstance(caught.value.error, v0_3.InvalidParamsError)
     assert await push.subscribers("task-1") == []
+    [event] = emitted(events, PushConfigRefused)
+    assert (event.code, event.host) == ("destination_refused", "169.254.169.254")
 
 
 @pytest.mark.usefixtures("_sdk_of_0_3")
