@@ -44,6 +44,12 @@ def statements(script: str) -> tuple[str, ...]:
     return tuple(map(str.strip, re.sub(r" *--.*", "", script).rstrip(" ;\n").split(";")))
 
 
+def table_names(migrations: Sequence[Migration]) -> set[str]:
+    """Return the names of all tables that migrations create."""
+    every = "\n".join(sql for each in migrations for sql in (*each.statements, *each.anew))
+    return set(re.findall(r"CREATE TABLE (\w+)", every))
+
+
 _TABLES = {"sender": "outbox", "receiver": "inbox"}  # of each component, in messages
 _COMMANDS = {"sender": "pushkit migrate", "receiver": "receiver migrate"}
 

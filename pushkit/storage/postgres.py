@@ -35,8 +35,10 @@ from pushkit.storage.migrations import (
     Schema,
     find_schema,
     migrate,
+    table_names,
     too_old_to_write,
 )
+from pushkit.storage.rights import missing_rights
 from pushkit.storage.script import (
     Group,
     OnDone,
@@ -61,6 +63,11 @@ _WHERE = "PostgreSQL"  # a DSN may hold a password
 _NOT_READ = (
     "the DSN cannot be read; in user and password, percent-encode every character but letters and"
     " digits"
+)
+_GRANT_CONNECT = "have its owner run: GRANT CONNECT ON DATABASE … TO …"
+_READ_ONLY = (
+    "nothing can be written there: found a standby, or a role or database with"
+    " default_transaction_read_only; expected the primary server, and this setting off"
 )
 _HAS_TABLE = "SELECT 1 AS found WHERE to_regclass($1) IS NOT NULL"
 # A script that waits for a row holds a connection: for this long, then it is run again later.
@@ -118,6 +125,7 @@ _PASSING = (
 )
 # The session has a statement that another connection prepared, or lacks one of this connection.
 _FOREIGN_STATEMENT = (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError)
+_LACKS_RIGHTS = (asyncpg.InsufficientPrivilegeError, asyncpg.InvalidSchemaNameError)
 _CANNOT_WRITE = (
     asyncpg.DiskFullError,
     asyncpg.InsufficientPrivilegeError,
@@ -125,7 +133,7 @@ _CANNOT_WRITE = (
     asyncpg.ReadOnlySQLTransactionError,
 )
 
-# Replaced at every start, under the migration lock: they hold no data.
+# Replaced by a migration, and where they differ: they hold no data.
 _FUNCTIONS = (
     """
     CREATE OR REPLACE FUNCTION pushkit_now() RETURNS bigint LANGUAGE sql VOLATILE AS
@@ -208,6 +216,7 @@ class PostgresDatabase:
             "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout"
             f" = {idle_timeout // timedelta(milliseconds=1)}; {self._check}"
         )
+        self._access = Access.READ  # until it is opened for more
         self._connections = connections
         self._command_timeout = command_timeout
         self._pool: asyncpg.Pool | None = None
@@ -229,11 +238,9 @@ class PostgresDatabase:
         if self._pool is not None:
             return
         pool = await self._connected()
+        self._access = access
         try:
-            if access is Access.UPGRADE:
-                await self._migrate(pool)
-            else:
-                (await self._schema_on(pool)).check_current()
+            await self._prepare(pool, access)
         except BaseException:
             pool.terminate()  # closing would wait for a silent server
             raise
@@ -246,6 +253,21 @@ class PostgresDatabase:
         )
         self._begin = _BEGIN_READING if access is Access.READ else self._begin_writing
         self._pool = pool
+
+    async def _prepare(self, pool: asyncpg.Pool, access: Access) -> None:
+        found = await self._schema_on(pool)
+        if access is not Access.UPGRADE:
+            found.check_current()
+            return
+        found.check_not_newer()
+        if not found.is_current:
+            await self._migrate(pool)
+        async with pool.acquire() as connection:
+            missing = await self._missing_rights(connection)
+            if await connection.fetchval("SHOW transaction_read_only") == "on":
+                missing = _READ_ONLY
+        if missing:
+            raise StorageError(f"PostgreSQL: {missing}")
 
     async def schema(self) -> Schema:
         """Return the database's schema, without changing it; it need not be open."""
@@ -282,6 +304,8 @@ class PostgresDatabase:
             raise self._unreachable(_reason(exc)) from exc
         except ValueError:
             pass  # its message quotes the DSN, and would be shown as the cause
+        except asyncpg.InsufficientPrivilegeError as exc:
+            raise self._unreachable(f"{_reason(exc)}: {_GRANT_CONNECT}") from exc
         except _FAULTS as exc:
             raise self._unreachable(_reason(exc)) from exc
         raise self._unreachable(_NOT_READ)
@@ -319,9 +343,13 @@ class PostgresDatabase:
             ):
                 script = find_schema(_WHERE, self._component, self._migrations, _HAS_TABLE)
                 found = await run_script(connection, script)
+                # Tables in a schema that a role may not use look to it as if there were none.
+                if not found.versions and (missing := await self._missing_rights(connection)):
+                    raise StorageError(f"PostgreSQL: the schema: {missing}")
                 return replace(found, has_functions=await _has_functions(connection))
         except _FAULTS as exc:
-            raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
+            reason = await self._reason_on(pool, exc)
+            raise StorageError(f"PostgreSQL: the schema: {reason}") from exc
 
     async def close(self) -> None:
         """Finish the submitted items, and close the connections, after 5 s by force."""
@@ -435,7 +463,8 @@ class PostgresDatabase:
             await self._check_transaction(found)
             return await _run_nested(found, self._check, script)
         except _FAULTS as exc:
-            raise self._refusal(exc, "roll the transaction back") from exc
+            reason = await self._reason_on(found, exc)
+            raise self._refusal(exc, reason, "roll the transaction back") from exc
 
     async def _check_transaction(
         self, connection: asyncpg.Connection | PoolConnectionProxy
@@ -563,17 +592,47 @@ class PostgresDatabase:
                 with contextlib.suppress(*_FAULTS):  # it broke after the commit
                     await pool.release(connection, timeout=_ROLLBACK_TIMEOUT)
         except _FAULTS as exc:
+            reason = await self._reason_on(pool, exc)
             if isinstance(exc, asyncpg.ReadOnlySQLTransactionError):
                 await pool.expire_connections()  # after a failover they lead to a standby
             if isinstance(exc, _CANNOT_WRITE):
-                self.write_fault.note(_reason(exc))
-            raise self._refusal(exc, "nothing was stored") from exc
+                self.write_fault.note(reason)
+            raise self._refusal(exc, reason, "nothing was stored") from exc
         finally:
             self._scripts -= 1
             if not self._scripts:
                 self._idle.set()
 
-    def _refusal(self, exc: Exception, outcome: str) -> StorageError:
+    async def _missing_rights(
+        self, connection: asyncpg.Connection | PoolConnectionProxy, *, migrates: bool = False
+    ) -> str | None:
+        return await missing_rights(
+            connection,
+            table_names(self._migrations),
+            reads_only=self._access is Access.READ,
+            migrates=migrates,
+        )
+
+    async def _reason_on(
+        self,
+        where: asyncpg.Pool | asyncpg.Connection | PoolConnectionProxy,
+        exc: Exception,
+        *,
+        migrates: bool = False,
+    ) -> str:
+        """Return why a statement was refused: which rights, if the role lacks some."""
+        if isinstance(exc, _LACKS_RIGHTS):
+            with contextlib.suppress(*_FAULTS):
+                if isinstance(where, asyncpg.Pool):
+                    async with where.acquire() as connection:
+                        missing = await self._missing_rights(connection, migrates=migrates)
+                else:
+                    missing = await self._missing_rights(where)
+                if missing:
+                    return missing
+        return _reason(exc)
+
+    def _refusal(self, exc: Exception, reason: str, outcome: str) -> StorageError:
         if isinstance(exc, asyncpg.PostgresError) and exc.sqlstate == _LEFT_BEHIND:
             newest = self._migrations[-1].version
             return too_old_to_write(_WHERE, self._component, int(str(exc)), newest)
@@ -583,7 +642,7 @@ class PostgresDatabase:
                 f" the server hangs; {outcome}"
             )
         kind = _PassingError if isinstance(exc, _PASSING) else StorageError
-        return kind(f"PostgreSQL refused: {_reason(exc)}; {outcome}")
+        return kind(f"PostgreSQL refused: {reason}; {outcome}")
 
     async def _migrate(self, pool: asyncpg.Pool) -> None:
         try:
@@ -600,14 +659,9 @@ class PostgresDatabase:
                     connection,
                     migrate(self._component, self._migrations, _WHERE, alone=_LOCK_WRITERS),
                 )
-        except asyncpg.InsufficientPrivilegeError as exc:
-            # A role that may not change the schema can work with a current one.
-            found = await self._schema_on(pool)
-            found.check_current()
-            if not found.is_current:
-                raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
         except _FAULTS as exc:
-            raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
+            reason = await self._reason_on(pool, exc, migrates=True)
+            raise StorageError(f"PostgreSQL: the schema: {reason}") from exc
 
     @contextlib.asynccontextmanager
     async def _patient_connection(self) -> AsyncIterator[asyncpg.Connection]:
