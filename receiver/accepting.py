@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from pushkit.errors import InboundError, StorageError
+from pushkit.logs import RepeatedLog, printable
 from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script, to_micros
 from receiver.callbacks.dispatcher import Dispatcher
@@ -28,10 +30,12 @@ from receiver.limits import Limits
 from receiver.registrations import RegistrationStore, Standings, TaskNotExpectedError
 from receiver.replay.memory import ConflictError, Replay, Seen, remember_ids, unremember_ids
 from receiver.senders import TaskPolicy
-from receiver.verification import HandedOut, HandedOutTo, Verified
+from receiver.verification import HandedOut, HandedOutTo, Verified, VerifiedNotification
 
 if TYPE_CHECKING:
     from receiver.replay.redis import RedisReplay
+
+_log = logging.getLogger("receiver")
 
 _KEY: Final = attrgetter("key")
 
@@ -91,6 +95,7 @@ class Acceptance:
             per_sender=limits.max_backlog_per_sender, in_all=limits.max_backlog
         )
         self._announce = announce
+        self._left_out = RepeatedLog(_log, interval=timedelta(hours=1))
 
     async def handed_out(self, asked: HandedOutTo) -> list[HandedOut]:
         """Return the registrations that step 5 asks for."""
@@ -152,6 +157,8 @@ class Acceptance:
         new, said, lease = candidate.stored, candidate.verified.notification, candidate.lease
         if result is None or new is None:
             return  # it was stored before
+        if said.update.left_out:
+            self._log_left_out(said)
         notification = notification_of(
             new,
             result,
@@ -171,6 +178,25 @@ class Acceptance:
                 self._dispatcher.pump.wake()
         if notification.task_id is not None:
             self._announce(notification.sender, notification.task_id)
+
+    def _log_left_out(self, said: VerifiedNotification) -> None:
+        """Log which members could not be read: once for each sender and each set of members."""
+        left_out = said.update.left_out
+        self._left_out.log(
+            (said.sender, left_out),
+            logging.WARNING,
+            "left out of sender=%s task=%s id=%s: %s",
+            said.sender,
+            printable(said.task_id),
+            printable(said.delivery_id),
+            "; ".join(left_out),
+            extra={
+                "code": "left_out",
+                "sender": said.sender,
+                "task": said.task_id,
+                "delivery_id": said.delivery_id,
+            },
+        )
 
     # --- in groups -----------------------------------------------------------------------------
 

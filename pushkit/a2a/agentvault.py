@@ -25,7 +25,7 @@ from pushkit.a2a.kinds import (
     parts,
     read_base64,
 )
-from pushkit.a2a.table import Dialect, Fixed, Lost, Member, Need, Table, Writing, lost
+from pushkit.a2a.table import Dialect, Fixed, Lost, Member, Need, Reading, Table, Writing, lost
 from pushkit.a2a.updates import (
     Artifact,
     ArtifactUpdate,
@@ -133,10 +133,10 @@ def _data(part: RawPart) -> str:
 
 ARTIFACT = Table(
     Artifact,
-    Member("artifact_id", "id", TEXT, Need.WRITER),
+    Member("artifact_id", "id", TEXT, Need.WRITER, strict=True),
     Member("name", "type", TEXT, Need.WRITER),
     Member("content", "content", CONTENT),
-    Member("url", "url", EXACT_TEXT),
+    Member("url", "url", EXACT_TEXT, strict=True),
     Member("media_type", "mediaType", TEXT),
     Member("metadata", "metadata", METADATA),
     *lost("description", "extensions"),
@@ -179,7 +179,7 @@ def _status_update(found: dict[str, Any], rest: JsonObject) -> StatusUpdate:
 STATUS_UPDATE = Table(  # the profile's event has the members of the neutral form's status
     StatusUpdate,
     Member("task_id", "taskId", TEXT, Need.BOTH),
-    Member("state", "state", _STATE, Need.WRITER),
+    Member("state", "state", _STATE, Need.WRITER, strict=True),
     Member("timestamp", "timestamp", TIME),
     Member("message", "message", TEXT),
     *lost("context_id", "metadata", "final"),
@@ -194,7 +194,7 @@ STATUS_UPDATE = Table(  # the profile's event has the members of the neutral for
 MESSAGE = Table(
     Message,
     Member("role", "role", _ROLE, Need.WRITER),
-    Member("parts", "parts", parts(_content_of, PARTS), Need.WRITER),
+    Member("parts", "parts", parts(_content_of, PARTS), Need.WRITER, strict=True),
     Member("metadata", "metadata", METADATA),
     Lost("message_id", ""),
     *lost("context_id", "reference_task_ids", "extensions"),
@@ -206,13 +206,11 @@ def _message_update(found: dict[str, Any], rest: JsonObject) -> MessageUpdate:
     return MessageUpdate(message=message, envelope_extra=rest, origin=_ORIGIN)
 
 
-# The neutral form has a time only for a status.
-_TIMESTAMP = Member("", "timestamp", TEXT, read_only=True)
+# The neutral form has a time only for a status: theirs is kept as an unknown member.
 MESSAGE_UPDATE = Table(
     MessageUpdate,
     Member("task_id", "taskId", TEXT, Need.BOTH),
     Member("message", "message", one(MESSAGE), Need.BOTH),
-    _TIMESTAMP,
     build=_message_update,
     extra="envelope_extra",
 )
@@ -220,20 +218,19 @@ ARTIFACT_UPDATE = Table(
     ArtifactUpdate,
     Member("task_id", "taskId", TEXT, Need.BOTH),
     Member("artifact", "artifact", one(ARTIFACT), Need.BOTH),
-    _TIMESTAMP,
     *lost("context_id", "append", "last_chunk", "metadata"),
     extra="envelope_extra",
     origin=_ORIGIN,
 )
 
 
-def _read(document: JsonObject) -> TaskUpdate:
+def _read(document: JsonObject, reading: Reading) -> TaskUpdate:
     table = MESSAGE_UPDATE
     if "state" in document:
         table = STATUS_UPDATE
     elif "artifact" in document:
         table = ARTIFACT_UPDATE
-    update: TaskUpdate = table.read(document)
+    update: TaskUpdate = table.read(document, reading)
     return update
 
 

@@ -16,7 +16,7 @@ from pushkit.a2a.agentvault import AGENTVAULT
 from pushkit.a2a.kinds import format_timestamp
 from pushkit.a2a.members import MESSAGE
 from pushkit.a2a.notifications import V0_1, V0_3, V1_0
-from pushkit.a2a.table import Dialect, MismatchError, Writing, json_copy, reading
+from pushkit.a2a.table import Dialect, MismatchError, Reading, Writing, json_copy, reading
 from pushkit.a2a.updates import (
     AnyUpdate,
     ArtifactUpdate,
@@ -32,7 +32,7 @@ from pushkit.a2a.updates import (
     WireVersion,
 )
 from pushkit.arguments import check_type
-from pushkit.bounded_json import JsonValue, read_json, write_json
+from pushkit.bounded_json import JsonObject, JsonValue, read_json, write_json
 from pushkit.errors import (
     InvalidUpdateError,
     MalformedBodyError,
@@ -53,6 +53,9 @@ _WITHOUT_IDS = (WireVersion.V0_1, WireVersion.AGENTVAULT_0_2)
 def decode_update(body: bytes) -> TaskUpdate:
     """Decode the body of a notification of any version; the caller bounds its length.
 
+    Optional members of a wrong type are left out, and named in the update's `left_out`, except
+    those that change the meaning.
+
     Raises:
         MalformedBodyError: Not JSON within the limits.
         UnrecognisedBodyError: JSON, but not a notification of a known version.
@@ -65,7 +68,7 @@ def decode_update(body: bytes) -> TaskUpdate:
     if not isinstance(document, dict):
         raise UnrecognisedBodyError(f"expected a JSON object; {_KNOWN_SHAPES}")
     try:
-        return DIALECTS[_version_by_shape(document)].read(document)
+        return _read(document, _version_by_shape(document))
     except MismatchError as exc:
         raise UnrecognisedBodyError(str(exc)) from exc
 
@@ -82,7 +85,14 @@ def parse_update(
     """
     with reading(UnrecognisedBodyError):
         copy = json_copy(document)
-        return DIALECTS[version or _version_by_shape(copy)].read(copy)
+        return _read(copy, version or _version_by_shape(copy))
+
+
+def _read(document: JsonObject, version: WireVersion) -> TaskUpdate:
+    """Read a notification as far as its optional members can be read."""
+    tolerant = Reading()
+    update = DIALECTS[version].read(document, tolerant)
+    return replace(update, left_out=tuple(tolerant.left_out)) if tolerant.left_out else update
 
 
 def encode_update(

@@ -31,20 +31,29 @@ def row(
     need: Need = Need.NOBODY,
     needed_in: WireVersion | None = None,  # the one version whose writer needs it, if not all
     written: str = "",  # as in `Member`
+    strict: bool = False,  # as in `Member`
 ) -> Row:
     """Return a member's rows in the table of each version."""
     rows: dict[WireVersion, list[Member | Lost]] = {}
     for version, name in zip(COLUMNS, names, strict=False):
         its = kind if isinstance(kind, Kind) else kind[version]
         if isinstance(name, tuple):  # readers accept either
-            rows[version] = [Member(neutral, each, its, Need.WRITER) for each in name]
+            rows[version] = [
+                Member(neutral, each, its, Need.WRITER, strict=strict) for each in name
+            ]
         elif name is None:
             rows[version] = [Lost(neutral, its.absent)] if neutral else []
         else:
             needed = Need.WRITER if version is needed_in else need
             read_only = isinstance(name, ReadOnly)
-            member = Member(neutral, name, its, needed, written=written, read_only=read_only)
-            rows[version] = [member]
+            rows[version] = [
+                Member(
+                    *(neutral, name, its, needed),
+                    written=written,
+                    read_only=read_only,
+                    strict=strict,
+                )
+            ]
     return rows
 
 

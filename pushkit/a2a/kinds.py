@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from pushkit.a2a.table import Kind, MismatchError, Table, Writing
+from pushkit.a2a.table import Kind, MismatchError, Reading, Table, Writing
 from pushkit.bounded_json import JsonValue
 
 Name = TypeVar("Name", bound=StrEnum)
@@ -31,13 +32,13 @@ def _flag(value: object, _: object = None) -> bool:
     return value
 
 
-def _integer(value: object) -> int:
+def _read_index(value: object, _: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int):
         raise MismatchError("expected a valid integer")
-    return value
+    return str(value)
 
 
-TEXT = Kind(read=lambda value: _text(value) or None, write=_text, absent="", json_type=str)
+TEXT = Kind(read=lambda value, _: _text(value) or None, write=_text, absent="", json_type=str)
 """Text; an empty string counts as absent."""
 EXACT_TEXT = Kind(read=_text, write=_text, writes_empty=True, json_type=str)
 FLAG = Kind(read=_flag, write=_flag, json_type=bool)
@@ -51,14 +52,14 @@ def is_index(text: str) -> bool:
 
 
 INDEX = Kind(
-    read=lambda value: str(_integer(value)),
+    read=_read_index,
     write=lambda value, _: int(value) if is_index(value) else 0,
     absent="0",
     writes_empty=True,
 )
 """An id that is a number; any other id is written as 0."""
 TEXTS = Kind(
-    read=lambda value: tuple(_each(_text, _list(value))),
+    read=lambda value, _: tuple(_each(_text, _list(value))),
     write=lambda value, _: _each(_text, _items(value)),
     absent=(),
 )
@@ -72,7 +73,7 @@ def _write_json(value: object, writing: Writing) -> object:
     return value
 
 
-def _read_object(value: object) -> dict[str, JsonValue]:
+def _read_object(value: object, _: object) -> dict[str, JsonValue]:
     if not isinstance(value, dict):
         raise MismatchError("expected an object")
     return value
@@ -85,9 +86,9 @@ def _write_object(value: Mapping[str, JsonValue], writing: Writing) -> dict[str,
     return value if isinstance(value, dict) else dict(value)
 
 
-CONTENT = Kind(read=lambda value: value, write=_write_json, writes_empty=True)
+CONTENT = Kind(read=lambda value, _: value, write=_write_json, writes_empty=True)
 """Any JSON value but null."""
-DATA = Kind(read=lambda value: value, write=_write_json, writes_empty=True, writes_null=True)
+DATA = Kind(read=lambda value, _: value, write=_write_json, writes_empty=True, writes_null=True)
 """Any JSON value."""
 DATA_OBJECT = Kind(read=_read_object, write=_write_object, writes_empty=True)
 METADATA = Kind(read=_read_object, write=_write_object)
@@ -117,7 +118,7 @@ def names(
     known.update(numbers.items() if numbers else ())
     written_back = kept or written
 
-    def read_name(value: object) -> Name:
+    def read_name(value: object, _: object) -> Name:
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise MismatchError("expected a name, or a number")
         found = known.get(value)
@@ -190,7 +191,25 @@ def _write_time(value: datetime, _: Writing) -> str:
         raise MismatchError("outside the years 1 to 9999 in UTC") from None
 
 
-TIME = Kind(read=lambda value: read_timestamp(_text(value)), write=_write_time)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MILLISECONDS = 10**11  # as seconds that would be the year 5138
+
+
+def _read_time(value: object, _: object) -> datetime:
+    """Read a timestamp, or a number of seconds or milliseconds, as Java's libraries write them."""
+    moment = None
+    if isinstance(value, str):
+        moment = read_timestamp(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        unit = "milliseconds" if abs(value) >= _FIRST_MILLISECONDS else "seconds"
+        with contextlib.suppress(OverflowError):
+            moment = _EPOCH + timedelta(**{unit: value})
+    if moment is None:
+        raise MismatchError("expected a time, such as 2026-01-02T03:04:05Z")
+    return moment
+
+
+TIME = Kind(read=_read_time, write=_write_time)
 
 
 # --- bytes -------------------------------------------------------------------------------------
@@ -212,7 +231,7 @@ def format_base64(raw: bytes) -> str:
     return base64.b64encode(raw).decode("ascii")
 
 
-def _read_bytes(value: object) -> bytes:
+def _read_bytes(value: object, _: object) -> bytes:
     raw = read_base64(_text(value))
     if raw is None:
         raise MismatchError("expected base64 (RFC 4648 §4 or §5)")
@@ -244,7 +263,9 @@ def many(table: Table) -> Kind:
         return _each(lambda item: table.write(item, writing), _items(value))
 
     return Kind(
-        read=lambda value: tuple(_each(table.read, _list(value))),
+        read=lambda value, reading: tuple(
+            _each(lambda item: table.read(item, reading), _list(value))
+        ),
         write=write,
         absent=(),
         table=table,
@@ -269,11 +290,11 @@ def parts(
     unknown = tables[""].node
     by_class = _ByClass({node: table for table in tables.values() for node in table.nodes})
 
-    def read_one(item: object) -> Any:
+    def read_one(item: object, reading: Reading | None) -> Any:
         if not isinstance(item, dict):
             raise MismatchError("expected an object")
         name = name_of(item)
-        return tables[name if isinstance(name, str) and name in tables else ""].read(item)
+        return tables[name if isinstance(name, str) and name in tables else ""].read(item, reading)
 
     def write(value: Sequence[Any], writing: Writing) -> list[Any]:
         sayable = [
@@ -286,7 +307,9 @@ def parts(
         return _each(lambda part: by_class[type(part)].write(part, writing), sayable)
 
     return Kind(
-        read=lambda value: tuple(_each(read_one, _list(value))),
+        read=lambda value, reading: tuple(
+            _each(lambda item: read_one(item, reading), _list(value))
+        ),
         write=write,
         absent=(),
         writes_empty=may_be_none,

@@ -65,9 +65,9 @@ MESSAGE = columns(  # 0.1 §6.4, 0.3 §6.4, 1.0 §4.1.4
     Message,
     row("message_id",         TEXT,      None,       "messageId",        "messageId", need=WRITER),
     row("context_id",         TEXT,      None,       "contextId",        "contextId"),
-    row("task_id",            TEXT,      None,       "taskId",           "taskId"),
+    row("task_id",            TEXT,      None,       "taskId",           "taskId", strict=True),
     row("role",               ROLE,      "role",     "role",             "role", need=WRITER),
-    row("parts",              PART_LIST, "parts",    "parts",            "parts", need=WRITER),
+    row("parts", PART_LIST, "parts", "parts", "parts", need=WRITER, strict=True),
     row("metadata",           METADATA,  "metadata", "metadata",         "metadata"),
     row("extensions",         TEXTS,     None,       "extensions",       "extensions"),
     row("reference_task_ids", TEXTS,     None,       "referenceTaskIds", "referenceTaskIds"),
@@ -75,19 +75,19 @@ MESSAGE = columns(  # 0.1 §6.4, 0.3 §6.4, 1.0 §4.1.4
 )
 ARTIFACT = columns(  # 0.1 §6.7, 0.3 §6.7, 1.0 §4.1.7
     Artifact,
-    row("artifact_id", _ARTIFACT_ID, "index",   "artifactId",  "artifactId", need=WRITER),
+    row("artifact_id", _ARTIFACT_ID, "index", "artifactId", "artifactId", need=WRITER, strict=True),
     row("name",        TEXT,      "name",        "name",        "name"),
     row("description", TEXT,      "description", "description", "description"),
-    row("parts",       PART_LIST, "parts",       "parts",       "parts", need=WRITER),
+    row("parts",       PART_LIST, "parts",       "parts",       "parts", need=WRITER, strict=True),
     row("metadata",    METADATA,  "metadata",    "metadata",    "metadata"),
     row("extensions",  TEXTS,     None,          "extensions",  "extensions"),
     # These two are for artifacts in an event only.
-    row("", FLAG, ReadOnly("append"), None, None),
-    row("", FLAG, ReadOnly("lastChunk"), None, None),
+    row("", FLAG, ReadOnly("append"), None, None, strict=True),
+    row("", FLAG, ReadOnly("lastChunk"), None, None, strict=True),
 )
 STATUS = columns(  # 0.1 §6.2, 0.3 §6.2, 1.0 §4.1.2
     TaskStatus,
-    row("state",     STATE,           "state",     "state",     "state", need=WRITER),
+    row("state",     STATE,           "state",     "state",     "state", need=WRITER, strict=True),
     row("message",   one_of(MESSAGE), "message",   "message",   "message"),
     row("timestamp", TIME,            "timestamp", "timestamp", "timestamp"),
 )
@@ -104,22 +104,22 @@ TASK = columns(  # 0.1 §6.1, 0.3 §6.1, 1.0 §4.1.1
 _TASK_ID = ("id", "taskId")  # §7.2.2 and §9.4 of 0.1
 STATUS_UPDATE = columns(  # 0.1 §7.2.2, 0.3 §7.2.2, 1.0 §4.2.1
     StatusUpdate,
-    row("task_id",    TEXT,           _TASK_ID,   "taskId",    "taskId", need=BOTH),
+    row("task_id",    TEXT,           _TASK_ID,   "taskId",    "taskId", need=BOTH, strict=True),
     row("context_id", TEXT,           None,       "contextId", "contextId", need=WRITER),
     row("status",     one_of(STATUS), "status",   "status",    "status", need=BOTH),
-    row("final",  EXACT_FLAG, "final", "final", ReadOnly("final"), written="is_final"),
+    row("final", EXACT_FLAG, "final", "final", ReadOnly("final"), written="is_final", strict=True),
     row("metadata",   METADATA,       "metadata", "metadata",  "metadata"),
     kind="status-update",
     has_origin=True,
 )
 ARTIFACT_UPDATE = columns(  # 0.1 §7.2.3, 0.3 §7.2.3, 1.0 §4.2.2
     ArtifactUpdate,
-    row("task_id",    TEXT,             _TASK_ID,   "taskId",    "taskId", need=BOTH),
+    row("task_id",    TEXT,             _TASK_ID,   "taskId",    "taskId", need=BOTH, strict=True),
     row("context_id", TEXT,             None,       "contextId", "contextId", need=WRITER),
     row("artifact",   one_of(ARTIFACT), "artifact", "artifact",  "artifact", need=BOTH),
     # 0.1 has these two in its artifact.
-    row("append",     FLAG,             None,       "append",    "append"),
-    row("last_chunk", FLAG,             None,       "lastChunk", "lastChunk"),
+    row("append",     FLAG,             None,       "append",    "append", strict=True),
+    row("last_chunk", FLAG,             None,       "lastChunk", "lastChunk", strict=True),
     row("metadata",   METADATA,         "metadata", "metadata",  "metadata"),
     kind="artifact-update",
     has_origin=True,

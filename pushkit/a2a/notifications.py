@@ -14,7 +14,15 @@ from typing import Any
 from pushkit.a2a.columns import Tables
 from pushkit.a2a.kinds import is_index, one
 from pushkit.a2a.members import ARTIFACT_UPDATE, MESSAGE, STATUS_UPDATE, TASK
-from pushkit.a2a.table import Dialect, Member, MismatchError, Table, Writer, Writing
+from pushkit.a2a.table import (
+    Dialect,
+    Member,
+    MismatchError,
+    Reading,
+    Table,
+    Writer,
+    Writing,
+)
 from pushkit.a2a.updates import (
     ArtifactUpdate,
     MessageUpdate,
@@ -58,13 +66,14 @@ def _writers(version: WireVersion) -> dict[UpdateKind, Writer]:
 # --- 0.1 -----------------------------------------------------------------------------------------
 
 
-def _read_0_1(document: JsonObject) -> TaskUpdate:
+def _read_0_1(document: JsonObject, reading: Reading) -> TaskUpdate:
     _check_one_task(document)
     if document.get("artifact") is not None:
-        return _with_flags(ARTIFACT_UPDATE[WireVersion.V0_1].read(document))
+        return _with_flags(ARTIFACT_UPDATE[WireVersion.V0_1].read(document, reading))
     is_status = "final" in document or document.get("id") is None
     kind = UpdateKind.STATUS_UPDATE if is_status else UpdateKind.TASK
-    return _update(kind, _TABLES[kind][WireVersion.V0_1].read(document), WireVersion.V0_1)
+    found = _TABLES[kind][WireVersion.V0_1].read(document, reading)
+    return _update(kind, found, WireVersion.V0_1)
 
 
 def _write_task_0_1(update: TaskSnapshot, writing: Writing) -> JsonObject:
@@ -120,11 +129,11 @@ V0_1 = Dialect(
 # --- 0.3 -----------------------------------------------------------------------------------------
 
 
-def _read_0_3(document: JsonObject) -> TaskUpdate:
+def _read_0_3(document: JsonObject, reading: Reading) -> TaskUpdate:
     kind = document.get("kind", "task")  # a task may lack it
     if not isinstance(kind, str) or kind not in _TABLES:
         raise MismatchError(f"expected one of {', '.join(UpdateKind)}", "kind")
-    found = _TABLES[UpdateKind(kind)][WireVersion.V0_3].read(document)
+    found = _TABLES[UpdateKind(kind)][WireVersion.V0_3].read(document, reading)
     return _update(UpdateKind(kind), found, WireVersion.V0_3)
 
 
@@ -151,7 +160,10 @@ def _of_response(found: dict[Any, Any], rest: JsonObject) -> TaskUpdate:
 
 STREAM_RESPONSE = Table(  # §3.2.3
     dict,
-    *(Member(kind, place, one(_TABLES[kind][WireVersion.V1_0])) for kind, place in _PLACES.items()),
+    *(
+        Member(kind, place, one(_TABLES[kind][WireVersion.V1_0]), strict=True)
+        for kind, place in _PLACES.items()
+    ),
     build=_of_response,
     extra="envelope_extra",
 )

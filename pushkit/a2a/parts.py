@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pushkit.a2a.kinds import BASE64, DATA, DATA_OBJECT, EXACT_TEXT, METADATA, TEXT, one, parts
-from pushkit.a2a.table import Fixed, Member, MismatchError, Need, Table, lost
+from pushkit.a2a.table import AmbiguousError, Fixed, Member, MismatchError, Need, Table, lost
 from pushkit.a2a.updates import DataPart, RawPart, TextPart, UnknownPart, UrlPart, WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.record import field, record
@@ -34,14 +34,15 @@ class _File:
 
 def _file(found: dict[str, Any], rest: JsonObject) -> _File:
     if ("raw" in found) == ("url" in found):
-        raise MismatchError("expected either bytes or uri")
+        kind = AmbiguousError if found.keys() >= {"raw", "url"} else MismatchError
+        raise kind("expected either bytes or uri")
     return _File(**found, extra=rest)
 
 
 _FILE = Table(  # 0.3 §6.6
     _File,
-    Member("raw", "bytes", BASE64),
-    Member("url", "uri", EXACT_TEXT),
+    Member("raw", "bytes", BASE64, strict=True),
+    Member("url", "uri", EXACT_TEXT, strict=True),
     Member("media_type", "mimeType", TEXT),
     Member("filename", "name", TEXT),
     build=_file,
@@ -151,7 +152,7 @@ _CONTENT_IN_1_0 = frozenset({"text", "raw", "url", "data"})
 def _kind_in_1_0(item: JsonObject) -> str:
     found = [name for name in item if name in _CONTENT_IN_1_0 and item[name] is not None]
     if len(found) > 1:
-        raise MismatchError("expected only one of text, raw, url and data")
+        raise AmbiguousError("expected only one of text, raw, url and data")
     # A part with none is of a later version: it is not refused. Only `data` may be null.
     return found[0] if found else "data" if "data" in item else ""
 

@@ -162,7 +162,7 @@ def _build_authentication(version: WireVersion) -> Build:
 
 _ALL = Kind(read=TEXTS.read, write=TEXTS.write, absent=(), writes_empty=True)
 _FIRST = Kind(
-    read=lambda value: (TEXT.read(value) or "",),
+    read=lambda value, _: (TEXT.read(value, None) or "",),
     write=lambda value, writing: TEXT.write(value[0], writing),
     absent=(),
 )

@@ -40,6 +40,25 @@ class MismatchError(Exception):
         return f"{place or 'the document'}: {self.args[0]}"
 
 
+class AmbiguousError(MismatchError):
+    """Readers could disagree on a value: the whole document is refused."""
+
+
+class Reading:
+    """The state of reading one document that is read as far as it can be."""
+
+    def __init__(self) -> None:
+        self.left_out: dict[str, None] = {}  # members that cannot be read, each with the reason
+
+    def leave_out(self, member: str) -> None:
+        """Note a member that cannot be read."""
+        if len(self.left_out) < _MOST_LEFT_OUT:
+            self.left_out[member] = None
+
+
+_MOST_LEFT_OUT = 16
+
+
 @dataclass(slots=True)
 class Writing:
     """The state of writing one document."""
@@ -61,7 +80,7 @@ class Kind(NamedTuple):
     """How values of a kind are read and written."""
 
     # Reads JSON that is not null; a result of None counts as absent. Raises MismatchError.
-    read: Callable[[Any], Any]
+    read: Callable[[Any, Reading | None], Any]
     # Returns JSON. Raises MismatchError.
     write: Callable[[Any, Writing], Any]
     # The neutral value of a missing member, if the neutral class has no default.
@@ -88,6 +107,8 @@ class Member:
     # The version does not define the member, but senders use it: it is read, kept in `extra`, and
     # otherwise not written.
     read_only: bool = field(default=False, kw_only=True)
+    # Without it, the update would mean something else: its object cannot be read if it cannot.
+    strict: bool = field(default=False, kw_only=True)
 
 
 class Lost(NamedTuple):
@@ -109,7 +130,7 @@ class Fixed(NamedTuple):
     value: str
 
 
-_Read: TypeAlias = "tuple[str, type | None, Callable[[Any], Any], Member]"
+_Read: TypeAlias = "tuple[str, type | None, Callable[[Any, Reading | None], Any], Member]"
 """How a name is read: its attribute, the class whose values stay the same, the reader, the row."""
 Build: TypeAlias = Callable[[dict[str, Any], JsonObject], Any]
 """Makes a neutral object from the values by attribute, and from the members without a row."""
@@ -130,6 +151,7 @@ class Table:
     ) -> None:
         self.node = node
         self.nodes: tuple[type, ...] = get_args(node) or (node,)
+        self._name = self.nodes[0].__name__.lstrip("_")
         self.rows = rows
         members = [row for row in rows if isinstance(row, Member)]
         written = [row for row in members if not row.read_only]
@@ -161,8 +183,16 @@ class Table:
             elif isinstance(each, Member) and each.neutral in required - both:
                 self._absent[each.neutral] = each.kind.absent
 
-    def read(self, document: object) -> Any:
-        """Read one object. Raises MismatchError."""
+    def read(self, document: object, reading: Reading | None = None) -> Any:
+        """Read one object.
+
+        Args:
+            document: The parsed JSON.
+            reading: Receives the optional members that cannot be read; None to raise an error.
+
+        Raises:
+            MismatchError: It cannot be read.
+        """
         if not isinstance(document, dict):
             raise MismatchError("expected an object")
         found = self._absent.copy()
@@ -180,13 +210,18 @@ class Table:
                 continue
             if name != member.wire and member.wire in document:
                 # Readers could disagree on which of the two counts.
-                raise MismatchError(f"{member.wire} is given in both spellings")
+                raise AmbiguousError(f"{member.wire} is given in both spellings")
             if value is None and member.need is not Need.BOTH:
                 continue
             try:
-                neutral = read(value)
+                neutral = read(value, reading)
             except MismatchError as exc:
-                raise exc.inside(member.wire) from None
+                exc.inside(member.wire)
+                is_needed = member.strict or member.need is Need.BOTH
+                if reading is None or is_needed or isinstance(exc, AmbiguousError):
+                    raise exc from None
+                reading.leave_out(f"{self._name}.{exc}")
+                continue
             if neutral is not None and attribute:
                 found[attribute] = neutral
             if member.read_only:
@@ -245,7 +280,7 @@ Writer: TypeAlias = Callable[[Any, Writing], JsonObject]
 class Dialect(NamedTuple):
     """One version: the reader of its notifications, and a writer per kind of update."""
 
-    read: Callable[[JsonObject], TaskUpdate]
+    read: Callable[[JsonObject, Reading], TaskUpdate]
     writers: Mapping[UpdateKind, Writer]
 
 

@@ -244,6 +244,15 @@ class _UpdateMembers:
     origin: WireVersion | None = None
     # Unknown members beside the update in 1.0's StreamResponse; 0.3 has no such envelope.
     envelope_extra: Mapping[str, JsonValue] = field(default_factory=dict)
+    # The optional members that had a wrong type and were left out, by object, with the reason.
+    left_out: tuple[str, ...] = ()
+    kind: ClassVar[UpdateKind]
+
+    @property
+    def summary(self) -> str:
+        """Its kind and version, and what was left out."""
+        left_out = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
+        return f"{self.kind.value} of A2A {self.origin}{left_out}"
 
     @property
     def is_partial(self) -> bool:

@@ -224,7 +224,7 @@ def _check_content(request: WebhookRequest, report: _Report) -> None:
     except InboundError as exc:
         report.add("content", False, str(exc))
     else:
-        report.add("content", True, f"{update.kind.value} of A2A {update.origin}")
+        report.add("content", True, update.summary)
 
 
 def _list_facts(request: WebhookRequest, facts: _Facts) -> None:

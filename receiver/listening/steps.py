@@ -157,7 +157,7 @@ def _facts(
         retry = "same id and body: a retry of a notification that was accepted"
         facts |= {
             "sender": found.sender,
-            "content": f"{found.update.kind.value} of A2A {found.update.origin}",
+            "content": found.update.summary,
             "replay": retry if duplicate else f"new: {found.delivery_id or 'without an id'}",
             "task": found.task_id or "none",
             "stored": "already in the inbox" if duplicate else "in the inbox",

@@ -25,6 +25,21 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in messages if message.startswith("refused ")]
 
 
+async def test_a_member_of_a_wrong_type_is_reported_once_and_the_update_is_accepted(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in (1, 2):
+        draft = world.draft(number)
+        draft.body = draft.body.replace(b'"contextId": "context-1"', b'"contextId": ["secret"]')
+        assert (await world.receive(draft)).code == "accepted"
+
+    [line] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert line == (
+        "left out of sender=agent task=task-1 id=delivery-task-1-1:"
+        " StatusUpdate.contextId: expected a valid string"
+    )
+
+
 # --- what came, and what is expected ---------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC
 from typing import Any
 
@@ -200,7 +201,7 @@ def check_a_round_trip(document: Mapping[str, Any], version: WireVersion) -> Non
         member = str(refusal).removesuffix(": expected a value that is not empty")
         assert member.endswith(("role", "state"))
         return
-    assert decode_update(written) == update
+    assert decode_update(written) == replace(update, left_out=())
     assert dict(members_of_nobody(json.loads(written))) == dict(members_of_nobody(document))
 
 

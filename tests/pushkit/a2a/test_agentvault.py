@@ -115,7 +115,6 @@ def test_reads_what_an_example_holds() -> None:
     ("document", "complaint"),
     [
         pytest.param({"taskId": "", "state": "WORKING"}, "taskId: ", id="no task"),
-        pytest.param({"taskId": "t", "state": "WORKING", "message": {}}, "message: ", id="text"),
         pytest.param({"taskId": "t", "artifact": {"id": 5}}, "artifact.id: ", id="artifact id"),
         pytest.param({"taskId": "t", "message": {"parts": [5]}}, "message.parts.0: ", id="part"),
     ],

@@ -63,9 +63,12 @@ def task_1_0(**status: Any) -> dict[str, Any]:
 
 
 def task_0_3(*parts: Any, **members: Any) -> dict[str, Any]:
-    message = {"kind": "message", "messageId": "m", "role": "user", "parts": list(parts)}
     task = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": "working"}}
-    return task | {"history": [message]} | members
+    return task | {"history": [message_0_3(*parts)]} | members
+
+
+def message_0_3(*parts: Any) -> dict[str, Any]:
+    return {"kind": "message", "messageId": "m", "role": "user", "parts": list(parts)}
 
 
 def message_1_0(*parts: Any) -> dict[str, Any]:
@@ -129,8 +132,6 @@ def test_refuses_an_unknown_shape_and_names_the_known_ones(document: object) -> 
         pytest.param(task_1_0(state=True), "task.status.state: expected a name", id="bool state"),
         pytest.param(task_1_0(state=2.0), "task.status.state: expected a name", id="float state"),
         pytest.param(task_1_0(state=[SECRET]), "task.status.state: ", id="list state"),
-        pytest.param(task_1_0(timestamp=5), "task.status.timestamp: ", id="number as timestamp"),
-        pytest.param(task_1_0(message=[]), "task.status.message: expected an obj", id="message"),
         pytest.param(message_1_0(SECRET), "message.parts.0: expected an object", id="part"),
         pytest.param(message_1_0({"text": 5}), "message.parts.0.text: ", id="text"),
         pytest.param(message_1_0({"raw": SECRET + "!"}), "parts.0.raw: expected base64", id="raw"),
@@ -138,7 +139,6 @@ def test_refuses_an_unknown_shape_and_names_the_known_ones(document: object) -> 
         pytest.param(
             message_1_0({"text": "", "url": SECRET}), "parts.0: expected only one", id="one-of"
         ),
-        pytest.param(message_1_0({"metadata": [SECRET]}), "parts.0.metadata: ", id="metadata"),
         pytest.param(
             {"statusUpdate": {"taskId": "t", "task_id": SECRET, "status": {}}},
             "statusUpdate: taskId is given in both spellings",
@@ -151,13 +151,15 @@ def test_refuses_an_unknown_shape_and_names_the_known_ones(document: object) -> 
         ),
         pytest.param({"id": "t", "status": 5}, "status: expected an object", id="0.3 status"),
         pytest.param(task_0_3(id=5), "id: expected a valid string", id="0.3 id"),
-        pytest.param(task_0_3({"kind": "text"}), "history.0.parts.0.text: ", id="0.3 text"),
-        pytest.param(task_0_3({"kind": "data", "data": [1]}), "parts.0.data: ", id="0.3 data"),
-        pytest.param(task_0_3({"kind": "file", "file": {}}), "0.file: expected either", id="file"),
+        pytest.param(message_0_3({"kind": "text"}), "parts.0.text: ", id="0.3 text"),
+        pytest.param(message_0_3({"kind": "data", "data": [1]}), "parts.0.data: ", id="0.3 data"),
+        pytest.param(
+            message_0_3({"kind": "file", "file": {}}), "0.file: expected either", id="file"
+        ),
         pytest.param(
             task_0_3({"kind": "file", "file": {"bytes": "", "uri": ""}}),
-            "parts.0.file: expected either bytes or uri",
-            id="two files",
+            "history.0.parts.0.file: expected either bytes or uri",
+            id="two files in an optional member",
         ),
         pytest.param(
             {"kind": "status-update", "taskId": "t", "status": {}, "final": "yes"},

@@ -171,8 +171,8 @@ def test_the_shape_tells_the_version(document: object, version: WireVersion) -> 
         pytest.param({"id": "t", "artifact": {"lastChunk": 1}}, "artifact.lastChunk", id="chunk"),
         pytest.param({"id": "t", "status": {}, "final": "yes"}, "final: ", id="final"),
         pytest.param(
-            {"id": "t", "status": {"message": {"parts": [{"type": "text"}]}}},
-            "status.message.parts.0.text",
+            {"id": "t", "artifact": {"parts": [{"type": "text"}]}},
+            "artifact.parts.0.text",
             id="text",
         ),
     ],
