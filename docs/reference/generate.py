@@ -379,9 +379,8 @@ def codes() -> Iterator[str]:
     """Describe every code: of answers, failed deliveries, deliveries left unchanged, and errors."""
     import pushkit  # noqa: F401  # so that every error class is defined
     import receiver  # noqa: F401
-    from pushkit.dashboard.health import mend
     from pushkit.delivery.again import WhyNot
-    from pushkit.delivery.error_codes import ERROR_CODES
+    from pushkit.delivery.error_codes import ERROR_CODES, mend
     from pushkit.errors import PushkitError
     from receiver.refusals import REFUSALS
 
@@ -424,8 +423,7 @@ def codes() -> Iterator[str]:
 
 
 def _mend(error: type[Any]) -> str:
-    from pushkit.dashboard.health import mend
-    from pushkit.delivery.error_codes import ERROR_CODES
+    from pushkit.delivery.error_codes import ERROR_CODES, mend
     from pushkit.errors import InboundError
     from receiver.refusals import REFUSALS
 

@@ -15,7 +15,7 @@ from pushkit.cli.databases import Outbox, outbox_option
 from pushkit.cli.options import filter_options
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.again import Redriven, WhyNot
-from pushkit.delivery.documents import report_document
+from pushkit.delivery.documents import report_document, shown_answer, why_document
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import ConfigError
 from pushkit.outbox.inspection import DeliveryFilter
@@ -121,7 +121,7 @@ def list_(*, outbox: _Outbox, wanted: DeliveryFilter, page: Page) -> None:
 @click.argument("delivery_id", metavar="ID")
 @_outbox
 @click.option("--body", "with_body", is_flag=True, help="Also show the body.")
-@click.option("--answers", "with_answers", is_flag=True, help="Also show the stored answers.")
+@click.option("--answers", "with_answers", is_flag=True, help="Show the answers that were kept.")
 @json_option
 def show(
     *,
@@ -140,11 +140,15 @@ def show(
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(lines_of(document(report.delivery)))
+    if why := why_document(report):
+        click.echo(f"\n{why['code']}: {why['means']}\n{why['mend']}")
+        if why["answer"] and not with_answers:
+            click.echo(f"The webhook's answer began with:\n{harmless(str(why['answer']).encode())}")
     click.echo(f"\n{table_of(_OF_ATTEMPTS, report.attempts)}")
     if with_answers:
         for attempt in report.attempts:
             click.echo(f"\nanswer to attempt {attempt.number}:")
-            click.echo("(not stored)" if attempt.answer is None else harmless(attempt.answer))
+            click.echo(harmless((shown_answer(attempt) or "(not kept)").encode()))
     if with_body:
         click.echo(f"\n{_SEALED if report.body is None else harmless(report.body)}")
 

@@ -1,4 +1,4 @@
-"""`pushkit secrets`: the keys with which tokens, credentials and bodies are encrypted at rest."""
+"""`pushkit secrets`: the keys that encrypt tokens, credentials, bodies and answers at rest."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def rotate(*, outbox: Outbox[SecretsAdmin], bodies: bool) -> None:
         raise ConfigError("no secret keys: set PUSHKIT_SECRET_KEYS or PUSHKIT_SECRET_KEYS_FILE")
     rotated = outbox.change(lambda admin: admin.rotate(keys, bodies=bodies))
     click.echo(
-        f"encrypted {rotated.secrets} tokens and credentials, and {rotated.bodies} bodies,"
-        f" with key {keys.ids[0]}"
+        f"encrypted {rotated.secrets} tokens and credentials, {rotated.bodies} bodies and"
+        f" {rotated.answers} answers with key {keys.ids[0]}"
     )
     if rotated.unopened:
         shown = [f"  {reason}" for reason in rotated.unopened[:_SHOWN]]
@@ -119,13 +119,14 @@ def status(*, outbox: Outbox[SecretsAdmin], as_json: bool) -> None:
     keys = SecretKeys.from_environment()
     found = outbox.look(lambda admin: admin.status())
     own = keys.ids if keys else ()
-    known = dict.fromkeys([*own, *found.secrets, *found.bodies])
+    known = dict.fromkeys([*own, *found.secrets, *found.bodies, *found.answers])
     documents = [
         {
             "key": key,
             "state": _state(key, own),
             "tokens_and_credentials": found.secrets.get(key, 0),
             "bodies": found.bodies.get(key, 0),
+            "answers": found.answers.get(key, 0),
         }
         for key in known
     ]
@@ -133,7 +134,7 @@ def status(*, outbox: Outbox[SecretsAdmin], as_json: bool) -> None:
         click.echo(json.dumps(documents, indent=2))
         return
     rows = (["-" if cell is None else str(cell) for cell in each.values()] for each in documents)
-    click.echo(table(("KEY", "STATE", "TOKENS AND CREDENTIALS", "BODIES"), *rows))
+    click.echo(table(("KEY", "STATE", "TOKENS AND CREDENTIALS", "BODIES", "ANSWERS"), *rows))
 
 
 def _state(key: str | None, own: tuple[str, ...]) -> str:

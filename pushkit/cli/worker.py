@@ -24,6 +24,7 @@ from pushkit.alerts.alerts import AlertOptions
 from pushkit.cli.databases import database_option
 from pushkit.cli.destinations import load_destinations
 from pushkit.cli.options import KeyFile, key_file_options, signing_options
+from pushkit.delivery.kept_answers import KeepAnswers
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.sender import PushSender
 from pushkit.outbox.retention import Retention
@@ -185,10 +186,11 @@ worker_settings = gathered(
         "--keep-delivered", "7d", "How long to keep delivered and cancelled deliveries."
     ),
     keep_dead=_keep_option("--keep-dead", "30d", "How long to keep dead letters."),
-    keep_answers=click.option(
+    keep_answers=choice_option(
         "--keep-answers",
-        is_flag=True,
-        help="Keep the first KiB of each answer, for `pushkit outbox show`.",
+        of=KeepAnswers,
+        default=KeepAnswers.FAILED.value,
+        help="Of which attempts to keep the first KiB of the answer, for `pushkit outbox show`.",
     ),
     go_token_spelling=click.option(
         "--go-token-spelling", is_flag=True, help="Also send the token as A2A-Notification-Token."

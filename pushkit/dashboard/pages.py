@@ -12,10 +12,16 @@ from urllib.parse import quote, unquote
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
-from pushkit.dashboard.health import findings, meaning, mend
+from pushkit.dashboard.health import findings
 from pushkit.dashboard.refused import RefusedConfigs
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.documents import key_document, report_document, subscription_document
+from pushkit.delivery.documents import (
+    key_document,
+    report_document,
+    shown_answer,
+    subscription_document,
+)
+from pushkit.delivery.error_codes import meaning, mend
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import ConfigError, InvalidUrlError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm
@@ -55,7 +61,6 @@ _SPARKED: Final = 200  # the last finished deliveries, whose attempts are shown
 _PART: Final = "([A-Za-z0-9_.~-]|%[2-9A-F][0-9A-F])"
 CURSOR_PATTERN: Final = f"^({_PART}*/){{2}}{_PART}+$"
 _CURSOR: Final = re.compile(CURSOR_PATTERN)
-_JWT: Final = re.compile(rb"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 
 
 class Pages:
@@ -128,20 +133,14 @@ class Pages:
         with_answers = request.query.get("answers") == "1"
         summary = report.delivery
         of = await self._subscriptions.show(summary.subscription_id)
-        found = report_document(report, with_body=with_body, with_answers=False)
-        answers: list[JsonValue] = []
-        if with_answers:
-            for attempt in report.attempts:
-                shown = await self._answer(summary.subscription_id, attempt.answer)
-                answers.append({"number": attempt.number, "answer": shown})
-        error = summary.last_error
+        answers: list[JsonValue] = [
+            {"number": each.number, "answer": shown_answer(each)} for each in report.attempts
+        ]
         return {
-            **found,
+            **report_document(report, with_body=with_body, with_answers=False),
             "answers": answers if with_answers else None,
-            "keeps_answers": any(attempt.answer is not None for attempt in report.attempts),
             "body": shown_body(report.body) if with_body else None,
             "is_sealed": report.body is None,
-            "why": {"code": error, "means": meaning(error), "mend": mend(error)} if error else None,
             "subscription": subscription_document(of.subscription) if of else None,
             "request": self._request(report, of.subscription) if of else None,
         }
@@ -203,15 +202,6 @@ class Pages:
             return []
         ring = self._keys.ring()
         return [key_document(ring, entry, now) for entry in ring.keys]
-
-    async def _answer(self, subscription_id: str, answer: bytes | None) -> str | None:
-        """Return a webhook's answer, without the secrets that it may have echoed."""
-        if answer is None:
-            return None
-        found = await self._subscriptions.without_secrets(subscription_id, answer)
-        if found is None:
-            return "(not shown: it may repeat secrets that this dashboard has no key to open)"
-        return _JWT.sub(b"<JWT ***>", found).decode("utf-8", "backslashreplace")
 
     def _request(self, report: DeliveryReport, subscription: Subscription) -> JsonObject | None:
         """Return the request of the last attempt, rebuilt from stored rows, with masked secrets.

@@ -18,7 +18,7 @@ from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import OutboxChange, OutboxChanged
-from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
+from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.outbox.browsing import (
     DestinationStanding,
     Finished,
@@ -142,7 +142,7 @@ class OutboxAdmin:
 
     async def attempts_of(self, ids: Sequence[str]) -> dict[str, list[LoggedAttempt]]:
         """Return the attempts of some deliveries, by id."""
-        return await self._database.read(AttemptLog().of_deliveries(ids))
+        return await self._database.read(self._inspection.attempts_of(ids))
 
     async def show(self, delivery_id: str) -> DeliveryReport | None:
         """Return one delivery with its body and every attempt; None if there is none."""

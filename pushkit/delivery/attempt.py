@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, judge
+from pushkit.delivery.kept_answers import KeepAnswers, kept_answer
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.route import Route, Routes
@@ -65,9 +66,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("pushkit.delivery")
 
-_KEPT_BYTES = 1024
 _MAX_REMEMBERED = 10_000  # origins
-_NO_SECRETS = ("User-Agent", "Accept-Encoding")
 _BODY_WITHIN = timedelta(seconds=1)
 # At once, after 1 h, and 2 h later: a name that leads to a forbidden address rarely changes.
 _REFUSED_WAITS = (3600, 7200)
@@ -241,8 +240,9 @@ class Attempt:
             else:
                 result = Result(outcome=outcome, status=answer.status, error=error)
             result.timing = answer.timing
-            if self.options.keep_answers:
-                result.answer = _kept(answer.body, route, token)
+            if KeepAnswers(self.options.keep_answers).includes(result.outcome):
+                kept = kept_answer(answer.body, route, token)
+                result.answer = self.vault.seal_answer(delivery.id, kept)
         result.started_at = started_at
         result.duration = timedelta(0, time.perf_counter() - begun)
         return result
@@ -341,16 +341,6 @@ def _is_named(policy: DestinationPolicy, origin: str) -> bool:
         return policy.allows_by_name(Url.parse(origin))
     except InvalidUrlError:
         return False
-
-
-def _kept(answer: bytes, route: Route, token: str | None) -> bytes:
-    """Return the beginning of an answer to be stored, without secrets that it may repeat."""
-    sent = [value for name, value in route.headers if name not in _NO_SECRETS]
-    for value in (*sent, token or ""):
-        for secret in (value, value.partition(" ")[2]):  # credentials follow their scheme
-            if secret:
-                answer = answer.replace(secret.encode("ascii"), b"***")
-    return answer[:_KEPT_BYTES]
 
 
 def _facts(delivery: Delivery, error: PushkitError) -> dict[str, str]:

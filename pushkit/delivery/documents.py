@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from pushkit.bounded_json import JsonObject
+from pushkit.delivery.error_codes import meaning, mend
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.outbox.inspection import DeliveryReport
@@ -16,6 +17,7 @@ from pushkit.url import masked_url
 def report_document(report: DeliveryReport, *, with_body: bool, with_answers: bool) -> JsonObject:
     """Return a delivery with its attempts; its body and the webhook's answers only on request."""
     found = document(report.delivery)
+    found["why"] = why_document(report)
     found["log"] = [_attempt_document(each, with_answer=with_answers) for each in report.attempts]
     if with_body:
         body = report.body
@@ -35,9 +37,33 @@ def _attempt_document(attempt: LoggedAttempt, *, with_answer: bool) -> JsonObjec
         "address": timing.address,
         **document(attempt, "outcome status error"),
     }
-    if with_answer and attempt.answer is not None:
-        found["answer"] = attempt.answer.decode("utf-8", "backslashreplace")
+    if with_answer:
+        found["answer"] = shown_answer(attempt)
     return found
+
+
+def shown_answer(attempt: LoggedAttempt) -> str | None:
+    """Return the answer that was kept with an attempt as text; None if none was."""
+    if attempt.is_sealed:
+        return "(sealed with a secret key that this process does not have)"
+    return None if attempt.answer is None else attempt.answer.decode("utf-8", "backslashreplace")
+
+
+def why_document(report: DeliveryReport) -> JsonObject | None:
+    """Return a delivery's last error with its meaning, its remedy, and the webhook's last answer.
+
+    None if it has no error. The answer is that of the last failed attempt, if it was kept.
+    """
+    code = report.delivery.last_error
+    if code is None:
+        return None
+    failed = [each for each in report.attempts if each.error is not None]
+    return {
+        "code": code,
+        "means": meaning(code),
+        "mend": mend(code),
+        "answer": shown_answer(failed[-1]) if failed else None,
+    }
 
 
 def _seconds(duration: timedelta | None) -> float | None:

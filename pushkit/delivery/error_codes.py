@@ -1,4 +1,4 @@
-"""The codes of a delivery's `last_error`, with their meanings."""
+"""The codes of a delivery's `last_error`: what each means, and what to do about it."""
 
 from __future__ import annotations
 
@@ -64,3 +64,84 @@ def _below(error: type[PushkitError]) -> Iterator[type[PushkitError]]:
     for below in error.__subclasses__():
         yield below
         yield from _below(below)
+
+
+def meaning(code: str) -> str:
+    """Return what an error code means, in a sentence without its full stop."""
+    if code in ERROR_CODES and code != "status_500":
+        return ERROR_CODES[code]
+    if code.startswith("status_"):
+        return f"the webhook answered {code.removeprefix('status_')}"
+    return "an error on this side"
+
+
+def mend(code: str) -> str:
+    """Return what an operator can do about an error code."""
+    if code.startswith("status_5"):
+        code = "status_500"
+    return _MENDS.get(
+        code, "Look at the attempts below and at the webhook's log; redrive once it works again."
+    )
+
+
+_NOT_ACCEPTED = (
+    "The webhook did not accept the credentials, token or signature: check that it knows the"
+    " current keys, issuer and URL, then redrive."
+)
+_NOT_UNSEALED = "Give the workers the key that the secret was sealed with (docs/secrets.md)."
+_MENDS = {
+    "status_500": "The webhook's own log says why. Pending deliveries are retried by the schedule;"
+    " dead letters can be redriven once the webhook works.",
+    "status_401": _NOT_ACCEPTED,
+    "status_403": _NOT_ACCEPTED,
+    "status_404": "Nothing is at that path: the client has to register its webhook's current URL.",
+    "redirect": "Redirects are never followed: the client has to register the final URL.",
+    "rejected": "The webhook refused the body: check that it speaks the version of A2A that it was"
+    " registered with. Its own log says more.",
+    "conflict": "The webhook knows this id with another body: its database is another receiver's,"
+    " or an older copy of its own.",
+    "gone": "The webhook wants no more notifications. To send to it again, enable its subscription"
+    " (pushkit subscriptions enable --resend).",
+    "too_large": "Raise the body limit of the webhook or its proxy, or send artifacts by URL.",
+    "unsupported_media_type": "The webhook has to accept application/a2a+json, and"
+    " application/json for versions before A2A 1.0.",
+    "unprocessable": "The webhook read the body but did not accept it: check that it speaks the"
+    " version of A2A that it was registered with. Its own log says more.",
+    "timeout": "The webhook took longer than an attempt may (15 s, unless the sender's timeout says"
+    " otherwise): it should answer first, and work afterwards.",
+    "dns_failure": "Check that the name is still registered, and that this machine can look it up.",
+    "connection_refused": "The webhook's server is down, or a firewall rejects the connection.",
+    "tls_failure": "The certificate, its name or the TLS version is wrong: openssl s_client"
+    " -connect host:port shows which. If the workers' log names an alert about a certificate or CA,"
+    " the server refuses the client certificate.",
+    "transport": "The server or a proxy closed the connection before it answered, or did not answer"
+    " in HTTP. A server that refuses a client certificate closes it, too: the workers' log says if"
+    " that has expired.",
+    "address_refused": "The name resolves to a private or forbidden address. allow_networks permits"
+    " an intranet (docs/destinations.md).",
+    "destination_refused": "The URL breaks a rule of the destination policy: docs/destinations.md"
+    " says which rules can be relaxed.",
+    "ownership_unproven": "The webhook has to answer the ownership challenge:"
+    " see docs/destinations.md.",
+    "too_old": "It waited longer than the retry policy allows. Redriving it resets its age.",
+    "subscription_missing": "Nothing to do if it was removed on purpose. Its client can"
+    " register again.",
+    "superseded": "Nothing to do: a newer status replaced it, as SenderOptions(coalesce=) allows.",
+    "invalid_configuration": "The message, or the workers' log, names the setting.",
+    "sealed_secret": _NOT_UNSEALED,
+    "secret_key_missing": _NOT_UNSEALED,
+    "no_signing_key": "Run pushkit keys list, then pushkit keys rotate.",
+    "key_file": "Check the key file's mode and passphrase: the message, or the log, says more.",
+    "signing_failed": "The KMS, or the function that chooses a signature, failed: see the workers'"
+    " log.",
+    "egress_proxy": "Check that the proxy is up, and its user and password: the workers' log has"
+    " its answer.",
+    "resources_exhausted": "Raise the limit of open files (ulimit -n, LimitNOFILE=), or find the"
+    " code that does not close its files.",
+    "oauth": "Check that the authorization server can be reached, and knows this client.",
+    "storage": "The database failed, or refused the operation: the message, or the workers' log,"
+    " has its error.",
+    "unexpected_error": "A defect of pushkit: the workers' log has its traceback.",
+    "worker_died": "A worker ended during an attempt. Its deliveries are attempted again.",
+    "lease_expired": "An attempt was not settled in time: a worker hangs, or is short of CPU.",
+}

@@ -16,8 +16,10 @@ from pushkit.arguments import (
     check_list,
     check_type,
     check_types,
+    read_member,
 )
 from pushkit.delivery.answers import BreakerPolicy
+from pushkit.delivery.kept_answers import KeepAnswers
 from pushkit.delivery.signatures import Signing, SigningChoice
 from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials
@@ -56,7 +58,9 @@ class SenderOptions:
         poll_interval: How long an idle worker waits at most before it looks for deliveries that
             other processes stored; PostgreSQL also wakes it immediately.
         retain: How long finished deliveries are kept.
-        keep_answers: Keep the first KiB of each answer with its attempt, for `outbox.show`.
+        keep_answers: Keep the first KiB of webhooks' answers with their attempts, for
+            `outbox.show`: `none`, of `failed` attempts, or `all`. Secrets that were sent are
+            masked; with the sender's secret keys, answers are encrypted.
         seal_bodies: Encrypt bodies in the database too, with the sender's secret keys.
         destinations: Which destinations are allowed: domains, ports, networks, and the parts of an
             intranet that are opened.
@@ -99,7 +103,7 @@ class SenderOptions:
     lease_margin: timedelta = timedelta(seconds=15)
     poll_interval: timedelta = timedelta(seconds=1)
     retain: Retention = field(default_factory=Retention)
-    keep_answers: bool = False
+    keep_answers: KeepAnswers | str = KeepAnswers.FAILED
     seal_bodies: bool = False
     destinations: DestinationRules = field(default_factory=DestinationRules)
     proxy: str | None = field(default=None, repr=False)
@@ -119,6 +123,8 @@ class SenderOptions:
             from pushkit.alerts.alerts import AlertOptions
 
             check_type("alerts", self.alerts, AlertOptions)
+        keep_answers = read_member("keep_answers", self.keep_answers, KeepAnswers)
+        object.__setattr__(self, "keep_answers", keep_answers)
         if not isinstance(self.signing, Signing):
             check_callable("signing", self.signing)
         for name in _AT_LEAST_ONE:
@@ -153,7 +159,6 @@ _KINDS: Mapping[str, Kind] = {
     # Of a setting that is still a text, "false" would be true.
     "go_token_spelling": bool,
     "coalesce": bool,
-    "keep_answers": bool,
     "seal_bodies": bool,
     "verify_ownership": bool,
     "retry": RetryPolicy,

@@ -14,7 +14,6 @@ from pushkit.arguments import check_list
 from pushkit.clock import utc_now
 from pushkit.delivery.registrar import Found, SubscriptionChanges
 from pushkit.delivery.reporting import report_changed
-from pushkit.errors import SealedSecretError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import SubscriptionChange
 from pushkit.outbox.inspection import Inspection
@@ -26,8 +25,6 @@ from pushkit.storage.paging import Page
 from pushkit.storage.script import Script
 from pushkit.subscriptions.inspection import SubscriptionFilter, SubscriptionInspection
 from pushkit.subscriptions.model import Subscription
-from pushkit.subscriptions.secrets import open_subscription
-from pushkit.subscriptions.store import SubscriptionStore
 
 Wanted: TypeAlias = Sequence[str] | SubscriptionFilter
 
@@ -124,24 +121,6 @@ class SubscriptionAdmin:
         """
         script = self._inspection.browse(wanted or SubscriptionFilter(), before=before, limit=limit)
         return await self._database.read(script)
-
-    async def without_secrets(self, subscription_id: str, text: bytes) -> bytes | None:
-        """Return a text with the token and the credentials of a subscription masked.
-
-        None if they cannot be opened, or the subscription was removed: the text may contain them.
-        """
-        found = await self._database.read(SubscriptionStore().by_ids([subscription_id]))
-        if subscription_id not in found:
-            return None
-        try:
-            config = open_subscription(self._vault, found[subscription_id]).config
-        except SealedSecretError:
-            return None
-        credentials = config.authentication.credentials if config.authentication else None
-        for secret in (config.token, credentials):
-            if secret:
-                text = text.replace(secret.encode(), b"***")
-        return text
 
     async def show(self, subscription_id: str) -> SubscriptionReport | None:
         """Return one subscription and the states of its deliveries; None if there is none."""

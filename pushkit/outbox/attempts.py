@@ -47,8 +47,10 @@ class LoggedAttempt:
     outcome: str  # delivered, retry, dead or gone
     status: int | None  # the status of the answer; None if there was none
     error: str | None  # a short code; None if delivered
-    # The first KiB of the answer's body, if the sender keeps it.
+    # The first KiB of the answer's body, masked, if the sender keeps it.
     answer: bytes | None = field(repr=False)
+    # Whether it is sealed with a key that this process does not have; `answer` is then None.
+    is_sealed: bool = False
 
 
 def is_folded(delivery: Delivery, result: Result) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -134,12 +136,26 @@ class Inspection:
         )
         if not rows:
             return None
-        attempts = yield from AttemptLog().of_deliveries([delivery_id])
+        attempts = yield from self.attempts_of([delivery_id])
         return DeliveryReport(
             delivery=summary_of(rows[0]),
             body=self._opened(delivery_id, rows[0]["body"]),
             attempts=tuple(attempts[delivery_id]),
         )
+
+    def attempts_of(self, ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
+        """Return the attempts of each of some deliveries, first to last."""
+        found = yield from AttemptLog().of_deliveries(ids)
+        return {of: [self._with_answer(of, each) for each in log] for of, log in found.items()}
+
+    def _with_answer(self, delivery_id: str, attempt: LoggedAttempt) -> LoggedAttempt:
+        if attempt.answer is None:
+            return attempt
+        try:
+            opened = self._vault.open_answer(delivery_id, attempt.number, attempt.answer)
+        except SealedSecretError:
+            return replace(attempt, answer=None, is_sealed=True)
+        return replace(attempt, answer=opened)
 
     def states_of(self, subscription_id: str) -> Script[dict[DeliveryState, int]]:
         """Count the newest deliveries of a subscription by state."""

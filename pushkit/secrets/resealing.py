@@ -16,11 +16,12 @@ from pushkit.errors import SealedSecretError
 from pushkit.progress import advance
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SecretKeys
-from pushkit.secrets.vault import BODY, CREDENTIALS, TOKEN, SecretColumn, Vault
+from pushkit.secrets.vault import ANSWER, BODY, CREDENTIALS, TOKEN, SecretColumn, Vault
 from pushkit.storage.database import Database
-from pushkit.storage.script import Row, Script, Statement
+from pushkit.storage.script import Row, Script, SqlValue, Statement
 from pushkit.storage.sqlite import SqliteDatabase
 
+BEFORE_ALL: Final = ("", 0)  # less than the key of any row; of an id, the first member
 _BATCH: Final = 50
 _PAUSE: Final = timedelta(milliseconds=20)  # between two batches, for other transactions
 _PASSES: Final = 20  # how often rows that were held or changed are tried again
@@ -32,6 +33,7 @@ class SecretsStatus:
 
     secrets: Mapping[str | None, int]  # tokens and credentials
     bodies: Mapping[str | None, int]  # bodies of deliveries, finished ones included
+    answers: Mapping[str | None, int]  # kept answers of webhooks
 
 
 @record(frozen=False, slots=True)
@@ -40,6 +42,7 @@ class Rotated:
 
     secrets: int = 0  # how many tokens and credentials were written
     bodies: int = 0  # how many bodies were written
+    answers: int = 0  # how many answers of webhooks were written
     # Why values could not be opened; they are unchanged.
     unopened: list[str] = field(default_factory=list)
     held: int = 0  # how many rows others held all the time; the next rotation tries them again
@@ -55,10 +58,11 @@ class SecretsAdmin:
 
     async def status(self) -> SecretsStatus:
         """Return how many secrets are sealed with each key."""
-        tokens, credentials, bodies = [
-            await self._database.read(_count_keys(column)) for column in (TOKEN, CREDENTIALS, BODY)
+        tokens, credentials, bodies, answers = [
+            await self._database.read(_count_keys(column))
+            for column in (TOKEN, CREDENTIALS, BODY, ANSWER)
         ]
-        return SecretsStatus(secrets=tokens + credentials, bodies=bodies)
+        return SecretsStatus(secrets=tokens + credentials, bodies=bodies, answers=answers)
 
     async def rotate(self, keys: SecretKeys, *, bodies: bool = False) -> Rotated:
         """Seal secrets with the first key that are plain, or sealed with another one.
@@ -74,6 +78,7 @@ class SecretsAdmin:
             for column in (TOKEN, CREDENTIALS):
                 rotated.secrets += await self._rotate(keys, column, rotated, plain=True)
             rotated.bodies += await self._rotate(keys, BODY, rotated, plain=bodies)
+            rotated.answers += await self._rotate(keys, ANSWER, rotated, plain=True)
             if not rotated.held:
                 break
         if isinstance(self._database, SqliteDatabase):
@@ -83,7 +88,8 @@ class SecretsAdmin:
     async def _rotate(
         self, keys: SecretKeys, column: SecretColumn, rotated: Rotated, *, plain: bool
     ) -> int:
-        vault, after, written = Vault(keys), "", 0
+        vault, written = Vault(keys), 0
+        after: Sequence[SqlValue] = BEFORE_ALL[: len(column.key)]
         while page := await self._database.read(
             find_other_keys(column, keys, plain=plain, after=after, limit=_BATCH)
         ):
@@ -91,7 +97,8 @@ class SecretsAdmin:
             for row in page:
                 belongs_to = [row[name] for name in column.belongs_to]
                 try:
-                    opened = vault.open(column, row["id"], row[column.name], belongs_to)
+                    row_id = " ".join(str(row[name]) for name in column.key)
+                    opened = vault.open(column, row_id, row[column.name], belongs_to)
                 except SealedSecretError as exc:
                     rotated.unopened.append(str(exc))
                     continue
@@ -100,7 +107,7 @@ class SecretsAdmin:
             of_page = await self._database.write(write_resealed(column, resealed))
             written += of_page
             rotated.held += len(resealed) - of_page
-            after = page[-1]["id"]
+            after = [page[-1][name] for name in column.key]
             advance(len(page))
             await asyncio.sleep(_PAUSE.total_seconds())
         return written
@@ -123,20 +130,28 @@ def _count_keys(column: SecretColumn) -> Script[Counter[str | None]]:
 
 
 def find_other_keys(
-    column: SecretColumn, keys: SecretKeys, *, plain: bool, after: str, limit: int
+    column: SecretColumn,
+    keys: SecretKeys,
+    *,
+    plain: bool,
+    after: Sequence[SqlValue],
+    limit: int,
 ) -> Script[Sequence[Row]]:
     """Return a page of rows whose secret is sealed with another key than the first, or plain.
 
-    `plain` says whether to include plain secrets; `after` is the last id of the page before.
+    `plain` says whether to include plain secrets; `after` is the key of the last row of the page
+    before, at first `BEFORE_ALL`.
     """
-    names = ", ".join(dict.fromkeys(["id", column.name, *column.belongs_to]))
+    names = ", ".join(dict.fromkeys([*column.key, column.name, *column.belongs_to]))
+    key = ", ".join(column.key)
+    last = ", ".join(f"${place}" for place in range(5, 5 + len(after)))
     return (
         yield Statement(
-            f"SELECT {names} FROM {column.table} WHERE id > $2"
+            f"SELECT {names} FROM {column.table} WHERE ({key}) > ({last})"
             f" AND SUBSTR({column.name}, 1, {column.head_length}) <> $1"
-            f" AND (CAST($3 AS BIGINT) = 1 OR SUBSTR({column.name}, 1, {len(column.mark)}) = $4)"
-            " ORDER BY id LIMIT CAST($5 AS BIGINT)",
-            (column.pack(keys.head), after, int(plain), column.mark, limit),
+            f" AND (CAST($2 AS BIGINT) = 1 OR SUBSTR({column.name}, 1, {len(column.mark)}) = $3)"
+            f" ORDER BY {key} LIMIT CAST($4 AS BIGINT)",
+            (column.pack(keys.head), int(plain), column.mark, limit, *after),
         )
     )
 
@@ -144,14 +159,16 @@ def find_other_keys(
 def write_resealed(
     column: SecretColumn, resealed: Sequence[tuple[Row, str | bytes]]
 ) -> Script[int]:
-    """Write resealed values in id order to rows that are unchanged; return how many were."""
-    as_found = ("id", column.name, *(name for name in column.belongs_to if name != "id"))
+    """Write resealed values in the order of keys to rows that are unchanged; return how many."""
+    as_found = tuple(dict.fromkeys([*column.key, column.name, *column.belongs_to]))
+    key = ", ".join(column.key)
     same = " AND ".join(f"{name} = ${place}" for place, name in enumerate(as_found, start=2))
     written = 0
     for row, value in resealed:
         rows = yield Statement(
-            f"UPDATE {column.table} SET {column.name} = $1{column.besides} WHERE id IN"
-            f" (SELECT id FROM {column.table} WHERE {same} FOR UPDATE SKIP LOCKED) RETURNING id",
+            f"UPDATE {column.table} SET {column.name} = $1{column.besides} WHERE ({key}) IN"
+            f" (SELECT {key} FROM {column.table} WHERE {same} FOR UPDATE SKIP LOCKED)"
+            f" RETURNING {key}",
             (value, *(row[name] for name in as_found)),
         )
         written += len(rows)

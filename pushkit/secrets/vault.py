@@ -25,11 +25,12 @@ _TEXT: Final = " sealed:"
 class SecretColumn:
     """A column that holds secrets, sealed or plain."""
 
-    table: str  # its table, whose rows have an `id`
+    table: str  # its table
     name: str
     row: str  # what a row stands for, in messages
     belongs_to: tuple[str, ...]  # the columns that a secret is bound to
     is_text: bool  # whether it holds text, or bytes
+    key: tuple[str, ...] = ("id",)  # the columns that name a row
     besides: str = ""  # the columns that are set with it, in SQL
 
     def pack(self, sealed: bytes) -> str | bytes:
@@ -85,6 +86,15 @@ TOKEN, CREDENTIALS = (
 )
 BODY: Final = SecretColumn(
     table="pushkit_bodies", name="body", row="delivery", belongs_to=("id",), is_text=False
+)
+# Not bound as a body is: or else a webhook's answer could be moved there, to be signed and sent.
+ANSWER: Final = SecretColumn(
+    table="pushkit_attempts",
+    name="answer",
+    row="attempt",
+    belongs_to=("delivery_id",),
+    is_text=False,
+    key=("delivery_id", "number"),
 )
 
 
@@ -142,6 +152,21 @@ class Vault:
             SealedSecretError: It cannot be opened; the message names the row and the reason.
         """
         return self.open(BODY, delivery_id, stored, [delivery_id]) if is_sealed(stored) else stored
+
+    def seal_answer(self, delivery_id: str, answer: bytes) -> bytes:
+        """Return a webhook's answer in the form that is stored: sealed if there are keys."""
+        if self._keys is not None:
+            return self._keys.seal(answer, ANSWER.context([delivery_id]))
+        # No webhook can pass an answer off as a sealed one.
+        return b"?" + answer[1:] if is_sealed(answer) else answer
+
+    def open_answer(self, delivery_id: str, number: int, stored: bytes) -> bytes:
+        """Return a stored answer, opened; `number` is its attempt's.
+
+        Raises:
+            SealedSecretError: It cannot be opened; the message names the row and the reason.
+        """
+        return self.open(ANSWER, f"{delivery_id} {number}", stored, [delivery_id])
 
     def open(
         self, column: SecretColumn, row_id: str, stored: str | bytes, belongs_to: Sequence[str]

@@ -133,10 +133,11 @@ class Captured:
 
 @dataclass
 class Webhook:
-    """Answers every POST with `status`, and every GET with `document`."""
+    """Answers every POST with `status` and `answer`, and every GET with `document`."""
 
     port: int = 0
     status: int = 202
+    answer: bytes = b""
     document: bytes = b""
     requests: list[Captured] = field(default_factory=list)
 
@@ -161,7 +162,7 @@ def webhook() -> Iterator[Webhook]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             captured = Captured(target=self.path, headers=self.headers.items(), body=body)
             webhook.requests.append(captured)
-            self._answer(webhook.status, b"")
+            self._answer(webhook.status, webhook.answer)
 
         def do_GET(self) -> None:
             self._answer(200, webhook.document)

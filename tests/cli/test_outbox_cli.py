@@ -78,6 +78,26 @@ def test_a_delivery_is_shown_with_its_attempts(
     assert (attempt["status"], attempt["error"]) == (400, "rejected")
 
 
+def test_a_failed_delivery_is_shown_with_its_remedy_and_the_webhooks_answer(
+    pushkit_command: Run, outbox: Path, webhook: Webhook
+) -> None:
+    webhook.status, webhook.answer = 422, b"statusUpdate: \x1b[31munknown member"
+    [delivery_id] = enqueue(outbox, webhook, 1)
+    deliver(outbox)
+    shown = pushkit_command("outbox", "show", delivery_id).out
+    for line in (
+        "unprocessable: the webhook answered 422",
+        "The webhook read the body but did not accept it",
+        "statusUpdate: \\x1b[31munknown member",
+    ):
+        assert line in shown
+    why = json.loads(pushkit_command("outbox", "show", delivery_id, "--json").out)["why"]
+    assert why["code"] == "unprocessable"
+    assert why["answer"] == "statusUpdate: \x1b[31munknown member"
+    answers = pushkit_command("outbox", "show", delivery_id, "--answers").out
+    assert answers.count("unknown member") == 1
+
+
 def test_the_payload_is_shown_on_request(pushkit_command: Run, dead: list[str]) -> None:
     assert SECRET in pushkit_command("outbox", "show", dead[0], "--body").out
     assert SECRET in pushkit_command("outbox", "show", dead[0], "--body", "--json").out

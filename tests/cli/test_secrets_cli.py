@@ -39,6 +39,7 @@ def row(key: str | None, state: str, subscriptions: int, bodies: int) -> dict[st
         "state": state,
         "tokens_and_credentials": subscriptions,
         "bodies": bodies,
+        "answers": 0,
     }
 
 
@@ -91,9 +92,9 @@ def test_status_counts_what_is_plain_and_what_is_not(pushkit_command: Run, key: 
 @pytest.mark.usefixtures("outbox")
 def test_rotate_encrypts_what_was_plain(pushkit_command: Run, key: str) -> None:
     ran = pushkit_command("secrets", "rotate")
-    assert f"1 tokens and credentials, and 0 bodies, with key {key}" in ran.out
+    assert f"1 tokens and credentials, 0 bodies and 0 answers with key {key}" in ran.out
     ran = pushkit_command("secrets", "rotate", "--bodies")
-    assert "0 tokens and credentials, and 1 bodies" in ran.out
+    assert "0 tokens and credentials, 1 bodies" in ran.out
     assert status(pushkit_command) == [row(key, "encrypts", 1, 1)]
 
 
@@ -105,7 +106,7 @@ def test_rotate_takes_everything_to_a_new_first_key(
     pushkit_command("secrets", "generate", "secret.keys")
     new = SecretKeys.from_file(own_folder / "secret.keys").ids[0]
     assert status(pushkit_command) == [row(new, "encrypts", 0, 0), row(key, "decrypts", 1, 1)]
-    assert "1 tokens and credentials, and 1 bodies" in pushkit_command("secrets", "rotate").out
+    assert "1 tokens and credentials, 1 bodies" in pushkit_command("secrets", "rotate").out
     assert status(pushkit_command) == [row(new, "encrypts", 1, 1), row(key, "decrypts", 0, 0)]
 
 

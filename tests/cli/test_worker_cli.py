@@ -229,7 +229,9 @@ def test_how_it_delivers_is_set_by_options(
     database = str(tmp_path / "outbox.db")
     webhook.status = 500
     [delivery_id] = enqueue(database, webhook, 1)
-    process = workers.start(database, "--waits", "0s,0s", "--keep-answers", "--processes", "2")
+    process = workers.start(
+        database, "--waits", "0s,0s", "--keep-answers", "none", "--processes", "2"
+    )
 
     show = ["outbox", "show", delivery_id, "--json", "--answers", "--database", database]
 
@@ -238,7 +240,7 @@ def test_how_it_delivers_is_set_by_options(
         return list(shown["log"]) if shown["state"] == "dead" else []
 
     found = eventually_sync(attempts)
-    assert [(each["status"], each["answer"]) for each in found] == [(500, "")] * 3
+    assert [(each["status"], each["answer"]) for each in found] == [(500, None)] * 3
     assert len(received(webhook)) == 3
     process.terminate()
     assert process.wait(DEADLINE) == 0

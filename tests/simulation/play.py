@@ -70,7 +70,7 @@ _OPTIONS = SenderOptions(
     rate_per_origin=None,
     max_body_bytes=4096,
     signing=signing_of,
-    keep_answers=True,
+    keep_answers="all",
 )
 # Low limits, so that few deliveries reach them.
 _CROWDED = replace(

@@ -237,7 +237,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
             keys=ring,
             database=folder / "outbox.db",
             allow=["127.0.0.1:*", "localhost:*"],
-            options=SenderOptions(keep_answers=True, timeout=timedelta(seconds=5)),
+            options=SenderOptions(keep_answers="all", timeout=timedelta(seconds=5)),
         )
         await stack.enter_async_context(sender)
         outbox = dashboard_app(

@@ -99,7 +99,7 @@ async def house(location: str, aiohttp_server: AiohttpServer) -> AsyncIterator[H
         keys=key_ring(),
         database=location,
         allow=["127.0.0.1:*"],
-        options=SenderOptions(keep_answers=True),
+        options=SenderOptions(keep_answers="all"),
     )
     await sender.open()
     yield House(sender, f"http://127.0.0.1:{server.port}", statuses, received)

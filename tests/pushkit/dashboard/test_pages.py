@@ -88,6 +88,8 @@ async def test_a_failed_delivery_is_found_and_understood(house: House, reader: B
     assert "Why it is dead: the webhook answered 400" in page
     assert "Attempt 1" in page
     assert "check that it speaks the version of A2A" in page
+    assert "The webhook's answer began with" in page
+    assert "X-A2A-Token" in page  # here, the answer repeats the names of the request's fields
 
 
 async def test_a_request_is_rebuilt_as_it_was_sent(house: House, reader: Browser) -> None:

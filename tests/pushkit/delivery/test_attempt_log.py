@@ -9,10 +9,8 @@ import socket
 from datetime import timedelta
 
 import pytest
-from aiohttp import web
 
 from pushkit import PushSender, StatusUpdate
-from pushkit.bounded_json import JsonValue
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.scheduling import housekeeping
 from tests.clock import Clock
@@ -98,32 +96,6 @@ async def test_a_refused_destination_is_an_attempt_without_phases(
     [attempt] = await attempts_of(sender, delivery_id)
     assert attempt.error == "destination_refused"
     assert attempt.timing.address is None
-
-
-async def test_the_first_kib_of_an_answer_is_kept_on_request(
-    senders: Senders, webhook: Webhook
-) -> None:
-    sender = await senders.open(keep_answers=True)
-    webhook.replies_with(lambda: web.Response(status=500, body=b"x" * 5000))
-    delivery_id = await notify(sender, webhook.url(), status())
-    [attempt] = await attempts_of(sender, delivery_id)
-    assert attempt.answer == b"x" * 1024
-
-
-async def test_secrets_are_removed_from_the_kept_answer(senders: Senders, webhook: Webhook) -> None:
-    sender = await senders.open(keep_answers=True)
-    said = b"x" * 1000 + b"; Basic of-the-client; a-token-of-the-client"
-    webhook.replies_with(lambda: web.Response(status=500, body=said))
-    config: dict[str, JsonValue] = {
-        "url": webhook.url(),
-        "token": "a-token-of-the-client",
-        "authentication": {"scheme": "Basic", "credentials": "of-the-client"},
-    }
-    await sender.subscribe("task-1", config, version="1.0")
-    [delivery_id] = (await sender.notify(status())).ids
-    await sender.worker.run_once()
-    [attempt] = await attempts_of(sender, delivery_id)
-    assert attempt.answer == b"x" * 1000 + b"; ***; ***"
 
 
 async def test_a_redriven_delivery_keeps_its_id_and_restarts_its_schedule(

@@ -50,5 +50,6 @@ def test_the_defaults_match_the_documentation() -> None:
     assert options.lease_margin == timedelta(seconds=15)
     assert options.poll_interval == timedelta(seconds=1)
     assert options.rate_per_origin == 100
-    off = ("coalesce", "keep_answers", "seal_bodies", "verify_ownership", "go_token_spelling")
+    assert options.keep_answers == "failed"
+    off = ("coalesce", "seal_bodies", "verify_ownership", "go_token_spelling")
     assert not any(getattr(options, name) for name in off)

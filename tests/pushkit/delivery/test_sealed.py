@@ -20,7 +20,12 @@ from pushkit.errors import (
 )
 from pushkit.events.model import Event
 from pushkit.events.sender import LocalFault
-from pushkit.secrets.resealing import SecretsAdmin, find_other_keys, write_resealed
+from pushkit.secrets.resealing import (
+    BEFORE_ALL,
+    SecretsAdmin,
+    find_other_keys,
+    write_resealed,
+)
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import CREDENTIALS, TOKEN
 from pushkit.storage.script import Row, Script, Statement
@@ -365,7 +370,12 @@ async def test_rotation_skips_rows_that_changed_meanwhile(
     database = open_outbox(senders.database)
     await database.open()
     pages = [
-        (column, await database.read(find_other_keys(column, KEYS, plain=True, after="", limit=10)))
+        (
+            column,
+            await database.read(
+                find_other_keys(column, KEYS, plain=True, after=BEFORE_ALL[:1], limit=10)
+            ),
+        )
         for column in (TOKEN, CREDENTIALS)
     ]
     config: JsonObject = {"url": webhook.url(), "token": "another-token"}
