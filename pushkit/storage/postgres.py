@@ -28,6 +28,7 @@ from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.storage.faults import RecentFault
 from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit, held_too_long
+from pushkit.storage.libpq import connecting
 from pushkit.storage.location import host_of
 from pushkit.storage.migrations import (
     Access,
@@ -62,8 +63,9 @@ _NOT_OPEN = "PostgreSQL: not open: call open() first"
 _WHERE = "PostgreSQL"  # a DSN may hold a password
 _NOT_READ = (
     "the DSN cannot be read; in user and password, percent-encode every character but letters and"
-    " digits"
+    " digits, and check the values behind `?`"
 )
+_NO_SETTING = "it is neither libpq's nor a setting of the server; leave it out of the DSN"
 _GRANT_CONNECT = "have its owner run: GRANT CONNECT ON DATABASE … TO …"
 _READ_ONLY = (
     "nothing can be written there: found a standby, or a role or database with"
@@ -75,7 +77,6 @@ _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '50ms'"
 _NO_TIMEOUTS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"  # not even the role's
 _FIRST_PAUSE = timedelta(milliseconds=20)
 _LONGEST_PAUSE = timedelta(seconds=1)
-_CONNECT_TIMEOUT = timedelta(seconds=10)
 _CLOSE_TIMEOUT = timedelta(seconds=5)
 _ROLLBACK_TIMEOUT = 2.0  # seconds; then the connection is dropped, and the server rolls back
 _ASKS_EVERY = 30.0  # seconds between two queries of the connection that listens
@@ -208,6 +209,7 @@ class PostgresDatabase:
         idle_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self._dsn = dsn
+        self._connecting = connecting(dsn)
         self._component = component
         self._migrations = migrations
         self._check = f"SELECT pushkit_check('{component}', {migrations[-1].version})"
@@ -285,14 +287,17 @@ class PostgresDatabase:
             raise self._unreachable(_NOT_READ)
         try:
             pool = await asyncpg.create_pool(
-                self._dsn,
+                self._connecting.dsn,
                 min_size=0,  # asyncpg logs a traceback when it cannot keep a minimum
                 max_size=self._connections,
                 connection_class=_Connection,
                 command_timeout=self._command_timeout.total_seconds(),
-                timeout=_CONNECT_TIMEOUT.total_seconds(),
+                timeout=self._connecting.timeout,
+                ssl=self._connecting.tls,
                 init=self._note_connection,
             )
+            if names := self._connecting.without_effect:
+                _log.info("PostgreSQL: without effect in the DSN: %s", ", ".join(names))
             try:
                 await self._check_sessions(pool)
             except BaseException:
@@ -304,11 +309,18 @@ class PostgresDatabase:
             raise self._unreachable(_reason(exc)) from exc
         except ValueError:
             pass  # its message quotes the DSN, and would be shown as the cause
+        except asyncpg.UndefinedObjectError as exc:
+            raise self._unreachable(f"{_reason(exc)}: {_NO_SETTING}") from exc
         except asyncpg.InsufficientPrivilegeError as exc:
             raise self._unreachable(f"{_reason(exc)}: {_GRANT_CONNECT}") from exc
         except _FAULTS as exc:
             raise self._unreachable(_reason(exc)) from exc
         raise self._unreachable(_NOT_READ)
+
+    async def _connect(self) -> asyncpg.Connection:
+        """Open a connection beside those of the pool."""
+        how = self._connecting
+        return await asyncpg.connect(how.dsn, timeout=how.timeout, ssl=how.tls)
 
     async def _check_sessions(self, pool: asyncpg.Pool) -> None:
         """Connect, and refuse a pooler that shares sessions between connections.
@@ -549,7 +561,7 @@ class PostgresDatabase:
             if sender not in self._own:
                 (news if payload == _NEWS else wake)()
 
-        connection = await asyncpg.connect(self._dsn, timeout=_CONNECT_TIMEOUT.total_seconds())
+        connection = await self._connect()
         ended = asyncio.get_running_loop().create_future()
         connection.add_termination_listener(lambda _: ended.set_result(None))
         try:
@@ -666,7 +678,7 @@ class PostgresDatabase:
     @contextlib.asynccontextmanager
     async def _patient_connection(self) -> AsyncIterator[asyncpg.Connection]:
         """Connect without a time-out of statements: to make an index, or wait for that."""
-        connection = await asyncpg.connect(self._dsn, timeout=_CONNECT_TIMEOUT.total_seconds())
+        connection = await self._connect()
         try:
             yield connection
         finally:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import socket
 import ssl
 import traceback
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -196,11 +198,11 @@ async def test_an_unknown_host_name_is_reported_in_words(monkeypatch: pytest.Mon
         await database.open()
 
 
-async def test_a_refused_certificate_is_reported_in_words(tmp_path: Path) -> None:
+@contextlib.asynccontextmanager
+async def a_tls_server(authority: trustme.CA) -> AsyncIterator[str]:
+    """Yield the address of a server that speaks TLS, and hangs up then."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)
-    trusted = tmp_path / "trusted.pem"
-    trustme.CA().cert_pem.write_to_path(trusted)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(8)  # whether the server speaks TLS
@@ -210,10 +212,35 @@ async def test_a_refused_certificate_is_reported_in_words(tmp_path: Path) -> Non
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        where = host_and_port(*server.sockets[0].getsockname())
+        yield host_and_port(*server.sockets[0].getsockname())
+
+
+async def test_a_refused_certificate_is_reported_in_words(tmp_path: Path) -> None:
+    trusted = tmp_path / "trusted.pem"
+    trustme.CA().cert_pem.write_to_path(trusted)
+    async with a_tls_server(trustme.CA()) as where:
         database = at(f"postgresql://u:p@{where}/a?sslmode=verify-full&sslrootcert={trusted}")
         expected = f"cannot connect to {where}: its certificate is refused: "
         with pytest.raises(StorageError, match=expected):
+            await database.open()
+
+
+@pytest.mark.parametrize(
+    ("is_known", "says"),
+    [
+        pytest.param(True, "connection was closed", id="a root of the system"),
+        pytest.param(False, "its certificate is refused", id="another root"),
+    ],
+)
+async def test_the_roots_of_the_system_can_be_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool, says: str
+) -> None:
+    authority, roots = trustme.CA(), tmp_path / "roots.pem"
+    (authority if is_known else trustme.CA()).cert_pem.write_to_path(roots)
+    monkeypatch.setenv("SSL_CERT_FILE", str(roots))
+    async with a_tls_server(authority) as where:
+        database = at(f"postgresql://u:p@{where}/a?sslmode=verify-full&sslrootcert=system")
+        with pytest.raises(StorageError, match=says):
             await database.open()
 
 
@@ -223,3 +250,95 @@ async def test_a_file_without_certificates_is_reported_by_openssls_reason(tmp_pa
     database = at(f"postgresql://u:p@127.0.0.1:1/a?sslmode=verify-full&sslrootcert={empty}")
     with pytest.raises(StorageError, match="TLS failed: NO_CERTIFICATE_OR_CRL_FOUND"):
         await database.open()
+
+
+@pytest.mark.parametrize(
+    ("query", "without_effect"),
+    [
+        pytest.param("connect_timeout=10", None, id="honoured"),
+        pytest.param("fallback_application_name=a&options=-c%20work_mem%3D64kB", None, id="names"),
+        pytest.param(
+            "keepalives=1&keepalives_idle=30&keepalives_interval=5&keepalives_count=3"
+            "&tcp_user_timeout=9&load_balance_hosts=random&client_encoding=auto&sslcompression=0",
+            "keepalives, keepalives_idle, keepalives_interval, keepalives_count, tcp_user_timeout,"
+            " load_balance_hosts, client_encoding, sslcompression",
+            id="only tune",
+        ),
+        pytest.param(
+            "channel_binding=prefer&gssencmode=disable&requiressl=0",
+            "channel_binding, gssencmode, requiressl",
+            id="with a value that changes nothing",
+        ),
+    ],
+)
+async def test_parameters_of_libpq_are_no_settings_of_the_server(
+    postgres_dsn: str, caplog: pytest.LogCaptureFixture, query: str, without_effect: str | None
+) -> None:
+    caplog.set_level(logging.INFO, "pushkit.storage")
+    database = at(f"{postgres_dsn}&{query}")
+    await database.open()
+    await database.close()
+    lines = [f"PostgreSQL: without effect in the DSN: {without_effect}"] if without_effect else []
+    assert caplog.messages == lines
+
+
+@pytest.mark.parametrize("place", ["the DSN", "a variable", "a service"])
+@pytest.mark.parametrize(
+    ("parameter", "advice"),
+    [
+        ("channel_binding=require", "leave it out: with sslmode=verify-full"),
+        ("gssencmode=require", "use TLS"),
+        ("require_auth=scram-sha-256", "leave it out"),
+        ("requirepeer=postgres", "leave it out"),
+        ("requiressl=1", "write sslmode=require"),
+        ("sslcertmode=require", "leave it out"),
+        ("sslcrldir=/etc/ssl/crl", "sslcrl"),
+        ("hostaddr=127.0.0.1", "as the host"),
+    ],
+)
+def test_what_would_make_a_connection_less_secure_if_ignored_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, parameter: str, advice: str
+) -> None:
+    query = ""
+    name, _, value = parameter.partition("=")
+    if place == "the DSN":
+        query = parameter
+    elif place == "a variable":
+        monkeypatch.setenv(f"PG{name.replace('_', '').upper()}", value)
+    else:
+        (tmp_path / "services").write_text(f"[agent]\n{parameter}\n")
+        monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+        query = "service=agent"
+    with pytest.raises(ConfigError, match=f"{name} .*{re.escape(advice)}") as refused:
+        at(f"postgresql://u@127.0.0.1:1/agent?{query}")
+    assert value == "1" or value not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        pytest.param("connect_timeout=soon", "expected whole seconds", id="timeout"),
+        pytest.param("sslmode=verify-full", "add sslrootcert=system, or", id="no roots"),
+        pytest.param("sslmode=require&sslrootcert=system", "needs sslmode=verify-full", id="mode"),
+        pytest.param("sslrootcert=system&sslcrl=a.pem", "give a file of certificates", id="crl"),
+    ],
+)
+def test_a_parameter_with_a_wrong_value_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str, says: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=says):
+        at(f"postgresql://u@127.0.0.1:1/agent?{query}")
+
+
+async def test_a_parameter_of_other_drivers_is_named(postgres_dsn: str) -> None:
+    with pytest.raises(StorageError, match=r'"pgbouncer": .*leave it out of the DSN'):
+        await at(f"{postgres_dsn}&pgbouncer=true").open()
+
+
+async def test_a_silent_server_is_given_up_after_the_connect_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # the system connects; nobody answers
+        where = host_and_port(*listener.getsockname())
+        async with asyncio.timeout(8):  # without the parameter it would be 10 s
+            with pytest.raises(StorageError, match="TimeoutError"):
+                await at(f"postgresql://u@{where}/a?sslmode=disable&connect_timeout=1").open()
