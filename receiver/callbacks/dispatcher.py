@@ -278,8 +278,7 @@ class Dispatcher:
             try:
                 if len(claimed.stored.body) > LARGE_BODY:
                     await turn_to_decode(self._decoding)
-                if not self._may_be_lost(claimed):
-                    ended = await self._call_back(claimed, task)
+                ended = await self._call_back(claimed, task)
             finally:
                 if task not in without_slot:
                     self.slots.leave(sender, time.perf_counter() - begun)
@@ -332,11 +331,10 @@ class Dispatcher:
         call: Call | None = None  # that is not recorded yet
         error: str | None = None
         pause: timedelta | None = None
+        is_ours = True
         for callback in wanting:
             if call is not None:
                 is_ours = await self._write(lambda call=call: self._continue_script(claimed, call))  # type: ignore[misc]
-                if not is_ours:
-                    return None  # another worker has it, and calls the rest
                 call = None
             state = claimed.callbacks.get(callback.name)
             hung_before = state is not None and state.last_error == TIMED_OUT
@@ -349,6 +347,10 @@ class Dispatcher:
             except CrowdedError as exc:  # one callback must not delay the others
                 pause = max(pause or exc.pause, exc.pause)
                 continue
+            # Another worker has it, or may: this process may have been suspended in any wait.
+            if not is_ours or self._may_be_lost(claimed):
+                slot.release()
+                return None
             begun = time.perf_counter()
             calling = self.caller.call(callback, notification, slot, task)
             call = await (
@@ -401,7 +403,7 @@ class Dispatcher:
             await self._fail(claimed, error, is_final=True)
             return True
         if deaths == 1:
-            return self._may_be_lost(claimed)  # it may have been suspended while it read
+            return False
         await self._database.write(self._inbox.put_off(claimed, self.leases.worker, again_at))
         return True
 

@@ -10,8 +10,9 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -561,19 +562,39 @@ async def test_a_worker_suspended_before_it_repeats_a_call_does_not_make_it(
     house.record("record")
     await house.store()
     await break_off(house)
-    slept, awake, read = 0.0, time.perf_counter, house.database.read
-
-    async def suspended(script: Script[datetime]) -> datetime:
-        nonlocal slept
-        found = await read(script)
-        slept = LEASE.total_seconds()
-        return found
-
-    monkeypatch.setattr(time, "perf_counter", lambda: awake() + slept)
-    monkeypatch.setattr(house.database, "read", suspended)
+    suspend_after(house.database.read, house, monkeypatch)
     await house.run_once()
     assert house.called == []
     assert await house.counts() == {"in_progress": 1}  # until its lease ends
+
+
+async def test_a_worker_suspended_once_a_call_is_recorded_does_not_make_the_next(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first(_: Notification) -> None:
+        suspend_after(house.database.write, house, monkeypatch)  # which records this call
+
+    house.registry.add(first, name="first")
+    house.record("second")
+    await house.store()
+    await house.run_once()
+    assert house.called == []
+
+
+def suspend_after(
+    wait: Callable[[Script[Any]], Awaitable[Any]], house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Suspend this process for as long as a lease lasts, each time that it has waited for this."""
+    slept, awake = 0.0, time.perf_counter
+
+    async def suspended(script: Script[Any]) -> Any:
+        nonlocal slept
+        found = await wait(script)
+        slept += LEASE.total_seconds()
+        return found
+
+    monkeypatch.setattr(time, "perf_counter", lambda: awake() + slept)
+    monkeypatch.setattr(house.database, wait.__name__, suspended)
 
 
 async def test_a_notification_broken_off_more_often_is_put_off_without_an_attempt(
