@@ -1,8 +1,9 @@
 """`python -m tests.simulation.removals`: shows that the simulation detects missing guarantees.
 
-Each cut of `cuts.py` takes one guarantee out of the code: exact text is replaced while a process
-imports it, and nothing is written to disk. That process plays seeds until one fails. The same seed
-is then played with the unchanged code: the cut is found if that passes.
+Each cut of `cuts.py` takes one guarantee out of the code: functions are changed while a process
+imports them, and nothing is written to disk. That process plays seeds until one fails as the cut
+says. The same seed is then played with the unchanged code: the cut is found if that passes. The
+seed that the page lists comes first.
 
     python -m tests.simulation.removals                            all cuts
     python -m tests.simulation.removals --only fencing --seeds 500
@@ -22,14 +23,15 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.simulation.cuts import CUTS, Cut
 
-__all__ = ["source_without", "table", "take_out", "written_into"]
+__all__ = ["listed", "source_without", "table", "take_out", "written_into"]
 
 _ROOT = Path(__file__).resolve().parents[2]
+_PAGE = _ROOT / "docs" / "testing.md"
 _ID = re.compile(r"\b[a-z]+_[0-9a-f]{16,}\b|\bid=.*|\['.*")  # and everything after an id
 _SAW = 70  # characters of a violation that the table shows
 
@@ -38,18 +40,15 @@ def source_without(*cuts: Cut) -> dict[str, str]:
     """Return the changed source of each module of some cuts, by module name.
 
     Raises:
-        LookupError: A module does not have the text to replace exactly once.
+        LookupError: What a cut changes is gone.
     """
     found: dict[str, str] = {}
     for name, edit in ((cut.name, edit) for cut in cuts for edit in cut.edits):
         path = _ROOT.joinpath(*edit.module.split(".")).with_suffix(".py")
-        source = found.get(edit.module) or path.read_text()
-        if source.count(edit.old) != 1:
-            raise LookupError(
-                f"{name}: expected once in {edit.module}, found {source.count(edit.old)} times:"
-                f" {edit.old!r}"
-            )
-        found[edit.module] = source.replace(edit.old, edit.new)
+        try:
+            found[edit.module] = edit.applied(found.get(edit.module) or path.read_text())
+        except (LookupError, OSError) as exc:
+            raise LookupError(f"the cut `{name}`: {exc}") from exc
     return found
 
 
@@ -82,8 +81,8 @@ def take_out(name: str) -> None:
     sys.meta_path.insert(0, _Finder(source_without(cut)))
 
 
-def _play(cut: Cut | None, seeds: Iterable[int]) -> None:
-    """Play seeds until one fails, and print that seed; runs in its own process."""
+def _play(cut: Cut | None, first: int, count: int, scenario: str) -> None:
+    """Play seeds, or a regression scenario, until one fails, and print which; run as a process."""
     if cut is not None:
         sys.meta_path.insert(0, _Finder(source_without(cut)))
     from tests.simulation.surroundings import take_over
@@ -91,21 +90,24 @@ def _play(cut: Cut | None, seeds: Iterable[int]) -> None:
     surroundings = take_over()
     from pushkit.keys.jwk import Algorithm, generate_key
     from tests.simulation.play import play
+    from tests.simulation.regressions import REGRESSIONS
     from tests.simulation.scenario import make_scenario
 
     key = generate_key(Algorithm.ES256)
-    for seed in seeds:
-        violations = play(make_scenario(seed), surroundings, key).violations
-        if violations:
-            print(json.dumps({"seed": seed, "saw": violations[0]}))
-            return
+    seeds = map(make_scenario, range(first, first + count))
+    for each in [REGRESSIONS[scenario]] if scenario else seeds:
+        seen = play(each, surroundings, key).violations
+        for said in seen:
+            if cut is None or any(words in said for words in cut.seen):
+                print(json.dumps({"seed": scenario or each.seed, "saw": said}))
+                return
 
 
-def _run(name: str, first: int, count: int) -> dict[str, object] | None:
-    """Play seeds in another process; return the first failure."""
+def _run(name: str, first: int, count: int, scenario: str = "") -> dict[str, object] | None:
+    """Play in another process; return the first failure."""
     command = [sys.executable, "-m", "tests.simulation.removals", "--play", name]
     played = subprocess.run(
-        [*command, "--from", str(first), "--seeds", str(count)],
+        [*command, "--from", str(first), "--seeds", str(count), "--scenario", scenario],
         cwd=_ROOT,
         env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": str(_ROOT)},
         stdout=subprocess.PIPE,
@@ -116,8 +118,13 @@ def _run(name: str, first: int, count: int) -> dict[str, object] | None:
     return found
 
 
-def _look_for(cut: Cut, first: int, count: int) -> dict[str, object]:
-    """Return the first of so many seeds that finds a cut, if any does."""
+def _look_for(cut: Cut, first: int, count: int, known: str = "") -> dict[str, object]:
+    """Return the known seed or scenario, or the first of so many seeds, that finds a cut."""
+    if known not in {"", "-"}:
+        which = (int(known), 1, "") if known.isdigit() else (0, 0, known)
+        found = _run(cut.name, *which)
+        if found is not None and _run("", *which) is None:
+            return {"cut": cut.name, **found}
     end = first + count
     while first < end and (found := _run(cut.name, first, end - first)) is not None:
         seed = int(str(found["seed"]))
@@ -125,6 +132,12 @@ def _look_for(cut: Cut, first: int, count: int) -> dict[str, object]:
             return {"cut": cut.name, **found}
         first = seed + 1  # this seed also fails without the cut
     return {"cut": cut.name, "seed": None, "saw": f"not found until seed {end - 1}"}
+
+
+def listed(page: str) -> dict[str, str]:
+    """Return the seed that a page lists for each cut, or what stands there in its place."""
+    rows = page.partition("| taken out | seed |")[2].partition("\n\n")[0].splitlines()[2:]
+    return {name.strip(): seed.strip() for _, name, seed, *_ in (row.split("|") for row in rows)}
 
 
 def table(found: Mapping[str, Mapping[str, object]]) -> str:
@@ -152,16 +165,17 @@ def main() -> int:
     args = _arguments()
     by_name = {cut.name: cut for cut in CUTS}
     if args.play is not None:
-        _play(by_name.get(args.play), range(args.first, args.first + args.seeds))
+        _play(by_name.get(args.play), args.first, args.seeds, args.scenario)
         return 0
     results = Path(args.results) if args.results else None
     lines = results.read_text().splitlines() if results and results.exists() else []
     known = {line["cut"]: line for line in map(json.loads, lines)}
+    seeds = listed(_PAGE.read_text())
     chosen = [by_name[name] for name in args.only] or list(CUTS)
     for cut in chosen:
         found = known.get(cut.name)
         if found is None or args.only:
-            found = _look_for(cut, args.first, args.seeds)
+            found = _look_for(cut, args.first, args.seeds, seeds.get(cut.name, ""))
             if results:
                 with results.open("a") as file:
                     file.write(json.dumps(found) + "\n")
@@ -185,6 +199,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the table into this page")
     parser.add_argument("--play", help=argparse.SUPPRESS)
+    parser.add_argument("--scenario", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
