@@ -238,6 +238,7 @@ class Attempt:
             if outcome is Outcome.RETRY:
                 result = self._failed(delivery, error=error, status=answer.status, wait=wait)
             else:
+                error = error or answer.defect
                 result = Result(outcome=outcome, status=answer.status, error=error)
             result.timing = answer.timing
             if KeepAnswers(self.options.keep_answers).includes(result.outcome):

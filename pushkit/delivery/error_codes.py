@@ -18,6 +18,10 @@ ERROR_CODES: Final = {
     "too_large": "the webhook answered 413",
     "unsupported_media_type": "the webhook answered 415",
     "unprocessable": "the webhook answered 422",
+    # Delivered, and something was wrong with the answer all the same.
+    "folded_header": "a header line of the webhook's answer is folded",
+    "bare_line_feed": "lines of the webhook's answer end without a carriage return",
+    "malformed_header": "a header line of the webhook's answer is malformed",
     # No answer.
     "timeout": "no answer in time",
     "dns_failure": "the webhook's name could not be looked up",
@@ -88,6 +92,10 @@ _NOT_ACCEPTED = (
     "The webhook did not accept the credentials, token or signature: check that it knows the"
     " current keys, issuer and URL, then redrive."
 )
+_COUNTED = (
+    "Its status counted. Other clients refuse such an answer, or give it another length: the"
+    " webhook's server, or a proxy before it, has to write its head as RFC 9112 demands."
+)
 _NOT_UNSEALED = "Give the workers the key that the secret was sealed with (docs/secrets.md)."
 _MENDS = {
     "status_500": "The webhook's own log says why. Pending deliveries are retried by the schedule;"
@@ -107,6 +115,9 @@ _MENDS = {
     " application/json for versions before A2A 1.0.",
     "unprocessable": "The webhook read the body but did not accept it: check that it speaks the"
     " version of A2A that it was registered with. Its own log says more.",
+    "folded_header": _COUNTED,
+    "bare_line_feed": _COUNTED,
+    "malformed_header": _COUNTED,
     "timeout": "The webhook took longer than an attempt may (15 s, unless the sender's timeout says"
     " otherwise): it should answer first, and work afterwards.",
     "dns_failure": "Check that the name is still registered, and that this machine can look it up.",

@@ -8,6 +8,7 @@ connection that received too much, too little or no HTTP is closed.
 from __future__ import annotations
 
 import asyncio
+import re
 import select
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, cast
@@ -28,6 +29,9 @@ _MAX_FIELDS: Final = 256
 _MAX_INTERIM: Final = 16
 _BUFFER_BYTES: Final = 16 * 1024
 _JOINED_BYTES: Final = 64 * 1024
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([2-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
+_INTERIM_HEADS: Final = re.compile(rb"(?:HTTP/1\.[01] 1.*?\n\r?\n)*", re.DOTALL)
+_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
 
 
 class Request(NamedTuple):
@@ -54,6 +58,8 @@ class Answer:
     # False if the body was longer, broke off, or did not end in time. The status is valid even so:
     # a 2xx was an acknowledgement when its head arrived.
     complete: bool = True
+    # A code: what is wrong in the head, although it was read. None if nothing is.
+    defect: str | None = None
     timing: Timing = field(default_factory=Timing)
 
 
@@ -90,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[Answer] | None = None
         self._is_written = False  # whether the request is, which waits for its round
         self._closed = False
+        self._defect: str | None = None  # what is wrong in the head; the last one, it closes then
 
     def is_reusable(self) -> bool:
         """Return whether a request may be sent: the connection is open, and nothing waits unread.
@@ -129,6 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self._interim = 0
         self._framing_bytes = 0  # received, without the body's
         self._status = 0
+        self._head = bytearray()  # what arrived, until the head is complete
         self._fields: list[tuple[str, str]] = []
         self._body = bytearray()
         self._has_head = False
@@ -194,12 +202,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.has_received = True
         self._framing_bytes += nbytes
+        data = self._buffer[:nbytes]
+        if not self._has_head:
+            self._head += data
         try:
-            self._parser.feed_data(self._buffer[:nbytes])
+            self._parse(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             self.close()
             if self._waiter is not None:  # else the answer was complete before the error
-                self._end_early(BrokenAnswerError(f"not an HTTP answer ({type(exc).__name__})"))
+                self._end_early(BrokenAnswerError(f"not an HTTP answer: {exc}"))
             return
         if self._waiter is None:
             assert self._transport is not None  # noqa: S101  # bytes came over it
@@ -221,6 +232,35 @@ class Connection(asyncio.BufferedProtocol):
             self._body_timeout = None  # it counts from the head
             self._deadlines.set(self, min(deadline, self._deadline))
 
+    def _parse(self, data: bytes | memoryview) -> None:
+        """Parse bytes. A head that breaks a rule is read again, more leniently.
+
+        RFC 9112 §5.2 demands that of folded lines, and §2.2 permits it of bare line feeds. Of any
+        other head with a sound status line, at least the status counts.
+        """
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            if self._waiter is None or self._has_head:
+                raise
+            if self._defect is None:
+                self._defect = "malformed_header"
+                self._parser = httptools.HttpResponseParser(self)
+                self._parser.set_dangerous_leniencies(
+                    lenient_headers=True, lenient_optional_cr_before_lf=True
+                )
+                self._fields.clear()
+                self._interim = 0
+                self._parse(bytes(self._head))
+                return
+            line = _STATUS_LINE.match(self._head)
+            if line is None:
+                raise
+            if _END_OF_HEAD.search(self._head, max(len(self._head) - len(data) - 2, 0)):
+                self._status = int(line[1])
+                self._fields.clear()
+                self._answer(complete=False)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """End the request that waits, if any."""
         self._set_closed()
@@ -241,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a field of the head; trailer fields are dropped."""
-        if self._has_head or self._waiter is None:
+        if self._has_head or self._waiter is None or b"\0" in value:
             return
         if len(self._fields) == _MAX_FIELDS:
             self._fail(BrokenAnswerError(f"more than {_MAX_FIELDS} header fields"))
@@ -266,6 +306,9 @@ class Connection(asyncio.BufferedProtocol):
             )
         elif self._status >= 200:
             self._has_head = True
+            if self._defect is not None:
+                self._defect = _defect_of(self._head)
+            self._head.clear()
             self._probe.enter("body")
 
     def on_body(self, chunk: bytes) -> None:
@@ -288,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._interim > _MAX_INTERIM:
                 self._fail(BrokenAnswerError(f"more than {_MAX_INTERIM} interim answers"))
             return
-        self._keep = self._parser.should_keep_alive()
+        self._keep = self._defect is None and self._parser.should_keep_alive()
         self._answer(complete=True)
 
     # --- the request's end ----------------------------------------------------------------------
@@ -303,6 +346,7 @@ class Connection(asyncio.BufferedProtocol):
                     headers=Headers(self._fields),
                     body=bytes(self._body),
                     complete=complete,
+                    defect=self._defect,
                     timing=self._probe.timing(),
                 )
             )
@@ -336,6 +380,17 @@ class Connection(asyncio.BufferedProtocol):
         """Return whether the end of the connection ends the body (RFC 9112 §6.3)."""
         names = {name.lower() for name, _ in self._fields}
         return names.isdisjoint({"content-length", "transfer-encoding"})
+
+
+def _defect_of(received: bytearray) -> str:
+    """Return the code of what is wrong in a head that was only read leniently."""
+    interim = _INTERIM_HEADS.match(received)
+    start = interim.end() if interim else 0
+    end = _END_OF_HEAD.search(received, start)
+    head = received[start : end.end() if end else None]
+    if re.search(rb"\n[ \t]", head):
+        return "folded_header"
+    return "bare_line_feed" if re.search(rb"(?<!\r)\n", head) else "malformed_header"
 
 
 def _too_long() -> BrokenAnswerError:

@@ -61,8 +61,7 @@ def transport_error(
         return AddressRefusedError(
             f"{destination.origin}: {probe.refused.reason}", decision=probe.refused, timing=timing
         )
-    message = f"{destination.origin}: {type(exc).__name__}: {_reason(exc)}"
-    return _type_for(exc)(message, timing=timing)
+    return _type_for(exc)(f"{destination.origin}: {_reason(exc)}", timing=timing)
 
 
 def _type_for(exc: Exception) -> type[TransportError]:
@@ -85,4 +84,5 @@ def _reason(exc: Exception) -> str:
         return exc.verify_message
     if isinstance(exc, ConnectionResetError) and exc.errno is None:
         return "closed in the TLS handshake"  # asyncio's error has no text
-    return exc.strerror or "failed" if isinstance(exc, OSError) else "failed"
+    known = exc.strerror if isinstance(exc, OSError) else None
+    return known or f"failed ({type(exc).__name__})"

@@ -46,7 +46,7 @@ class LoggedAttempt:
     timing: Timing  # the phases, and the address that was dialled
     outcome: str  # delivered, retry, dead or gone
     status: int | None  # the status of the answer; None if there was none
-    error: str | None  # a short code; None if delivered
+    error: str | None  # a short code; None if delivered by a sound answer
     # The first KiB of the answer's body, masked, if the sender keeps it.
     answer: bytes | None = field(repr=False)
     # Whether it is sealed with a key that this process does not have; `answer` is then None.
@@ -56,13 +56,15 @@ class LoggedAttempt:
 def is_folded(delivery: Delivery, result: Result) -> bool:
     """Return whether an attempt is stored in its delivery's own row: the first one, delivered.
 
-    The first claim stays the first, whatever happens to the delivery afterwards.
+    Not if there is more to store: its answer, or what was wrong with that. The first claim stays
+    the first, whatever happens to the delivery afterwards.
     """
     return (
         delivery.claims == 1
         and result.outcome is Outcome.DELIVERED
         and result.started_at is not None
         and result.answer is None
+        and result.error is None
     )
 
 

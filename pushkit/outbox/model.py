@@ -126,7 +126,7 @@ class Result:
 
     outcome: Outcome  # what it means for the delivery
     status: int | None = None  # the status of the answer; None if there was none
-    error: str | None = None  # a short code; None if delivered
+    error: str | None = None  # a short code; None if delivered by a sound answer
     retry_at: datetime | None = None  # when to try again, for `RETRY`
     # Until when the whole destination of this owner waits (`Retry-After`).
     wait_until: datetime | None = None

@@ -10,12 +10,13 @@ from datetime import timedelta
 
 import pytest
 
-from pushkit import PushSender, StatusUpdate
+from pushkit import DeliveryState, PushSender, StatusUpdate
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.scheduling import housekeeping
 from tests.clock import Clock
 from tests.eventually import eventually
 from tests.pushkit.delivery.conftest import Senders, Webhook, status
+from tests.pushkit.net.test_transport import says, serving
 
 LOG = logging.getLogger("pushkit.delivery")
 
@@ -96,6 +97,42 @@ async def test_a_refused_destination_is_an_attempt_without_phases(
     [attempt] = await attempts_of(sender, delivery_id)
     assert attempt.error == "destination_refused"
     assert attempt.timing.address is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        pytest.param(b"X: a\r\n b\r\nContent-Length: 0\r\n", "folded_header", id="folded"),
+        pytest.param(b"X: a\nContent-Length: 0\n", "bare_line_feed", id="bare line feeds"),
+        pytest.param(b"X y: a\r\n", "malformed_header", id="a blank in a name"),
+        pytest.param(b"Content-Length: 0\r\n" * 2, "malformed_header", id="two lengths"),
+    ],
+)
+@pytest.mark.parametrize("status_code", [202, 410])
+async def test_an_answer_with_a_sound_status_line_counts_and_what_was_wrong_is_logged(
+    sender: PushSender, fields: bytes, error: str, status_code: int
+) -> None:
+    answer = b"HTTP/1.1 %d Said\r\n%s\r\n" % (status_code, fields)
+    async with serving(says(answer)) as server:
+        delivery_id = await notify(sender, server.url, status())
+        assert len(server.requests) == 1
+    report = await sender.outbox.show(delivery_id)
+    assert report is not None
+    [attempt] = report.attempts
+    expected = (DeliveryState.DELIVERED, error) if status_code == 202 else ("dead", "gone")
+    assert (report.delivery.state, attempt.error) == expected
+    assert attempt.status == status_code
+
+
+async def test_the_log_names_why_an_answer_is_none(
+    sender: PushSender, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(says(b"HTTP/1.1 20 OK\r\n\r\n")) as server:
+        delivery_id = await notify(sender, server.url, status())
+    [attempt] = await attempts_of(sender, delivery_id)
+    assert (attempt.outcome, attempt.error) == ("retry", "transport")
+    assert "not an HTTP answer: Invalid status code" in caplog.text
+    assert "Error:" not in caplog.text
 
 
 async def test_a_redriven_delivery_keeps_its_id_and_restarts_its_schedule(

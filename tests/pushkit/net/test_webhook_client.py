@@ -188,6 +188,59 @@ async def test_an_answer_is_the_same_wherever_it_is_split(
 @pytest.mark.parametrize(
     "answer",
     [
+        pytest.param(b"HTTP/2 200 OK\r\n\r\n", id="another version"),
+        pytest.param(b"ICY 200 OK\r\n\r\n", id="another protocol"),
+        pytest.param(b"HTTP/1.1 20 OK\r\n\r\n", id="a status of two digits"),
+        pytest.param(b"HTTP/1.1 099 OK\r\n\r\n", id="a status below 100"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nA : b\r\nB: c\r\n", id="a broken head that does not end"),
+        pytest.param(b"\0" * 100, id="zeros"),
+        pytest.param(HINTS * 17 + LENGTH, id="more interim answers than anybody needs"),
+        pytest.param(b"HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", id="101"),
+    ],
+)
+async def test_without_a_sound_status_line_there_is_no_answer_wherever_it_is_split(
+    answer: bytes,
+) -> None:
+    for at in range(len(answer)):
+        found = await outcome([answer[:at], answer[at:]], then_closes=True)
+        assert found in {BrokenAnswerError, ClosedEarlyError}, f"split after {at} bytes"
+
+
+FOLDED = HEAD + b"X: a\r\n b\r\nContent-Length: 5\r\n\r\nhello"
+BARE = b"HTTP/1.1 200 OK\nX: a b\nContent-Length: 5\n\nhello"
+
+
+@pytest.mark.parametrize(
+    ("answer", "defect"),
+    [
+        pytest.param(FOLDED, "folded_header", id="a folded line"),
+        pytest.param(HINTS + FOLDED, "folded_header", id="a folded line, after hints"),
+        pytest.param(BARE, "bare_line_feed", id="bare line feeds"),
+        pytest.param(
+            FOLDED.replace(b"\r\n b", b" b").replace(b"5\r\n", b"5\n"),
+            "bare_line_feed",
+            id="one bare line feed",
+        ),
+    ],
+)
+async def test_a_head_that_others_read_is_read_wherever_it_is_split(
+    answer: bytes, defect: str
+) -> None:
+    for at in range(len(answer)):
+        connection = new_connection()
+        task = await asked(connection, Wire())
+        hear(connection, answer[:at])
+        hear(connection, answer[at:])
+        found = await task
+        assert (found.status, found.body, found.complete) == (200, b"hello", True)
+        assert found.headers.one("X") == "a b"
+        assert found.defect == defect, f"split after {at} bytes"
+        assert not connection.is_reusable()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
         pytest.param(HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nok!", id="two lengths"),
         pytest.param(
             HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -199,19 +252,23 @@ async def test_an_answer_is_the_same_wherever_it_is_split(
         pytest.param(HEAD + b"A : b\r\n\r\n", id="a blank before the colon"),
         pytest.param(HEAD + b"A\x01: b\r\n\r\n", id="a control character in a name"),
         pytest.param(HEAD + b"A: b\x00\r\n\r\n", id="a zero in a value"),
-        pytest.param(b"HTTP/2 200 OK\r\n\r\n", id="another version"),
-        pytest.param(b"ICY 200 OK\r\n\r\n", id="another protocol"),
-        pytest.param(b"HTTP/1.1 20 OK\r\n\r\n", id="a status of two digits"),
-        pytest.param(b"HTTP/1.1 099 OK\r\n\r\n", id="a status below 100"),
-        pytest.param(b"\0" * 100, id="zeros"),
-        pytest.param(HINTS * 17 + LENGTH, id="more interim answers than anybody needs"),
-        pytest.param(b"HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", id="101"),
     ],
 )
-async def test_a_broken_head_is_no_answer_wherever_it_is_split(answer: bytes) -> None:
+@pytest.mark.parametrize("status", [200, 410])
+async def test_of_a_malformed_head_the_status_counts_wherever_it_is_split(
+    answer: bytes, status: int
+) -> None:
+    answer = answer.replace(b"200", str(status).encode(), 1)
     for at in range(len(answer)):
-        found = await outcome([answer[:at], answer[at:]], then_closes=True)
-        assert found in {BrokenAnswerError, ClosedEarlyError}, f"split after {at} bytes"
+        wire, connection = Wire(), new_connection()
+        task = await asked(connection, wire)
+        hear(connection, answer[:at])
+        if not wire.is_aborted:
+            hear(connection, answer[at:])
+        connection.connection_lost(None)
+        found = await task
+        assert (found.status, found.body, found.defect) == (status, b"", "malformed_header")
+        assert not connection.is_reusable(), f"split after {at} bytes"
 
 
 @pytest.mark.parametrize(
