@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pushkit.a2a import UpdateKind
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
@@ -35,6 +34,7 @@ from receiver.callbacks.leases import Leases
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.settling import Ended, Settler
 from receiver.callbacks.slots import CrowdedError, SharedSlots
+from receiver.callbacks.unmatched import UnmatchedLog
 from receiver.inbox.model import ClaimedNotification, Notification
 from receiver.inbox.store import Inbox, locks_of
 from receiver.service_state import LARGE_BODY, turn_to_decode
@@ -101,7 +101,7 @@ class Dispatcher:
         self._kept: dict[int, Notification] = {}
         self._claimed_at: datetime | None = None
         self._spares_until = 0.0
-        self._unmatched_kinds: set[UpdateKind] = set()
+        self._unmatched: UnmatchedLog = UnmatchedLog(database)
         self._is_running = False
         self._decoding = LoopLock()
         self.leases: Leases = Leases(database)
@@ -318,11 +318,11 @@ class Dispatcher:
             await self._fail(claimed, f"unreadable: {exc.code}", is_final=True)
             return None
         matching = self.registry.wanting(notification)
-        if not matching:
-            self._log_unmatched(notification)
-        wanting = matching
-        if claimed.callbacks:
-            wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
+        if matching:
+            self._unmatched.note_wanted(notification)
+        else:
+            await self._unmatched.note_unwanted(notification)
+        wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
         if wanting and claimed.broken_off and await self._is_held_back(claimed, wanting):
             return None
         # After that check, for the process may also die in the preparation.
@@ -370,19 +370,6 @@ class Dispatcher:
         # While notifications wait for claims, the next must not wait for an acceptance.
         self.settler.add(ended, at_once=bool(self._kept) or not isinstance(stored, Notification))
         return ended
-
-    def _log_unmatched(self, notification: Notification) -> None:
-        """Log that no callback wants a notification: once for each kind."""
-        if notification.kind in self._unmatched_kinds:
-            return
-        self._unmatched_kinds.add(notification.kind)
-        _log.warning(
-            "no callback wants notification %d, kind=%s state=%s: it is done; further ones of this"
-            " kind are not logged, see `receiver inbox list --unmatched`",
-            notification.id,
-            notification.kind.value,
-            notification.state.value if notification.state else None,
-        )
 
     async def _is_held_back(
         self, claimed: ClaimedNotification, wanting: Sequence[Callback]

@@ -401,6 +401,16 @@ class Inbox:
         )
         return [_stored(row) for row in rows]
 
+    def last_wanted(self, limit: int, *, max_bytes: int) -> Script[list[bytes]]:
+        """Return the bodies, if not larger, of those that a callback had among the newest done."""
+        rows = yield Statement(
+            "SELECT body FROM (SELECT body, unmatched FROM pushkit_inbox WHERE status = 'done'"
+            " ORDER BY finished_at DESC LIMIT CAST($1 AS BIGINT)) newest"
+            " WHERE unmatched = 0 AND LENGTH(body) <= $2",
+            (limit, max_bytes),
+        )
+        return [row["body"] for row in rows]
+
     def with_news(self, seen: Mapping[tuple[str, str], int]) -> Script[list[tuple[str, str]]]:
         """Return the tasks, by sender and id, that have a notification after the id seen."""
         rows = yield from run_for_rows(
