@@ -60,11 +60,20 @@ class UnsupportedVersionError(ConfigError, code="unsupported_version"):
 
 
 class DestinationRefusedError(InvalidPushConfigError, code="destination_refused"):
-    """The webhook URL breaks a rule of the destination policy; `decision` says which."""
+    """The webhook URL breaks a rule of the destination policy; `decision` says which.
 
-    def __init__(self, message: str, *, decision: Decision) -> None:
+    `allow` is the entry of the operator's `allow` that lifts the rule; None if none does. The
+    message is for whoever named the URL, also for a client; `advice` is for the operator.
+    """
+
+    def __init__(self, message: str, *, decision: Decision, allow: str | None = None) -> None:
         super().__init__(message)
         self.decision = decision
+        self.allow = allow
+
+    def advice(self, place: str) -> str:
+        """Return what an operator can write to lift the rule; `{}` in a place is the entry."""
+        return "" if self.allow is None else f"; for development: {place.format(self.allow)}"
 
 
 class InvalidUpdateError(PushkitError, code="invalid_update"):

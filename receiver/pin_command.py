@@ -66,7 +66,7 @@ def _toml(text: str) -> str:
 async def _pin(url: str, trust_file: Path, allow: tuple[str, ...]) -> PinnedCard:
     origins = load_card_trust(trust_file)
     async with (
-        closing(Transport(DestinationPolicy(allow))) as transport,
+        closing(Transport(DestinationPolicy(allow, loopback=True))) as transport,
         closing(CardTrust(origins, fetch=functools.partial(fetch_jwks, transport))) as trust,
     ):
         return await pin_card(url, trust, transport=transport, now=datetime.now(UTC))

@@ -25,7 +25,7 @@ from pushkit.errors import (
     TransportError,
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
-from pushkit.net.addresses import address_is_public
+from pushkit.net.addresses import address_is_public, host_is_loopback
 from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
@@ -118,11 +118,10 @@ async def check_public_url(probe: Probe) -> list[Link]:
 
 def _scheme(probe: Probe) -> Link:
     url, own = Url.parse(probe.url), Url.parse(probe.own_url)
-    local = url.host in ("localhost", "127.0.0.1", "::1")
     if url.scheme != own.scheme:
         says = f"agents post by {url.scheme}, `url` in the configuration is {own.scheme}"
         return Link("scheme", False, f"{says}: they must be the same")
-    if url.scheme == "http" and not local:
+    if url.scheme == "http" and not host_is_loopback(url.host):
         return Link("scheme", False, "agents post to https only: use a certificate")
     return Link("scheme", True, url.scheme)
 

@@ -167,7 +167,7 @@ class Receiver(CallbackDecorators):
             self.events.add(on_event)
         self._clock = clock
         self._database = open_inbox(database, clock=clock)
-        self._transport = Transport(DestinationPolicy(allow))
+        self._transport = Transport(DestinationPolicy(allow, loopback=True))
         trust = Trust.build(url, senders, self._transport, clock)
         self.url: str = trust.url
         redis = None

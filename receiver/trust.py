@@ -239,7 +239,7 @@ async def fetch_trust(
     check_type("url", url, str)
     check_list("senders", senders, of=TrustedSender)
     async with (
-        closing(Transport(DestinationPolicy(allow))) as transport,
+        closing(Transport(DestinationPolicy(allow, loopback=True))) as transport,
         closing(Trust.build(url, senders, transport, clock)) as trust,
     ):
         return await trust.snapshot()
@@ -259,7 +259,8 @@ def sender_keys(
     try:
         transport.policy.check(url)
     except DestinationRefusedError as exc:
-        raise ConfigError(f"sender {sender.name!r}: jwks_url: {exc}") from exc
+        advice = exc.advice('allow=["{}"]')
+        raise ConfigError(f"sender {sender.name!r}: jwks_url: {exc}{advice}") from exc
     fetch = functools.partial(fetch_jwks, transport)
     return JwksClient(url, fetch=fetch, clock=clock, stale_for=sender.stale_for)
 

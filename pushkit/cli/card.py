@@ -258,7 +258,7 @@ async def _load(target: str, transport: Transport) -> bytes:
 
 def _with_transport(allow: tuple[str, ...], use: Callable[[Transport], Awaitable[_T]]) -> _T:
     async def run() -> _T:
-        async with closing(Transport(DestinationPolicy(allow))) as transport:
+        async with closing(Transport(DestinationPolicy(allow, loopback=True))) as transport:
             return await use(transport)
 
     return asyncio.run(run())

@@ -96,8 +96,7 @@ class OneUpdate:
     epilog=example(
         "pushkit send update.json --to https://client.example.com/a2a/push \\",
         "    --issuer https://agent.example.com --token abc",
-        "… | pushkit send - --to http://127.0.0.1:9000/a2a/push --allow '127.0.0.1:*' \\",
-        "    --issuer http://127.0.0.1:8001",
+        "… | pushkit send - --to http://127.0.0.1:9000/a2a/push --issuer http://127.0.0.1:8001",
     )
 )
 @gathered(
@@ -134,7 +133,7 @@ def send(*, one: OneUpdate, allow: tuple[str, ...], key_file: KeyFile, signing: 
     UPDATE is a file with a JSON body of any A2A version, or - for standard input. Its bytes are
     sent unchanged. The exit status is 0 if the webhook accepted it, else 1.
     """
-    policy = DestinationPolicy(allow)
+    policy = DestinationPolicy(allow, loopback=True)
     posting = _post_one(one, signing=signing, ring=key_file.ring(), policy=policy)
     if not asyncio.run(posting):
         sys.exit(1)

@@ -40,7 +40,7 @@ from pushkit.keys.source import KeySource
 from pushkit.logs import RepeatedLog
 from pushkit.net.authorization import Access
 from pushkit.net.connection import Answer
-from pushkit.net.destination import DestinationPolicy
+from pushkit.net.destination import DestinationPolicy, local_advice
 from pushkit.net.transport import Transport
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import Outcome
@@ -221,7 +221,10 @@ class Attempt:
         except (EgressProxyError, ResourcesExhaustedError):
             raise  # faults of this side
         except (AddressRefusedError, DestinationRefusedError) as exc:
-            _log.warning("delivery %s: not sent: %s", delivery.id, exc, extra=_facts(delivery, exc))
+            says = f"{exc}{local_advice(exc)}"
+            _log.warning(
+                "delivery %s: not sent: %s", delivery.id, says, extra=_facts(delivery, exc)
+            )
             result = self._failed(delivery, error=exc.code, refusals=refusals)
             result.timing = getattr(exc, "timing", None)
         except OwnershipError as exc:

@@ -112,17 +112,18 @@ class Reports:
                 " and ".join(changed),
             )
 
-    def report_refused_config(self, event: PushConfigRefused) -> None:
-        """Report that a client's push config was refused."""
+    def report_refused_config(self, event: PushConfigRefused, advice: str) -> None:
+        """Report that a client's push config was refused; only the log has the advice."""
         self._repeated.log(
             ("push config", event.code, event.owner),
             logging.WARNING,
-            "a push config was refused (%s): %s [owner=%s host=%s task=%s]",
+            "a push config was refused (%s): %s [owner=%s host=%s task=%s]%s",
             event.code,
             printable(event.reason, 500),
             one_word(event.owner),
             one_word(event.host),
             one_word(event.task_id),
+            advice,
             extra=facts_of(event),
         )
         if self._events.wants(PushConfigRefused.usual_level):

@@ -44,6 +44,7 @@ from pushkit.delivery.signatures import warn_of_no_audience
 from pushkit.delivery.worker import Worker
 from pushkit.errors import (
     ConfigError,
+    DestinationRefusedError,
     InvalidPushConfigError,
     InvalidUpdateError,
     PushkitError,
@@ -66,7 +67,7 @@ from pushkit.keys.reporting import near_ends, ring_changes
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
-from pushkit.net.destination import DestinationPolicy
+from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice
 from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
@@ -406,8 +407,9 @@ class PushSender:
         if options.webhook is not None:
             try:
                 self._policy.check(options.webhook)
-            except InvalidPushConfigError as exc:
-                raise ConfigError(f"alerts: webhook: {exc}") from exc
+            except DestinationRefusedError as exc:
+                advice = exc.advice(SENDER_ALLOW)
+                raise ConfigError(f"alerts: webhook: {exc}{advice}") from exc
             config = PushConfig(id="alerts", url=options.webhook, token=options.webhook_token)
             webhook = AlertWebhook(self, config, every=options.every)
         return Alerts(options, webhook, look=self._look, events=self.events)
@@ -482,6 +484,8 @@ class PushSender:
             )
         except (InvalidPushConfigError, UnsupportedVersionError) as exc:
             self.report_refusal(exc, owner=owner, tenant=tenant, task_id=task_id, host=host)
+            if advice := local_advice(exc):  # a note is in tracebacks, not in answers to clients
+                exc.add_note(advice.removeprefix("; "))
             raise
 
     def report_refusal(
@@ -519,7 +523,8 @@ class PushSender:
                 owner=owner,
                 task_id=task_id,
                 host=host,
-            )
+            ),
+            local_advice(error),
         )
 
     async def _subscribe(

@@ -71,6 +71,13 @@ def parse_address(text: str) -> Address | None:
         return None
 
 
+def host_is_loopback(host: str) -> bool:
+    """Return whether a host of a URL is this machine, by its address or as `localhost`."""
+    if host in ("localhost", "::1"):
+        return True
+    return host.startswith("127.") and parse_address(host) is not None
+
+
 def address_is_public(text: str) -> bool:
     """Return whether an address is public."""
     address = parse_address(text)

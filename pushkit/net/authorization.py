@@ -16,7 +16,7 @@ from pathlib import Path
 from pushkit.a2a import Authentication
 from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.keys.jwk import expiry_of_certificate
-from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.destination import SENDER_ALLOW, Destination, DestinationPolicy
 from pushkit.net.oauth import OAuthClient, OAuthTokens
 from pushkit.net.tls import ClientCertificate, tls_context
 from pushkit.net.transport import Transport
@@ -153,7 +153,8 @@ def _origin(url: str, policy: DestinationPolicy) -> str:
     try:
         destination = policy.check(url)
     except DestinationRefusedError as exc:
-        raise ConfigError(f"credentials: origin: {exc}") from exc
+        advice = exc.advice(SENDER_ALLOW)
+        raise ConfigError(f"credentials: origin: {exc}{advice}") from exc
     if destination.url.target != "/":
         raise ConfigError("credentials: origin: expected https://host[:port] without a path")
     return destination.origin

@@ -9,14 +9,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from pushkit.arguments import check_callable, check_list
-from pushkit.errors import ConfigError, DestinationRefusedError, InvalidUrlError
+from pushkit.errors import ConfigError, DestinationRefusedError, InvalidUrlError, PushkitError
 from pushkit.net.addresses import (
     Network,
     address_is_private,
     address_is_public,
+    host_is_loopback,
     network_is_private,
     parse_address,
 )
@@ -132,13 +133,19 @@ class DestinationPolicy:
             for example `["127.0.0.1:*", "[::1]:8080", "localhost:*"]`. The rules on scheme, port,
             literal addresses and special names do not apply to them, nor do `rules`.
         rules: The operator's further rules.
+        loopback: Whether hosts on this machine are allowed, too: only where no outsider, but the
+            operator alone names URLs, in a command or in a configuration.
 
     Raises:
         ConfigError: An entry is malformed.
     """
 
     def __init__(
-        self, allow: Sequence[str] = (), rules: DestinationRules = DestinationRules()
+        self,
+        allow: Sequence[str] = (),
+        rules: DestinationRules = DestinationRules(),
+        *,
+        loopback: bool = False,
     ) -> None:
         check_list("allow", allow, of=str, shown=False)
         for name in ("domains", "networks", "refused_networks", "allow_domains", "allow_networks"):
@@ -147,6 +154,7 @@ class DestinationPolicy:
         if rules.on_decision is not None:
             check_callable("on_decision", rules.on_decision)
         self.allow: tuple[str, ...] = tuple(allow)
+        self._loopback = loopback
         self._named = frozenset(_parse_allow(entry) for entry in allow)
         self._intranet = tuple(_parse_intranet_domain(entry) for entry in rules.allow_domains)
         self._private = tuple(map(_parse_private_network, rules.allow_networks))
@@ -197,7 +205,9 @@ class DestinationPolicy:
                 expected = f", expected {' or '.join(map(str, self._ports))}"
             # Clients read this, too: it says nothing that only the operator can do.
             raise DestinationRefusedError(
-                f"URL: {url.origin}: {decision.reason}{expected}", decision=decision
+                f"URL: {url.origin}: {decision.reason}{expected}",
+                decision=decision,
+                allow=host_and_port(url.host, url.port),
             )
         return Destination(url=url, allowed_by_name=decision is Decision.NAMED)
 
@@ -230,7 +240,9 @@ class DestinationPolicy:
         return decision
 
     def allows_by_name(self, url: Url) -> bool:
-        """Return whether the operator named the host of a URL in `allow`."""
+        """Return whether the operator named the host of a URL."""
+        if self._loopback and host_is_loopback(url.host):
+            return True
         return (url.host, url.port) in self._named or (url.host, None) in self._named
 
     def report(self, judged: Judged) -> None:
@@ -262,6 +274,21 @@ class DestinationPolicy:
                 " with or without *. before it"
             )
         return domain
+
+
+SENDER_ALLOW: Final = "PushSender(allow=[\"{0}\"]), or --allow '{0}'"
+"""The places of a sender's `allow`, for `DestinationRefusedError.advice`."""
+
+
+def local_advice(error: PushkitError) -> str:
+    """Return the advice for a webhook on this machine, for a log.
+
+    Nothing for any other one: whoever registered it may be an attacker.
+    """
+    if isinstance(error, DestinationRefusedError) and error.allow is not None:
+        host = error.allow.rpartition(":")[0].strip("[]")
+        return error.advice(SENDER_ALLOW) if host_is_loopback(host) else ""
+    return ""
 
 
 def _is_within(host: str, domain: str) -> bool:

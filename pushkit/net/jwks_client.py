@@ -21,7 +21,13 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError, JwksError, KeysUnavailableError, PushkitError
+from pushkit.errors import (
+    ConfigError,
+    DestinationRefusedError,
+    JwksError,
+    KeysUnavailableError,
+    PushkitError,
+)
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import MAX_JWKS_BYTES, KeySet, parse_jwks, parse_jwks_file
 from pushkit.logs import RepeatedLog
@@ -211,7 +217,9 @@ async def load_jwks(
         if not where.startswith(("https://", "http://")):
             content = await asyncio.to_thread(Path(where).read_bytes)
             return _usable(where, parse_jwks_file(content, where))
-        policy = DestinationPolicy.naming(where) if allow is None else DestinationPolicy(allow)
+        policy = DestinationPolicy.naming(where)
+        if allow is not None:
+            policy = DestinationPolicy(allow, loopback=True)
         async with closing(Transport(policy)) as transport:
             answer = await fetch_jwks(transport, where)
         if answer.status != 200:
@@ -219,6 +227,9 @@ async def load_jwks(
         return _usable(where, parse_jwks(answer.body))
     except OSError as exc:
         raise ConfigError(f"--jwks: {where}: {exc.strerror}") from exc
+    except DestinationRefusedError as exc:
+        advice = exc.advice("add --allow '{}'")
+        raise ConfigError(f"--jwks: {exc}{advice}") from exc
     except PushkitError as exc:
         raise ConfigError(f"--jwks: {where}: {exc}") from exc
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from pushkit.arguments import LONGEST_AGE
-from pushkit.errors import PushkitError
+from pushkit.errors import DestinationRefusedError, PushkitError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
 
@@ -66,6 +66,8 @@ def errors_reported() -> Iterator[None]:
     """Report errors of pushkit and of the operating system, and exit with status 1."""
     try:
         yield
+    except DestinationRefusedError as exc:
+        _fail(str(exc) + exc.advice("add --allow '{}'"))
     except PushkitError as exc:
         _fail(str(exc))
     except OSError as exc:  # for example a full disk

@@ -7,8 +7,6 @@ The report names the checks that this leaves open.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
 import secrets
 import shlex
 import ssl
@@ -19,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pushkit.errors import ConfigError
+from pushkit.net.addresses import host_is_loopback
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport, closing
 from pushkit.terminal.listening import reason_of
@@ -87,7 +86,7 @@ async def check_consent(url: str, *, operated: bool) -> None:
     Raises:
         ConfigError: The operator has not consented.
     """
-    if operated or _is_loopback(Url.parse(url).host):
+    if operated or host_is_loopback(Url.parse(url).host):
         return
     token = secrets.token_urlsafe(24)
     async with closing(Transport(DestinationPolicy.naming(url))) as transport:
@@ -112,12 +111,6 @@ async def check_reachable(url: str) -> None:
         reason = reason_of(exc) or "no answer"
         raise ConfigError(f"{parsed.origin} cannot be reached: {reason}") from exc
     writer.close()
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return host == "localhost"
 
 
 def words_of(option: str, command: str | None) -> list[str]:

@@ -68,7 +68,7 @@ def _unknown_senders(settings: ReceiverSettings) -> Iterator[tuple[Location, str
 def _refused_urls(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
     """Find senders whose keys could not be fetched: their URLs are neither public nor allowed."""
     try:
-        policy = DestinationPolicy(settings.allow)
+        policy = DestinationPolicy(settings.allow, loopback=True)
     except ConfigError as exc:
         yield ("allow",), str(exc).removeprefix("allow: ")
         return
@@ -77,7 +77,8 @@ def _refused_urls(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
             try:
                 policy.check(sender.jwks_url)
             except DestinationRefusedError as exc:
-                yield ("senders", number, "jwks_url"), str(exc)
+                advice = exc.advice('allow = ["{}"]')
+                yield ("senders", number, "jwks_url"), f"{exc}{advice}"
 
 
 def _taken_ports(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:

@@ -226,7 +226,7 @@ def test_a_mistake_found_while_the_receiver_is_built_has_its_line(
     ("old", "new", "says"),
     [
         ("https://agent.example.com/jwks", "http://agent.example.com/jwks", "6: senders[0].jwks_"),
-        ("https://agent.example.com/jwks", "https://127.0.0.1/jwks", "6: senders[0].jwks_url: "),
+        ("https://agent.example.com/jwks", "https://10.0.0.1/jwks", "6: senders[0].jwks_url: "),
         ("\n\n", '\nallow = ["https://a"]\n', "2: allow: 'https://a': expected host:port"),
     ],
 )
