@@ -133,14 +133,20 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def logging_as_it_was() -> Iterator[None]:
     """Take back what a command sets up for the log of a whole process."""
     root = logging.getLogger()
-    levels = {name: logging.getLogger(name).level for name in ("", "aiohttp.server", "receiver")}
-    handlers = list(root.handlers)
+    names = ("", "aiohttp.server", "pushkit", "receiver")
+    before = {each: vars(each).copy() for each in map(logging.getLogger, names)}
+    handlers = {each: set(each.handlers) for each in before}
     yield
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
-    for handler in set(root.handlers) - set(handlers):
-        if type(handler) is logging.StreamHandler:
-            root.removeHandler(handler)
+    logging.setLoggerClass(logging.Logger)
+    for logger in root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.__class__ = logging.Logger
+    for logger, found in before.items():
+        logger.setLevel(found["level"])
+        logger.propagate = found["propagate"]
+        for handler in set(logger.handlers) - handlers[logger]:
+            if type(handler) is logging.StreamHandler:
+                logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

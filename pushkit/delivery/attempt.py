@@ -371,19 +371,19 @@ def _explained(exc: Exception) -> str:
     # The cause of a `SigningError` is an error of the application's code, or of a key service.
     if isinstance(exc, PushkitError) and not isinstance(exc, SigningError):
         return f": {exc}"
-    return f"\n{_traceback(exc)}"
+    return f": {_traceback(exc)}"
 
 
 def _traceback(exc: BaseException) -> str:
-    """Return the traceback of an exception and its causes, without possible secrets.
+    """Return an exception, its causes and their frames on one line, without possible secrets.
 
     Those may be in lines of code, and in messages of exceptions other than pushkit's.
     """
-    frames = "\n".join(
-        f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}'
+    frames = ", ".join(
+        f"{frame.filename}:{frame.lineno} in {frame.name}"
         for frame in traceback.extract_tb(exc.__traceback__)
     )
     message = f": {exc}" if isinstance(exc, PushkitError) else ""
-    own = f"Traceback (most recent call last):\n{frames}\n{type(exc).__name__}{message}"
+    own = f"{type(exc).__name__}{message} ({frames})"
     cause = exc.__cause__ or exc.__context__
-    return own if cause is None else f"{_traceback(cause)}\n\n{own}"
+    return own if cause is None else f"{own}, because of {_traceback(cause)}"

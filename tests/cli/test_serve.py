@@ -569,3 +569,35 @@ def test_the_log_says_as_json_why_a_notification_was_refused(start: Start) -> No
     assert (accepted["sender"], accepted["task"], accepted["seq"]) == ("agent", "task-1", 1)
     assert accepted["delivery_id"] == "dlv_1"
     assert "guessed" not in service.output.read_text()
+
+
+OFF = 'logging.config.dictConfig({"version": 1})'
+OWN_HANDLER = """logging.config.dictConfig({
+    "version": 1, "disable_existing_loggers": False,
+    "handlers": {"own": {"class": "logging.StreamHandler"}}, "root": {"handlers": ["own"]},
+})"""
+LEVEL = "logging.basicConfig(level=logging.CRITICAL, force=True)"
+
+
+@pytest.mark.parametrize(
+    "handlers",
+    [
+        pytest.param(f"{OFF}\n{HANDLERS}", id="all loggers off"),
+        pytest.param(f"{OWN_HANDLER}\n{HANDLERS}", id="a handler"),
+        pytest.param(f"{LEVEL}\n{HANDLERS}", id="a level"),
+        pytest.param(f"logging.disable()\n{HANDLERS}", id="all levels off"),
+        pytest.param(f"{HANDLERS}    {OFF}\n", id="all loggers off, when it is called"),
+    ],
+)
+def test_the_log_is_the_services_own_whatever_a_callbacks_module_configures(
+    start: Start, handlers: str
+) -> None:
+    service = start(
+        "--log-format", "json", handlers=f"import logging\nimport logging.config\n{handlers}"
+    )
+    assert service.send().status == 0
+    eventually_sync(service.seen)
+    assert service.send("--token", "guessed").status == 1
+    assert service.stop() == 0
+    [refused] = [line for line in service.output.read_text().splitlines() if "_token" in line]
+    assert json.loads(refused)["code"] == "invalid_token"

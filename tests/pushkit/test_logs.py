@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from datetime import timedelta
+from typing import NoReturn
 
 import pytest
 
 from pushkit.logs import RepeatedLog
-from pushkit.terminal.log_output import JsonLines
+from pushkit.terminal.log_output import JsonLines, TextLines
 
 
 class Clock:
@@ -109,3 +111,72 @@ def test_a_line_is_json_whatever_an_application_adds(odd: object) -> None:
     line = json.loads(JsonLines().format(record), parse_constant=pytest.fail)
     assert (line["message"], line["task"], line["odd"]) == ("said", "task-1", str(odd))
     assert isinstance(line["process"], int)
+
+
+FORGED = "a\n2026-01-01 00:00:00,000 INFO 1 receiver: accepted\x1b[2J\u2028\x85\rb"
+
+
+def _raised(make: Callable[[], Exception]) -> Exception:
+    try:
+        _raise(make())
+    except Exception as exc:  # noqa: BLE001
+        return exc
+
+
+def _raise(exc: Exception) -> NoReturn:
+    raise exc
+
+
+def _caused() -> Exception:
+    exc = KeyError("key")
+    exc.__cause__ = _raised(lambda: ValueError(FORGED))
+    return exc
+
+
+def _in_context() -> Exception:
+    exc = KeyError("key")
+    exc.__context__ = _raised(lambda: ValueError(FORGED))
+    return exc
+
+
+def _noted() -> Exception:
+    exc = ValueError("text")
+    exc.add_note(FORGED)
+    return exc
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: ValueError(FORGED), id="its text"),
+        pytest.param(_caused, id="its cause's"),
+        pytest.param(_in_context, id="its context's"),
+        pytest.param(_noted, id="a note"),
+        pytest.param(lambda: ExceptionGroup("of", [_raised(_caused)]), id="a group's"),
+        pytest.param(lambda: SyntaxError(FORGED), id="a syntax error's"),
+    ],
+)
+def test_an_exceptions_text_is_one_line_of_a_traceback(make: Callable[[], Exception]) -> None:
+    exc = _raised(make)
+    record = logging.makeLogRecord(
+        {"msg": "failed: %s", "args": (FORGED,), "exc_info": (type(exc), exc, exc.__traceback__)}
+    )
+    lines = TextLines("%(levelname)s: %(message)s").format(record).split("\n")
+    assert lines[0].startswith(r"Level None: failed: a\n2026-01-01")
+    assert not [line for line in lines if line.lstrip(" |").startswith("2026")]
+    assert all(line.isprintable() for line in lines)
+    assert sum(r"\x1b[2J\u2028\x85\x0db" in line for line in lines[1:]) == 1
+
+
+def test_a_traceback_has_the_causes_before_the_exception() -> None:
+    exc = _raised(_caused)
+    record = logging.makeLogRecord({"exc_info": (type(exc), exc, exc.__traceback__)})
+    lines = TextLines("%(message)s").format(record).split("\n")
+    shown = [line for line in lines if line and not line.startswith(" ")]
+    assert [line.partition(":")[0] for line in shown] == [
+        "Traceback (most recent call last)",
+        "ValueError",
+        "The above exception was the direct cause of the following exception",
+        "Traceback (most recent call last)",
+        "KeyError",
+    ]
