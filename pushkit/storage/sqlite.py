@@ -408,9 +408,19 @@ class SqliteDatabase:
         found = _inode(self._files[0])
         if found is None:
             raise StorageError(f"{self.path}: there is no such file")
-        if found != self._opened[0]:
+        if found != self._opened[0] or self._is_copy():  # which is changed by others only
             self._close_read_connection()
             self._opened = (found, None, None)
+
+    def _is_copy(self) -> bool:
+        """Return whether the file has no log, and none can be made in its folder, as of a backup.
+
+        SQLite reads such a file only if it is said not to change meanwhile.
+        """
+        with contextlib.suppress(OSError):
+            if Path(self._files[1]).stat().st_size:
+                return False
+        return not os.access(Path(self._files[1]).parent, os.W_OK)
 
     def _close_read_connection(self) -> None:
         if self._read_connection is not None:
@@ -428,8 +438,9 @@ class SqliteDatabase:
                 # its log and the log's index the same mode.
                 with contextlib.suppress(FileExistsError):
                     self._file.touch(mode=0o600, exist_ok=False)
+            copy = "&immutable=1" if access is Access.READ and self._is_copy() else ""
             connection = sqlite3.connect(
-                f"{self._file.as_uri()}?mode={_MODES[access]}",
+                f"{self._file.as_uri()}?mode={_MODES[access]}{copy}",
                 uri=True,
                 timeout=self._busy_timeout.total_seconds(),
                 isolation_level=None,  # transactions begin and end by statements of ours
