@@ -155,8 +155,9 @@ async def _try_keys(receiver: Receiver, failed: list[str]) -> None:
             failed.append(held.sender.name)
             click.echo(f"{held.sender.name}: error: {held.missing}", err=True)
         elif held.sender.has_keys:
-            click.echo(f"{held.sender.name}: {numbered(len(held.keys), 'key')}")
-            for key in held.keys.values():
+            keys = [key for same in held.keys.values() for key in same]
+            click.echo(f"{held.sender.name}: {numbered(len(keys), 'key')}")
+            for key in keys:
                 click.echo(f"  {key.algorithm.value:6} {in_a_line(key.kid)}")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
 from pushkit.keys.jwk import VerificationKey
+from pushkit.keys.jwks import KeysByKid, key_for
 from pushkit.logs import printable
 from pushkit.signing.http_message_signatures import (
     TAG,
@@ -38,7 +39,7 @@ class HeldKeys(NamedTuple):
     """A sender with its keys at one moment."""
 
     sender: TrustedSender
-    keys: Mapping[str, VerificationKey] = MappingProxyType({})  # by `kid`
+    keys: KeysByKid = MappingProxyType({})
     missing: str | None = None  # the reason, if its keys could not be fetched
 
 
@@ -85,8 +86,9 @@ class Selected(NamedTuple):
     sender: TrustedSender
     jwt: UnverifiedJwt | None = None  # None if the sender signs by no JWT
     key: VerificationKey | None = None  # the sender's own key that the JWT names
-    # HTTP message signatures, each with the sender's own key that it names; empty if the sender
-    # signs by none. One valid one is enough: two keys may sign during a rotation.
+    # HTTP message signatures, each with the sender's own key that it names, and once more for each
+    # further key of the same name; empty if the sender signs by none. One valid one is enough: two
+    # keys may sign during a rotation.
     signatures: tuple[tuple[UnverifiedHttpSignature, VerificationKey], ...] = ()
 
 
@@ -238,7 +240,7 @@ def _key_of_jwt(held: HeldKeys, jwt: UnverifiedJwt | None) -> VerificationKey:
         raise InvalidSignatureError(
             f"found no JWT, expected one signed by sender {held.sender.name}"
         )
-    key = held.keys.get(jwt.kid or "")
+    key = key_for(held.keys.get(jwt.kid or "", ()), jwt.algorithm)
     if key is None:
         raise _no_key(held, jwt.kid)
     return key
@@ -252,7 +254,7 @@ def _by_own_keys(
             f"found no HTTP message signature with tag {TAG}, expected one by sender"
             f" {held.sender.name}"
         )
-    own = tuple((one, held.keys[one.keyid]) for one in signatures if one.keyid in held.keys)
+    own = tuple((one, key) for one in signatures for key in held.keys.get(one.keyid, ()))
     if not own:
         raise _no_key(held, signatures[0].keyid)
     return own

@@ -47,7 +47,6 @@ _KINDS: Mapping[str, Kind] = {
     "jwks_url": str | None,
     "stale_for": timedelta,
     "jwks_file": str | Path | None,
-    "keys": Mapping | None,
     "path": str,
     "schemes": Collection,
     "tolerance": timedelta,
@@ -108,7 +107,7 @@ class TrustedSender:
         stale_for: How long its JWK Set may be used after it ceased to be fresh, while fetches fail;
             a revoked key is accepted for as long. After that its requests are answered 503.
         jwks_file: A JWK Set in a file.
-        keys: Keys by `kid`, already loaded.
+        keys: Keys that are loaded already.
         path: Where its notifications arrive.
         audience: URLs that its `aud` may name; by default the receiver's own URL and this path.
         profile: How it signs.
@@ -117,7 +116,8 @@ class TrustedSender:
             secret can be replayed to this one, and the other way round.
         webhook_secrets: For Standard Webhooks, `whsec_…` (v1) or `whpk_…` (v1a); a signature by one
             of them is enough, so that a secret can be replaced.
-        algorithms: The algorithms that it may sign with.
+        algorithms: The algorithms that it may sign with. An RSA key without `alg` is for RS256, or
+            for PS256 if that is the only one of them here.
         tolerance: How far the signed time may be from the current time.
         tokens: Static tokens that it was given out of band.
         token_required: Whether a notification without a token is refused.
@@ -144,7 +144,7 @@ class TrustedSender:
     jwks_url: str | None = field(default=None, repr=False)
     stale_for: timedelta = timedelta(hours=1)
     jwks_file: Path | str | None = None
-    keys: Mapping[str, VerificationKey] | None = None
+    keys: Collection[VerificationKey] | None = None
     path: str = DEFAULT_PATH
     audience: Sequence[str] = ()
     profile: SenderProfile = SenderProfile.STANDARD
@@ -175,7 +175,7 @@ class TrustedSender:
         for name in ("algorithms", "audience", "credentials", "tokens", "webhook_secrets"):
             check_list(f"{of}{name}", getattr(self, name), of=str, shown=False)
         if self.keys is not None:
-            check_list(f"{of}keys", self.keys.values(), of=VerificationKey)
+            check_list(f"{of}keys", self.keys, of=VerificationKey)
         put("profile", read_member(f"sender {self.name!r}: profile", self.profile, SenderProfile))
         put("tasks", read_member(f"sender {self.name!r}: tasks", self.tasks, TaskPolicy))
         setting = f"sender {self.name!r}: algorithms"

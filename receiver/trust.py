@@ -19,8 +19,7 @@ from pushkit.errors import (
     KeyFileError,
     KeysUnavailableError,
 )
-from pushkit.keys.jwk import VerificationKey
-from pushkit.keys.jwks import parse_jwks_file
+from pushkit.keys.jwks import KeysByKid, keys_by_kid, parse_jwks_file
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, fetch_jwks
 from pushkit.net.transport import Transport, closing
@@ -141,7 +140,7 @@ async def keys_of(asked: KeysOf) -> list[HeldKeys]:
 
 
 def _source(sender: TrustedSender) -> Hashable:
-    return sender.name, sender.jwks_url, sender.stale_for
+    return sender.name, sender.jwks_url, sender.stale_for, sender.algorithms
 
 
 def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
@@ -185,8 +184,8 @@ async def _named_keys(entry: Entry, asked: KeysOf) -> HeldKeys:
     keys = {}
     try:
         for kid in dict.fromkeys(asked.kids(entry.sender)):
-            if (key := await entry.source.find(kid)) is not None:
-                keys[kid] = key
+            if found := await entry.source.find(kid):
+                keys[kid] = found
     except KeysUnavailableError as exc:
         return HeldKeys(sender=entry.sender, missing=str(exc))
     return HeldKeys(sender=entry.sender, keys=keys)
@@ -262,19 +261,25 @@ def sender_keys(
         advice = exc.advice('allow=["{}"]')
         raise ConfigError(f"sender {sender.name!r}: jwks_url: {exc}{advice}") from exc
     fetch = functools.partial(fetch_jwks, transport)
-    return JwksClient(url, fetch=fetch, clock=clock, stale_for=sender.stale_for)
+    return JwksClient(
+        url,
+        fetch=fetch,
+        clock=clock,
+        stale_for=sender.stale_for,
+        algorithms=sender.algorithms,
+    )
 
 
-def _local_keys(sender: TrustedSender) -> Mapping[str, VerificationKey]:
+def _local_keys(sender: TrustedSender) -> KeysByKid:
     if sender.jwks_file is None:
-        return {key.kid: key for key in (sender.keys or {}).values()}
+        return keys_by_kid(sender.keys or ())
     name, path = sender.name, Path(sender.jwks_file)
     try:
-        found = parse_jwks_file(path.read_bytes(), path)
+        found = parse_jwks_file(path.read_bytes(), path, sender.algorithms)
     except OSError as exc:
         raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc.strerror}") from exc
     except (JwksError, KeyFileError) as exc:
         raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc}") from exc
     if found.refused:
         _log.warning("sender %s: jwks_file: %s: left out: %s", name, path, found.left_out())
-    return found.keys
+    return keys_by_kid(found.keys)

@@ -12,7 +12,8 @@ from pushkit.cards.document import named_keys
 from pushkit.cards.trust import OriginTrust, TrustedKey, TrustedKeys
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, KeysUnavailableError
-from pushkit.keys.jwk import VerificationKey, thumbprint
+from pushkit.keys.jwk import thumbprint
+from pushkit.keys.jwks import KeysByKid
 from pushkit.net.jwks_client import FetchJwks, JwksClient
 from pushkit.url import Url, masked_url
 
@@ -68,7 +69,11 @@ class CardTrust:
             if found is None:
                 unavailable.append(jwks_url)
             else:
-                keys += [TrustedKey(key=key, jwks_url=jwks_url) for key in found.values()]
+                keys += [
+                    TrustedKey(key=key, jwks_url=jwks_url)
+                    for same in found.values()
+                    for key in same
+                ]
         revoked = _revoked(keys, trust.revoked)
         return TrustedKeys(
             keys=tuple(replace(e, revoked_at=revoked.get(_thumbprint(e))) for e in keys),
@@ -76,9 +81,7 @@ class CardTrust:
             unavailable=tuple(unavailable),
         )
 
-    async def _set(
-        self, jwks_url: str, kids: Iterable[str]
-    ) -> Mapping[str, VerificationKey] | None:
+    async def _set(self, jwks_url: str, kids: Iterable[str]) -> KeysByKid | None:
         client = self._clients[jwks_url]
         try:
             for kid in kids:

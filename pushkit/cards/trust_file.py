@@ -7,7 +7,7 @@ revoked = { "a kid or thumbprint" = 2026-05-01T12:00:00Z }
 [[origins."https://agent.example.com".keys]]
 file = "agent.pem"                    # PEM or a JWK Set, beside this file
 kid = "key-1"                         # PEM: its thumbprint if left out
-alg = "ES256"                         # PEM: what follows from its type if left out
+alg = "PS256"                         # of keys that state none; by their type if left out
 not_before = 2026-01-01T00:00:00Z
 expires_at = 2027-01-01T00:00:00Z
 revoked_at = 2026-05-01T12:00:00Z
@@ -70,8 +70,8 @@ def load_public_keys(
 ) -> list[VerificationKey]:
     """Read the public keys in a file, which is PEM or a JWK Set; unusable keys of a set are logged.
 
-    `kid` (for one key) and `algorithm` are only for PEM; if None, they are a key's thumbprint, and
-    the algorithm that follows from its type.
+    `kid` (for one key) is only for PEM; if None, it is a key's thumbprint. `algorithm` is for keys
+    that do not state their own; if None, it follows from their type.
 
     Raises:
         KeyFileError: The file cannot be read, or holds no public key.
@@ -83,17 +83,17 @@ def load_public_keys(
     except OSError as exc:
         raise KeyFileError(f"{path}: {exc.strerror or 'cannot be read'}") from exc
     is_pem = content.lstrip()[:1] != b"{"
-    if not is_pem and (kid is not None or algorithm is not None):
-        raise KeyFileError(f"{path}: `kid` and `alg` are for PEM; a JWK Set states its own")
+    if not is_pem and kid is not None:
+        raise KeyFileError(f"{path}: `kid` is for PEM; a JWK Set states its own")
     try:
         if is_pem:
             return _keys_in_pem(content, kid, algorithm)
-        found = parse_jwks_file(content, path)
+        found = parse_jwks_file(content, path, [algorithm] if algorithm else list(Algorithm))
     except (KeyFileError, JwksError) as exc:
         raise type(exc)(f"{path}: {exc}") from exc
     if found.refused:
         _logger.warning("%s: left out: %s", path, found.left_out())
-    return list(found.keys.values())
+    return list(found.keys)
 
 
 def _keys_in_pem(

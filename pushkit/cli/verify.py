@@ -22,7 +22,7 @@ from pushkit.cli.options import at_option, scheme_option
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, TokenError
 from pushkit.keys.jwk import VerificationKey
-from pushkit.keys.jwks import parse_jwks
+from pushkit.keys.jwks import KeysByKid, key_for, keys_by_kid, parse_jwks
 from pushkit.net.jwks_client import load_jwks
 from pushkit.signing.http_message_signatures import (
     TAG,
@@ -68,7 +68,7 @@ _Facts: TypeAlias = dict[str, str | None]
 class _Expected:
     """What a request is checked against."""
 
-    keys: Mapping[str, VerificationKey] | None  # the sender's, by `kid`; None if not given
+    keys: KeysByKid | None  # the sender's; None if not given
     verifiers: Sequence[WebhookVerifier]  # the secrets of Standard Webhooks
     issuer: str | None  # the `iss`; None for any
     audience: str | None  # the webhook's URL, normalised; None for any
@@ -178,7 +178,7 @@ def verify(
             f"--webhook-secrets-file: expected the secrets of {Scheme.STANDARD_WEBHOOKS}"
         )
     expected = _Expected(
-        keys=asyncio.run(load_jwks(jwks, allow=allow)) if jwks else _saved_keys(saved),
+        keys=keys_by_kid(asyncio.run(load_jwks(jwks, allow=allow))) if jwks else _saved_keys(saved),
         verifiers=verifiers,
         issuer=issuer,
         audience=audience_of(audience) if audience else None,
@@ -235,8 +235,10 @@ def _list_facts(request: WebhookRequest, facts: _Facts) -> None:
         click.echo(f"{name:12} {in_a_line(value or '(not stated)')}")
 
 
-def _saved_keys(saved: Circumstances | None) -> Mapping[str, VerificationKey] | None:
-    return None if saved is None or saved.jwks is None else parse_jwks(write_json(saved.jwks)).keys
+def _saved_keys(saved: Circumstances | None) -> KeysByKid | None:
+    if saved is None or saved.jwks is None:
+        return None
+    return keys_by_kid(parse_jwks(write_json(saved.jwks)).keys)
 
 
 # --- the checks of each scheme -------------------------------------------------------------------
@@ -305,14 +307,14 @@ def _by_jwt(request: WebhookRequest, expected: _Expected, report: _Report) -> _F
 
 
 def _check_jwt_signature(
-    unverified: UnverifiedJwt, keys: Mapping[str, VerificationKey] | None, report: _Report
+    unverified: UnverifiedJwt, keys: KeysByKid | None, report: _Report
 ) -> None:
     found = f"`kid` {unverified.kid}" if unverified.kid else "no `kid`"
     if keys is None:
         says = f"--jwks was not given, nor saved with the request; found {found}"
         report.add("signature", None, says)
         return
-    key = keys.get(unverified.kid or "")
+    key = key_for(keys.get(unverified.kid or "", ()), unverified.algorithm)
     if key is None:
         report.add("signature", False, f"no known key: {_keys(found, keys)}")
         return
@@ -339,16 +341,26 @@ def _by_http_signature(request: WebhookRequest, expected: _Expected, report: _Re
         says = f"no signature with tag {TAG} by a known key: {_keys(kids, keys)}"
         return report.unreadable(InvalidSignatureError(says), *others)
     signature = own[0]
+
+    def by_any(of: Sequence[VerificationKey]) -> None:  # of one kid: mostly a single one
+        key, *others = of
+        try:
+            verify_http_signature(
+                signature,
+                key,
+                method=request.method,
+                target_uris=[url],
+                headers=request.headers,
+            )
+        except InvalidSignatureError:
+            if not others:
+                raise
+            by_any(others)
+
     report.check(
         "signature",
         f"kid {signature.keyid}, over {url}",
-        lambda: verify_http_signature(
-            signature,
-            keys[signature.keyid],
-            method=request.method,
-            target_uris=[url],
-            headers=request.headers,
-        ),
+        lambda: by_any(keys[signature.keyid]),
         found=f"checked by kid {signature.keyid}, over {request.method} {url}",
     )
     report.check(
@@ -413,7 +425,7 @@ def _webhook_ids(request: WebhookRequest) -> str:
     return ", ".join(request.headers.all("webhook-id"))
 
 
-def _keys(found: str, keys: Mapping[str, VerificationKey]) -> str:
+def _keys(found: str, keys: KeysByKid) -> str:
     return f"found {found}, expected {' or '.join(keys) or 'none: the JWK Set is empty'}"
 
 

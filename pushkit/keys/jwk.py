@@ -7,7 +7,7 @@ chooses it (RFC 8725 §3.1).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -22,6 +22,7 @@ from jwcrypto.jwk import JWK  # type: ignore[import-untyped]
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError, JwksError, KeyFileError
+from pushkit.keys.rsassa_pss import is_rsassa_pss
 from pushkit.keys.validation import check_public_key
 
 if TYPE_CHECKING:
@@ -157,14 +158,21 @@ def thumbprint(public_key: PublicKey) -> str:
     return cast("str", JWK.from_pyca(public_key).thumbprint())
 
 
-def verification_key(jwk: Mapping[str, JsonValue]) -> VerificationKey:
+def verification_key(
+    jwk: Mapping[str, JsonValue],
+    # Those that its owner may sign with: of a key without `alg`, the first one that fits.
+    algorithms: Collection[Algorithm] = frozenset(Algorithm),
+) -> VerificationKey:
     """Read a public JWK that may verify signatures; without `kid` it gets its thumbprint.
+
+    A member that is null counts as absent.
 
     Raises:
         JwksError: The key is symmetric, has private members, is for another use, of an unknown
             type or curve, has an algorithm of another key type, is too weak, or is no key at all.
     """
-    algorithm = _algorithm(jwk)
+    jwk = {name: value for name, value in jwk.items() if value is not None}
+    algorithm = _algorithm(jwk, algorithms)
     kty, kid = str(jwk["kty"]), jwk.get("kid")
     if not isinstance(kid, str | None):
         raise JwksError(f"kid is {_shown(kid)}, expected a string")
@@ -179,7 +187,7 @@ def verification_key(jwk: Mapping[str, JsonValue]) -> VerificationKey:
         raise JwksError("the members are not a valid public key") from exc
 
 
-def _algorithm(jwk: Mapping[str, JsonValue]) -> Algorithm:
+def _algorithm(jwk: Mapping[str, JsonValue], algorithms: Collection[Algorithm]) -> Algorithm:
     """Return the algorithm of a JWK, or raise if it may not verify."""
     kty, crv, alg = jwk.get("kty"), jwk.get("crv"), jwk.get("alg")
     if kty == "oct":
@@ -198,7 +206,7 @@ def _algorithm(jwk: Mapping[str, JsonValue]) -> Algorithm:
     if fitting is None:
         raise JwksError(f"key type {_shown(kty)} with curve {_shown(crv)} is not supported")
     if alg is None:
-        return fitting[0]
+        return next((each for each in fitting if each in algorithms), fitting[0])
     algorithm = Algorithm.parse(alg) if isinstance(alg, str) else None
     if algorithm not in fitting:
         raise JwksError(f"alg is {_shown(alg)}, expected {' or '.join(fitting)}")
@@ -237,18 +245,23 @@ def signing_key_from_pem(
     passphrase: bytes | None = None,  # what the key is encrypted with; None if it is not encrypted
     *,
     kid: str | None = None,  # the key's name; its thumbprint if None
-    # The algorithm that it signs with; if None, that of its type (RSA: RS256).
+    # The algorithm that it signs with; if None, that of its type. An RSA key is for RS256, unless
+    # the PEM says that it is for RSASSA-PSS (RFC 4055 §3.1): then it is for PS256.
     algorithm: Algorithm | None = None,
 ) -> SigningKey:
     """Read a private key in PEM.
 
     Raises:
         KeyFileError: It is no private key, the passphrase is wrong or missing, or given for a key
-            that is not encrypted, the type is not supported, or the algorithm does not fit.
+            that is not encrypted, the type is not supported, or the algorithm does not fit, or is
+            missing for an RSA key that is encrypted: its PEM does not say which it is for.
     """
     try:
         # Not by way of a JWK, which would check an RSA key twice, each time for 40 ms.
         private_key = cast("PrivateKey", serialization.load_pem_private_key(pem, passphrase))
+        if algorithm is None and b"-----BEGIN ENCRYPTED" in pem:
+            _require_no_rsa(private_key)
+        algorithm = _algorithm_of_pem(pem, private_key, algorithm)
         return SigningKey.of(private_key, kid=kid, algorithm=algorithm)
     except ConfigError as exc:
         raise KeyFileError(str(exc)) from exc
@@ -279,11 +292,35 @@ def verification_key_from_pem(
         if jwk.has_private:
             raise KeyFileError("expected a public key in PEM, found a private one")
         public_key = cast("PublicKey", jwk.get_op_key("verify"))
+        algorithm = _algorithm_of_pem(pem, public_key, algorithm)
         return VerificationKey.of(public_key, kid=kid, algorithm=algorithm)
     except ConfigError as exc:
         raise KeyFileError(str(exc)) from exc
     except _NO_KEY as exc:
         raise KeyFileError("not a public key in PEM of a supported type") from exc
+
+
+def _require_no_rsa(private_key: PrivateKey) -> None:
+    if isinstance(private_key, rsa.RSAPrivateKey):
+        raise ConfigError(
+            "an RSA key that is encrypted: its PEM does not say which algorithm it is for: state"
+            f" it ({Algorithm.RS256} or {Algorithm.PS256}; in a command by --alg)"
+        )
+
+
+def _algorithm_of_pem(
+    pem: bytes, key: PrivateKey | PublicKey, given: Algorithm | None
+) -> Algorithm | None:
+    """Return the algorithm that a PEM itself states for its key, else the given one.
+
+    Raises:
+        ConfigError: They differ, or the stated one is not supported.
+    """
+    if not isinstance(key, rsa.RSAPrivateKey | rsa.RSAPublicKey) or not is_rsassa_pss(pem):
+        return given
+    if given not in {None, Algorithm.PS256}:
+        raise ConfigError(f"the key is for {Algorithm.PS256} (RSASSA-PSS), not for {given}")
+    return Algorithm.PS256
 
 
 def expiry_of_certificate(path: Path) -> datetime | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from pushkit.bounded_json import JsonValue, read_json_object
 from pushkit.errors import JwksError, KeyFileError, MalformedJsonError
-from pushkit.keys.jwk import VerificationKey, is_public_jwk, public_jwk, verification_key
+from pushkit.keys.jwk import Algorithm, VerificationKey, is_public_jwk, public_jwk, verification_key
 from pushkit.logs import printable
 
 if TYPE_CHECKING:
@@ -24,10 +24,14 @@ MAX_JWKS_KEYS: Final = 32
 _MEDIA_TYPE: Final = "application/jwk-set+json"  # RFC 7517 §8.5.2
 
 
+KeysByKid: TypeAlias = Mapping[str, Sequence[VerificationKey]]
+"""Keys by `kid`: those with the same one are for different algorithms (RFC 7517 §4.5)."""
+
+
 class KeySet(NamedTuple):
     """The keys of a JWK Set that may verify."""
 
-    keys: Mapping[str, VerificationKey]
+    keys: Sequence[VerificationKey]
     # The keys that were left out: the kid or the position, and the reason.
     refused: tuple[tuple[str, str], ...] = ()
 
@@ -59,12 +63,30 @@ def jwks_response(
     return document_response(body, _MEDIA_TYPE, tag, ring.max_age, if_none_match)
 
 
-def parse_jwks(body: bytes) -> KeySet:
-    """Read an untrusted JWK Set.
+def keys_by_kid(keys: Iterable[VerificationKey]) -> dict[str, list[VerificationKey]]:
+    """Return keys by their `kid`."""
+    found: dict[str, list[VerificationKey]] = {}
+    for key in keys:
+        found.setdefault(key.kid, []).append(key)
+    return found
+
+
+def key_for(keys: Sequence[VerificationKey], alg: str | None) -> VerificationKey | None:
+    """Return the key for the algorithm that a message names, of those with the `kid` it names.
+
+    If none is for it, any of them, which then refuses the message: the key determines the
+    algorithm (RFC 8725 §3.1). None if there are no keys.
+    """
+    algorithm = Algorithm.parse(alg or "")
+    return next((key for key in keys if key.algorithm is algorithm), next(iter(keys), None))
+
+
+def parse_jwks(body: bytes, algorithms: Collection[Algorithm] = frozenset(Algorithm)) -> KeySet:
+    """Read an untrusted JWK Set, of an owner who may sign with these algorithms.
 
     A key that is private, symmetric, contradictory or of an unknown type is left out, and so are
-    all keys that share a kid and differ (RFC 7517 §5: unknown keys are to be ignored). A set
-    without a usable key is still a set: its sender has withdrawn its keys.
+    keys that share kid and algorithm, and differ (RFC 7517 §5: unknown keys are to be ignored). A
+    set without a usable key is still a set: its sender has withdrawn its keys.
 
     Raises:
         JwksError: Too large, too many keys, or not a JWK Set.
@@ -79,23 +101,30 @@ def parse_jwks(body: bytes) -> KeySet:
         raise JwksError("not a JWK Set: expected a member 'keys' that is an array")
     if len(members) > MAX_JWKS_KEYS:
         raise JwksError(f"the JWK Set has {len(members)} keys, expected at most {MAX_JWKS_KEYS}")
-    found: dict[str, list[VerificationKey]] = {}
+    found: dict[tuple[str, Algorithm], VerificationKey] = {}
+    ambiguous: set[tuple[str, Algorithm]] = set()
     refused: list[tuple[str, str]] = []
     for position, member in enumerate(members):
         if not isinstance(member, dict):
             refused.append((f"keys[{position}]", "expected an object"))
             continue
         try:
-            key = verification_key(member)
+            key = verification_key(member, algorithms)
         except JwksError as exc:
             kid = member.get("kid")
             label = printable(kid) if isinstance(kid, str) else f"keys[{position}]"
             refused.append((label, str(exc)))
         else:
-            found.setdefault(key.kid, []).append(key)
-    keys = {kid: same[0] for kid, same in found.items() if all(key == same[0] for key in same)}
-    ambiguous = [(printable(kid), "several different keys") for kid in found if kid not in keys]
-    return KeySet(keys=keys, refused=(*refused, *ambiguous))
+            name = (key.kid, key.algorithm)
+            if found.setdefault(name, key) != key:
+                ambiguous.add(name)
+    refused += [
+        (printable(kid), f"several different keys for {algorithm}")
+        for kid, algorithm in found
+        if (kid, algorithm) in ambiguous
+    ]
+    keys = [key for name, key in found.items() if name not in ambiguous]
+    return KeySet(keys=keys, refused=tuple(refused))
 
 
 def is_jwks(content: bytes) -> bool:
@@ -107,14 +136,18 @@ def is_jwks(content: bytes) -> bool:
     return isinstance(keys, list) and all(map(is_public_jwk, keys))
 
 
-def parse_jwks_file(content: bytes, path: str | Path) -> KeySet:
+def parse_jwks_file(
+    content: bytes,
+    path: str | Path,
+    algorithms: Collection[Algorithm] = frozenset(Algorithm),
+) -> KeySet:
     """Read a JWK Set that an operator keeps in a file: at least one key has to be usable.
 
     Raises:
         JwksError: As for `parse_jwks`.
         KeyFileError: No key is usable, or it is a key file of pushkit.
     """
-    found = parse_jwks(content)
+    found = parse_jwks(content, algorithms)
     if found.keys:
         return found
     if b"PRIVATE KEY-----" in content:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -28,8 +28,15 @@ from pushkit.errors import (
     KeysUnavailableError,
     PushkitError,
 )
-from pushkit.keys.jwk import VerificationKey
-from pushkit.keys.jwks import MAX_JWKS_BYTES, KeySet, parse_jwks, parse_jwks_file
+from pushkit.keys.jwk import Algorithm, VerificationKey
+from pushkit.keys.jwks import (
+    MAX_JWKS_BYTES,
+    KeysByKid,
+    KeySet,
+    keys_by_kid,
+    parse_jwks,
+    parse_jwks_file,
+)
 from pushkit.logs import RepeatedLog
 from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
@@ -61,7 +68,7 @@ FetchJwks: TypeAlias = Callable[[str, str | None], Awaitable[Answer]]
 
 @record(frozen=True, slots=True, kw_only=True)
 class _FetchedSet:
-    keys: Mapping[str, VerificationKey]
+    keys: KeysByKid
     etag: str | None
 
 
@@ -77,18 +84,21 @@ class JwksClient:
         # How long a set that is no longer fresh may be used while fetches fail. A revoked key may
         # count for this long. With 0, callers wait for the fetch.
         stale_for: timedelta = timedelta(0),
+        # Those that the owner of the keys may sign with, for keys that state none.
+        algorithms: Collection[Algorithm] = frozenset(Algorithm),
     ) -> None:
         self.url = url
         self._shown = masked_url(url)
         self._fetch = fetch
         self._clock = clock
         self._stale_for = stale_for
+        self._algorithms = algorithms
         self._set = Renewing(self._fetched, clock=clock, unasked=bool(stale_for))
         self._log = RepeatedLog(_logger)
         self._loaded = False
 
-    async def find(self, kid: str) -> VerificationKey | None:
-        """Return the key with a kid, or None; if it is unknown, the set is fetched again.
+    async def find(self, kid: str) -> Sequence[VerificationKey]:
+        """Return the keys with a kid; if it is unknown, the set is fetched again.
 
         Raises:
             KeysUnavailableError: No usable keys can be loaded at the moment.
@@ -98,10 +108,10 @@ class JwksClient:
         if kid not in keys and self._set.fetches == fetches:
             renewed = await self._set.renew_early()
             keys = await self.keys() if renewed is None else renewed.keys
-        return keys.get(kid)
+        return keys.get(kid, ())
 
-    async def keys(self) -> Mapping[str, VerificationKey]:
-        """Return all keys by kid.
+    async def keys(self) -> KeysByKid:
+        """Return all keys.
 
         Raises:
             KeysUnavailableError: No usable keys can be loaded at the moment.
@@ -111,8 +121,8 @@ class JwksClient:
             raise KeysUnavailableError(self._reason())
         return found.keys
 
-    def at_hand(self, kids: Collection[str]) -> Mapping[str, VerificationKey] | None:
-        """Return all keys by kid; None unless they are fresh and include `kids`."""
+    def at_hand(self, kids: Collection[str]) -> KeysByKid | None:
+        """Return all keys; None unless they are fresh and include `kids`."""
         found = self._set.fresh()
         return None if found is None or not found.keys.keys() >= set(kids) else found.keys
 
@@ -163,10 +173,10 @@ class JwksClient:
             return _FetchedSet(keys=held.keys, etag=etag or held.etag)
         if answer.status != 200:
             raise JwksError(f"expected HTTP status 200, found {answer.status}")
-        found = parse_jwks(answer.body)
+        found = parse_jwks(answer.body, self._algorithms)
         if found.refused:
             self._log.log("keys", logging.WARNING, _LEFT_OUT, self._shown, found.left_out())
-        return _FetchedSet(keys=MappingProxyType(dict(found.keys)), etag=etag)
+        return _FetchedSet(keys=MappingProxyType(keys_by_kid(found.keys)), etag=etag)
 
 
 def _lifetime(headers: Headers) -> timedelta:
@@ -202,9 +212,7 @@ async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) ->
     )
 
 
-async def load_jwks(
-    where: str, *, allow: Sequence[str] | None = None
-) -> Mapping[str, VerificationKey]:
+async def load_jwks(where: str, *, allow: Sequence[str] | None = None) -> Sequence[VerificationKey]:
     """Return the keys of a JWK Set from a URL or a file that the operator names.
 
     Keys that are left out are logged. `allow` are hosts named for development; with None, the URL's
@@ -234,7 +242,7 @@ async def load_jwks(
         raise ConfigError(f"--jwks: {where}: {exc}") from exc
 
 
-def _usable(where: str, found: KeySet) -> Mapping[str, VerificationKey]:
+def _usable(where: str, found: KeySet) -> Sequence[VerificationKey]:
     if found.refused:
         _logger.warning("%s: left out: %s", masked_url(where), found.left_out())
     return found.keys

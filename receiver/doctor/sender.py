@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, InboundError
 from pushkit.keys.jwk import VerificationKey
+from pushkit.keys.jwks import key_for
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.second_opinion import ask_pyjwt
@@ -43,7 +44,7 @@ class Signatures:
     """The keys and schemes that signatures are verified with."""
 
     # The sender's keys; None if no scheme has keys.
-    keys: Mapping[str, VerificationKey] | None = field(repr=False)
+    keys: Sequence[VerificationKey] | None = field(repr=False)
     schemes: Schemes
 
     def fault(self, visits: Sequence[Visit], *, url: str, opened: datetime) -> str:
@@ -70,7 +71,8 @@ class Signatures:
         compact = find_jwt(visit.request.headers)
         if Scheme.JWT not in self.schemes.names or compact is None or self.keys is None:
             return
-        key = self.keys.get(read_unverified(compact).kid or "")
+        jwt = read_unverified(compact)
+        key = key_for([key for key in self.keys if key.kid == jwt.kid], jwt.algorithm)
         if key is not None:
             ask_pyjwt(compact, key)
 

@@ -149,7 +149,9 @@ class _Output:
 
     async def _keys(self) -> list[JsonValue]:
         snapshot = await self._receiver.trust.snapshot()
-        return [public_jwk(key) for held in snapshot.held for key in held.keys.values()]
+        return [
+            public_jwk(key) for held in snapshot.held for same in held.keys.values() for key in same
+        ]
 
     async def _forward_all(self, client: Transport) -> None:
         url = self._options.forward or ""

@@ -93,7 +93,7 @@ class Trusting:
         trial = TrustedSender(
             name="trigger",
             issuer=TRIAL_ISSUER,
-            keys={trial_key.kid: trial_key},
+            keys=[trial_key],
             path=self.path,
             tokens=[self.token],
             tasks=TaskPolicy.ANY,
@@ -144,7 +144,7 @@ class Trusting:
             profile=source.profile,
             jwks_url=source.jwks if source.is_url else None,
             jwks_file=Path(source.jwks) if source.jwks and not source.is_url else None,
-            keys={own.kid: own} if source.any_key else None,
+            keys=[own] if source.any_key else None,
             path=self.path,
             schemes=source.schemes.names,
             webhook_secrets=source.schemes.webhook_secrets,

@@ -84,7 +84,7 @@ sender = PushSender(issuer=agent.issuer, keys=KeyRing.create(datetime.now(UTC)),
                     database="outbox.db")
 receiver = Receiver(url="https://client.example.com", database="inbox.db",
                     senders=[TrustedSender(name="agent", issuer=agent.issuer, tokens=[agent.token],
-                                           keys={agent.key.kid: agent.key.to_verification_key()},
+                                           keys=[agent.key.to_verification_key()],
                                            tasks=TaskPolicy.ANY)])
 
 async def post():

@@ -79,7 +79,7 @@ class Scene:
     def receiver(self) -> Receiver:
         """Return a receiver as another process has it."""
         now = datetime.now(UTC)
-        keys = {each.kid: each.key.to_verification_key() for each in self.ring.published(now)}
+        keys = [each.key.to_verification_key() for each in self.ring.published(now)]
         trusted = TrustedSender(
             name="agent",
             issuer="https://agent.example.com",

@@ -160,7 +160,7 @@ def signing_by(*schemes: Scheme, secret: str = SECRET) -> Signing:
 
 
 async def foreign_webhook(server: AiohttpServer, verify: Verify, push: PushSender) -> Foreign:
-    webhook = Foreign(verify, keys=dict(parse_jwks(push.jwks().body).keys))
+    webhook = Foreign(verify, keys={key.kid: key for key in parse_jwks(push.jwks().body).keys})
     app = web.Application()
     app.router.add_post("/hook", webhook.handle)
     webhook.base = str((await server(app)).make_url("")).rstrip("/")
@@ -254,7 +254,7 @@ def trusted(tmp_path: Path, unused_tcp_port: int) -> Callable[[Scheme], Receiver
         sender = TrustedSender(
             name="theirs",
             schemes=frozenset({scheme}),
-            keys={public.kid: public} if scheme is HTTP else None,
+            keys=[public] if scheme is HTTP else None,
             webhook_secrets=[SECRET] if scheme is WEBHOOKS else [],
             tokens=[TOKEN],
             tasks=TaskPolicy.ANY,

@@ -45,7 +45,7 @@ async def by_http_message_signatures(request: web.Request, _body: bytes, issuer:
         aiohttp.ClientSession() as session,
         session.get(f"{issuer}/.well-known/jwks.json") as answer,
     ):
-        keys = parse_jwks(await answer.read()).keys
+        keys = {key.kid: key for key in parse_jwks(await answer.read()).keys}
 
     class Keys(http_message_signatures.HTTPSignatureKeyResolver):
         def resolve_public_key(self, key_id: str) -> Any:

@@ -228,7 +228,7 @@ class World:
     def add_sender(self, name: str, issuer: str, key: SigningKey) -> None:
         """Trust a second sender at the same path."""
         verification = key.to_verification_key()
-        sender = trusted_sender(name=name, issuer=issuer, keys={key.kid: verification})
+        sender = trusted_sender(name=name, issuer=issuer, keys=[verification])
         self.options.setdefault("more_senders", []).append(sender)
 
     async def start(self) -> Receiver:
@@ -351,7 +351,7 @@ def trusted_sender(**changes: Any) -> TrustedSender:
     settings = {
         "name": "agent",
         "issuer": ISSUER,
-        "keys": {key.kid: key},
+        "keys": [key],
         "tokens": (TOKEN,),
         "tasks": TaskPolicy.ANY,
     }

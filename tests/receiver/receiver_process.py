@@ -33,7 +33,7 @@ async def call_back(dsn: str, lease_seconds: str) -> None:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=4)
     receiver = Receiver(
         url=BASE_URL,
-        senders=[TrustedSender(name="agent", issuer=ISSUER, keys={}, tasks=TaskPolicy.ANY)],
+        senders=[TrustedSender(name="agent", issuer=ISSUER, keys=[], tasks=TaskPolicy.ANY)],
         database=dsn,
         concurrency=4,  # fewer than there are tasks
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pushkit.errors import JwksError
 from pushkit.keys.jwk import VerificationKey
+from pushkit.keys.jwks import keys_by_kid
 from pushkit.net.connection import Answer
 from pushkit.net.jwks_client import JwksClient
 from pushkit.webhook import Headers
@@ -13,7 +14,7 @@ from receiver.trust import Trust, TrustSnapshot, keys_of
 
 
 def holding(sender: TrustedSender, *keys: VerificationKey) -> Entry:
-    return Entry(sender, HeldKeys(sender, {key.kid: key for key in keys}))
+    return Entry(sender, HeldKeys(sender, keys_by_kid(keys)))
 
 
 def unreachable(sender: TrustedSender) -> Entry:

@@ -403,7 +403,7 @@ async def test_the_log_says_some_of_many_paths(
     world = make_world(path="/1")
     key = signing_key().to_verification_key()
     world.options["more_senders"] = [
-        trusted_sender(name=f"agent-{each}", keys={key.kid: key}, path=f"/{each}")
+        trusted_sender(name=f"agent-{each}", keys=[key], path=f"/{each}")
         for each in range(2, number + 1)
     ]
 

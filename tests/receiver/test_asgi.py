@@ -73,7 +73,7 @@ def receiver_at(port: int, keys: KeyRing, folder: Path) -> Receiver:
     sender = TrustedSender(
         name="agent",
         issuer=ISSUER,
-        keys={key.kid: key},
+        keys=[key],
         tokens=["tok-1"],
         tasks=TaskPolicy.ANY,
     )

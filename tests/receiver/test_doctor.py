@@ -134,7 +134,7 @@ async def ours(aiohttp_server: AiohttpServer, tmp_path: Path) -> SigningAgent:
     sender = TrustedSender(
         name="agent",
         issuer=agent.issuer,
-        keys={agent.key.kid: agent.key.to_verification_key()},
+        keys=[agent.key.to_verification_key()],
         tokens=[agent.token],
         tasks=TaskPolicy.ANY,
     )
@@ -177,7 +177,7 @@ async def test_the_doctor_signs_by_the_scheme_that_a_receiver_expects(
     key = agent.key.to_verification_key()
     sender = TrustedSender(
         name="agent",
-        keys=None if secrets else {key.kid: key},
+        keys=None if secrets else [key],
         schemes=[scheme],
         webhook_secrets=secrets,
         tokens=[agent.token],
@@ -246,7 +246,7 @@ async def test_the_operators_confirmation_is_enough_for_another_machine() -> Non
 async def test_another_machine_that_echoes_a_token_has_consented(
     aiohttp_server: AiohttpServer, tmp_path: Path, echoes: bool
 ) -> None:
-    port, sender = free_port(), TrustedSender(name="agent", issuer="urn:agent", keys={})
+    port, sender = free_port(), TrustedSender(name="agent", issuer="urn:agent", keys=[])
     receiver = Receiver(
         url="http://127.0.0.1",
         senders=[sender],

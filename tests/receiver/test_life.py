@@ -28,7 +28,7 @@ AGENT = SigningAgent(webhook_url="https://client.example.com/a2a/push")
 SENDER = TrustedSender(
     name="agent",
     issuer=AGENT.issuer,
-    keys={AGENT.key.kid: AGENT.key.to_verification_key()},
+    keys=[AGENT.key.to_verification_key()],
     tokens=[AGENT.token],
     tasks=TaskPolicy.ANY,
 )

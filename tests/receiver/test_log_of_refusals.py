@@ -83,7 +83,7 @@ async def test_a_key_that_nobody_has_is_shown_with_the_senders_of_the_path(
 ) -> None:
     world = make_world(profile=SenderProfile.A2A_SAMPLES, issuer=None)
     other = generate_key(Algorithm.ES256)
-    keys = {other.kid: other.to_verification_key()}
+    keys = [other.to_verification_key()]
     world.options["more_senders"] = [dataclasses.replace(world.sender, name="other", keys=keys)]
     draft = world.draft()
     draft.key = generate_key(Algorithm.ES256)

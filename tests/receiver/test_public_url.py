@@ -24,7 +24,7 @@ TOKEN = "a-token-that-the-agent-was-given"
 SENDER = TrustedSender(
     name="agent",
     issuer=ISSUER,
-    keys={KEY.kid: KEY.to_verification_key()},
+    keys=[KEY.to_verification_key()],
     tokens=[TOKEN],
     tasks=TaskPolicy.ANY,
 )

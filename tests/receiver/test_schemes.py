@@ -253,7 +253,7 @@ async def test_one_signature_that_holds_is_enough_while_one_by_another_known_key
     newer = generate_key(Algorithm.ES256)
     known = make_world(**trusted(HTTP)).sender.keys
     assert known is not None
-    keys = {**known, newer.kid: newer.to_verification_key()}
+    keys = [*known, newer.to_verification_key()]
     world = make_world(**trusted(HTTP), keys=keys)
     good, bad = drafted(world), drafted(world)
     bad.key = newer
@@ -515,7 +515,7 @@ OTHER_KEY = generate_key(Algorithm.EDDSA)
 
 def by_http(name: str, key: SigningKey, **changes: Any) -> TrustedSender:
     public = key.to_verification_key()
-    settings = {"schemes": frozenset({HTTP}), "keys": {public.kid: public}, "name": name}
+    settings = {"schemes": frozenset({HTTP}), "keys": [public], "name": name}
     return TrustedSender(**{**settings, **changes})
 
 
@@ -633,7 +633,7 @@ def test_standard_webhooks_alone_needs_a_path_of_its_own(world: World) -> None:
 )
 def test_a_setting_that_cannot_be_meant_is_an_error(changes: dict[str, Any], says: str) -> None:
     key = OTHER_KEY.to_verification_key()
-    settings = {"name": "agent", "issuer": ISSUER, "keys": {key.kid: key}}
+    settings = {"name": "agent", "issuer": ISSUER, "keys": [key]}
     with pytest.raises(ConfigError, match=says) as mistake:
         TrustedSender(**{**settings, **changes})
     assert "agent" in str(mistake.value)

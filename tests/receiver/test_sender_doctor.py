@@ -167,7 +167,7 @@ def test_a_token_may_be_in_any_of_its_headers(headers: list[tuple[str, str]], to
     genuine = agent.draft("task-1").request()
     fields = [field for field in genuine.headers if field[0] not in TOKEN_HEADERS]
     request = replace(genuine, target="/x", headers=Headers([*fields, *headers]))
-    keys = {agent.key.kid: agent.key.to_verification_key()}
+    keys = [agent.key.to_verification_key()]
 
     fault = Signatures(keys=keys, schemes=Schemes()).fault(
         [Visit(at=0, request=request)], url="http://127.0.0.1:9000", opened=utc_now()

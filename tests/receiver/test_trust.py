@@ -31,7 +31,7 @@ from tests.receiver.selecting import holding, selected_by, selected_of, unreacha
 KEY = generate_key(Algorithm.ES256).to_verification_key()
 OTHER = generate_key(Algorithm.ES256).to_verification_key()
 ISSUER = "https://agent.example.com"
-SETTINGS: Mapping[str, Any] = {"name": "agent", "issuer": ISSUER, "keys": {KEY.kid: KEY}}
+SETTINGS: Mapping[str, Any] = {"name": "agent", "issuer": ISSUER, "keys": [KEY]}
 
 
 def now() -> datetime:
@@ -247,12 +247,10 @@ async def test_a_jwks_url_that_the_policy_refuses_is_an_error(url: str) -> None:
 
 
 async def test_a_sender_without_an_issuer_does_not_silence_one_that_has_it() -> None:
-    standard = TrustedSender(name="agent", issuer=ISSUER, keys={KEY.kid: KEY})
+    standard = TrustedSender(name="agent", issuer=ISSUER, keys=[KEY])
     # It publishes a key under the name of the other's key.
     double = VerificationKey(kid=KEY.kid, algorithm=OTHER.algorithm, public_key=OTHER.public_key)
-    legacy = TrustedSender(
-        name="legacy", profile=SenderProfile.TRPC_A2A_GO, keys={double.kid: double}
-    )
+    legacy = TrustedSender(name="legacy", profile=SenderProfile.TRPC_A2A_GO, keys=[double])
     trust = trusting(holding(standard, KEY), holding(legacy, double))
 
     selected = await selected_by(trust, "/a2a/push", token(KEY.kid, ISSUER))
@@ -277,7 +275,7 @@ async def test_a_sender_whose_keys_cannot_be_fetched_is_to_come_again(
 ) -> None:
     url = f"http://127.0.0.1:{unused_tcp_port}/jwks.json"
     down = TrustedSender(name="down", issuer=ISSUER, jwks_url=url)
-    up = TrustedSender(name="up", issuer="https://other.example.com", keys={OTHER.kid: OTHER})
+    up = TrustedSender(name="up", issuer="https://other.example.com", keys=[OTHER])
 
     trust = await fetch_trust(BASE, [down, up], allow=["127.0.0.1:*"])
 

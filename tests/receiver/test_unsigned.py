@@ -288,7 +288,7 @@ def test_a_signing_sender_has_no_id_field() -> None:
     key = generate_key(Algorithm.ES256).to_verification_key()
 
     with pytest.raises(ConfigError, match="id_field"):
-        TrustedSender(name="agent", issuer="x", keys={key.kid: key}, id_field="X-Event-Id")
+        TrustedSender(name="agent", issuer="x", keys=[key], id_field="X-Event-Id")
 
 
 def test_an_unsigned_sender_needs_a_path_of_its_own(world: World) -> None:

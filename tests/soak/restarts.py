@@ -127,7 +127,7 @@ class Scenario:
         trusted = TrustedSender(
             name="agent",
             issuer=_AGENT.issuer,
-            keys={key.kid: key},
+            keys=[key],
             tokens=[_AGENT.token],
             tasks=TaskPolicy.ANY,
         )

@@ -18,6 +18,7 @@ import pytest
 from pushkit.a2a import decode_update
 from pushkit.errors import InboundError, InvalidSignatureError
 from pushkit.keys.jwk import Algorithm
+from pushkit.keys.jwks import keys_by_kid
 from pushkit.keys.primitives import signature_holds
 from pushkit.signing import notification_jwt
 from pushkit.signing.token import TOKEN_HEADERS
@@ -107,7 +108,7 @@ def by_any_padding(key: Any, data: bytes, signature: bytes) -> bool:
 
 
 def everybodys_keys(asked: KeysOf) -> list[HeldKeys]:
-    keys = {key.kid: key.to_verification_key() for party in parties() for key in party.keys}
+    keys = keys_by_kid(key.to_verification_key() for party in parties() for key in party.keys)
     return [HeldKeys(entry.sender, keys) for entry in asked.entries]
 
 

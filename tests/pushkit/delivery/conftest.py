@@ -153,7 +153,7 @@ class Senders:
         return sender
 
     def public_keys(self) -> dict[str, VerificationKey]:
-        return dict(parse_jwks(self.made[0].jwks().body).keys)
+        return {key.kid: key for key in parse_jwks(self.made[0].jwks().body).keys}
 
 
 async def deliver_due(sender: PushSender) -> int:

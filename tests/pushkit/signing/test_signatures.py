@@ -42,8 +42,8 @@ async def test_a_notification_that_a_service_signs_is_verified_like_any(
     remote = RemoteKey.of(kms)
     token = await sign_notification(CLAIMS, remote)
     ring = KeyRing.create(NOW, key=remote)
-    published = parse_jwks(jwks_document(ring, NOW)).keys
-    found = verify_signature(read_unverified(token), published[remote.kid])
+    [published] = parse_jwks(jwks_document(ring, NOW)).keys
+    found = verify_signature(read_unverified(token), published)
     assert (found.delivery_id, found.seq, found.issued_at) == ("dlv_1", 1, NOW)
     assert kms.asked == [token.rpartition(".")[0].encode()]
 

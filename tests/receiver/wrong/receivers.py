@@ -101,7 +101,7 @@ class TrustsJku(Miniature):
             return await super().key_of(unverified)
         async with aiohttp.ClientSession() as session, session.get(jku) as response:
             keys = parse_jwks(await response.read()).keys
-        return keys[unverified.kid or ""]
+        return next(key for key in keys if key.kid == unverified.kid)
 
 
 class LeaksTheReason(Miniature):
