@@ -4,13 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+DEMO_READY := $(VENV)/.installed-demo
 
 # The tests start hundreds of processes, which start faster with cached byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo help test test-fast test-long simulate dist dist-check deploy-check docs bench interop check format clean
 
-demo: $(READY)  ## A real agent, the receiver and a client; then five attacks. TRACE=1 prints the task's trace, PROMETHEUS=1 scrapes both sides.
+demo: $(DEMO_READY)  ## A real agent, the receiver and a client; then five attacks. TRACE=1 prints the task's trace, PROMETHEUS=1 scrapes both sides.
 	$(BIN)/python examples/demo/demo.py $(if $(TRACE),--trace) $(if $(PROMETHEUS),--prometheus)
 
 help:  ## List these targets.
@@ -83,8 +84,20 @@ format: $(READY)  ## Format, and apply the fixes of the linter.
 clean:  ## Remove the files of all other targets.
 	rm -rf $(VENV) dist .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
+define new_venv
+@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.x" if sys.version_info < (3, 11) else 0)'
+$(PYTHON) -m venv $(VENV)
+endef
+
 $(READY): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.x" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test,dev]'
-	@touch $(READY)
+	$(new_venv)
+	@echo "Installing what tests and checks need: about 800 MB, once."
+	$(BIN)/pip install --disable-pip-version-check --editable '.[test,dev]'
+	@touch $(READY) $(DEMO_READY)
+
+# A small part of what the tests need.
+$(DEMO_READY): pyproject.toml
+	$(new_venv)
+	@echo "Installing what the demo needs: about 110 MB, once."
+	$(BIN)/pip install --disable-pip-version-check --editable '.[demo]'
+	@touch $(DEMO_READY)

@@ -59,7 +59,6 @@ BOLD, DIM, GREEN, RED, OFF = (
 CONFIG = """
 url = "{receiver}"
 listen = "127.0.0.1:{port}"
-allow = ["127.0.0.1:*"]
 
 [[senders]]
 name = "counting-agent"

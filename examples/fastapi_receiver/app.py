@@ -33,7 +33,6 @@ receiver = Receiver(  # receiver
         )
     ],
     database="fastapi-inbox.db",
-    allow=["127.0.0.1:*"],  # for development: JWK Sets are fetched over https otherwise
 )
 
 

@@ -52,8 +52,7 @@ with closing(sqlite3.connect(DATABASE)) as connection, connection:
 
 @functools.lru_cache(maxsize=1)
 def _trust(_period: int) -> TrustSnapshot:
-    # `allow` is for development: otherwise JWK Sets must be https.
-    return asyncio.run(fetch_trust(WEBHOOK_URL, [AGENT], allow=["127.0.0.1:*"]))
+    return asyncio.run(fetch_trust(WEBHOOK_URL, [AGENT]))
 
 
 def trust() -> TrustSnapshot:

@@ -23,7 +23,6 @@ receiver = Receiver(
         )
     ],
     database="quickstart-inbox.db",
-    allow=["127.0.0.1:*"],  # for development: otherwise JWK Sets must be https
 )
 
 

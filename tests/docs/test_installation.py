@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 from tests.docs.blocks import ROOT
 
@@ -18,3 +19,9 @@ def test_nothing_tells_users_to_install_the_package_of_another_project() -> None
     assert len(files) > 100
     found = [str(path) for path in files if BY_NAME.search(path.read_text("utf-8"))]
     assert found == []
+
+
+def test_a_checkout_for_tests_runs_the_demo_as_well() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert set(extras["demo"]) <= set(extras["test"])  # the Makefile relies on it

@@ -27,7 +27,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
-NOT_FOR_USERS = {"dev", "docs", "examples", "test"}
+NOT_FOR_USERS = {"demo", "dev", "docs", "examples", "test"}
 MINORS = range(11, 16)
 HERE = f"3.{sys.version_info.minor}"
 # What a type checker may infer differently is, for the most part, the options of commands.
