@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pushkit.errors import InboundError, StorageError
 from pushkit.logs import RepeatedLog, printable
 from pushkit.storage.database import Database
+from pushkit.storage.location import with_database
 from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script, to_micros
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
@@ -92,7 +93,9 @@ class Acceptance:
         self._slots = dispatcher.slots
         self._inbox = Inbox()
         self._capacity = Capacity(
-            per_sender=limits.max_backlog_per_sender, in_all=limits.max_backlog
+            per_sender=limits.max_backlog_per_sender,
+            in_all=limits.max_backlog,
+            command=with_database("receiver inbox stats", database.location),
         )
         self._announce = announce
         self._left_out = RepeatedLog(_log, interval=timedelta(hours=1))

@@ -72,6 +72,7 @@ class InboxAdmin:
 
     def __init__(self, database: Database, *, wake: Callable[[], None] = lambda: None) -> None:
         self._database = database
+        self.location: str = database.location  # of the inbox, as commands name it
         self._wake = wake
 
     # --- inspection ----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from pushkit.terminal.options import (
     gathered,
     page_options,
     refuse_given,
+    with_place,
 )
 from pushkit.terminal.output import (
     columns,
@@ -148,7 +149,8 @@ def show(*, notification_id: int, inbox: _Inbox, with_body: bool, as_json: bool)
     """Show the notification ID, and the result of each callback."""
     report = inbox.look(lambda admin: admin.show(notification_id))
     if report is None:
-        raise ConfigError(f"there is no notification {notification_id}: see `receiver inbox list`")
+        listing = with_place("receiver inbox list")
+        raise ConfigError(f"there is no notification {notification_id}: see `{listing}`")
     if as_json:
         found: JsonObject = {**document(report.notification), **document(report, "callbacks")}
         if with_body:

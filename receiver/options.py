@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
@@ -14,7 +15,7 @@ from pushkit.keys.files import load_key_ring
 from pushkit.keys.jwk import SigningKey
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets
-from pushkit.storage.location import is_missing
+from pushkit.storage.location import file_exists, is_missing
 from pushkit.terminal.options import (
     FILE,
     PATH,
@@ -35,6 +36,9 @@ config_option = variable_option(
 )
 
 
+_DATABASE_VARIABLE = "RECEIVER_DATABASE"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxOptions:
     """Where the inbox is."""
@@ -44,7 +48,17 @@ class InboxOptions:
 
     def location(self) -> str:
         """Return a DSN, or the path of a file, which need not exist."""
-        return self.database or load_settings(self.config).inbox_location
+        if self.database:
+            return self.database
+        source = click.get_current_context().get_parameter_source("config")
+        if source is not ParameterSource.DEFAULT or file_exists(self.config):
+            return load_settings(self.config).inbox_location  # reads the variable, too
+        if found := os.environ.get(_DATABASE_VARIABLE):
+            return found
+        raise ConfigError(
+            f"{self.config}: there is no such file; name the configuration by --config or"
+            f" RECEIVER_CONFIG, or the inbox by --database or {_DATABASE_VARIABLE}"
+        )
 
     def existing(self) -> str:
         """Return the same. Raises ConfigError: the file does not exist: a mistyped path."""
@@ -59,7 +73,9 @@ inbox_options: OptionDecorator = gathered(
     InboxOptions,
     config=config_option,
     database=click.option(
-        "--database", help="Instead: the path of a SQLite file, or a PostgreSQL DSN."
+        "--database",
+        help="Instead: the path of a SQLite file, or a PostgreSQL DSN; without a configuration also"
+        f" by {_DATABASE_VARIABLE}.",
     ),
 )
 

@@ -131,14 +131,14 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             401,
             "the signature is missing, malformed or not valid",
             "Check that the sender's `jwks_url`, `jwks_file` or secret has the key that signs "
-            "now: `receiver check` shows what it has.",
+            "now: `receiver check`, where there is a configuration file, shows what it has.",
         ),
         "keys_unavailable": Refusal(
             3,
             503,
             "the sender's keys cannot be fetched",
-            "Check that this machine can reach jwks_url: `receiver check` tries it. The sender "
-            "will retry.",
+            "Check that this machine can reach jwks_url: `receiver check`, where there is a "
+            "configuration file, tries it. The sender will retry.",
             5 * _SECOND,
             _MINUTE,
         ),
@@ -188,7 +188,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             401,
             "a token or credential is missing or wrong",
             "The agent sends another token than it was given, or none: give it a new "
-            "one (`receiver expect`).",
+            "one (`Receiver.expect()`, or `receiver expect`).",
         ),
         "malformed_json": _NO_JSON,
         "malformed_body": _NO_JSON,
@@ -217,8 +217,8 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             8,
             404,
             "this task is not expected",
-            "Give the agent a token of its own for each task (`receiver expect`), before it "
-            'starts, or set tasks = "any".',
+            "Give the agent a token of its own for each task (`Receiver.expect()`, or `receiver "
+            'expect`), before it starts, or set tasks = "any".',
         ),
         "backlog_full": Refusal(
             9,

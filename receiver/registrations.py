@@ -247,7 +247,7 @@ def _not_expected(*, is_bound: bool) -> TaskNotExpectedError:
         found = "the token belongs to another task: each task needs a token of its own"
     else:
         found = "neither the task nor its token was registered: do so before the agent starts it"
-    return TaskNotExpectedError(f"{found} (`receiver expect`)")
+    return TaskNotExpectedError(f"{found} (`Receiver.expect()`, or `receiver expect`)")
 
 
 def _standing(row: Row, now: int) -> _Standing:

@@ -14,7 +14,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.location import is_missing
 from pushkit.terminal.databases import OperatedDatabase, check_option, migrate_database
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
-from pushkit.terminal.options import OptionDecorator, gathered, variable_option
+from pushkit.terminal.options import OptionDecorator, gathered, variable_option, with_place
 from pushkit.terminal.output import example
 
 A = TypeVar("A")
@@ -36,7 +36,7 @@ def checked_database(location: str) -> str:
     if is_missing(location):
         raise ConfigError(
             "--database: there is no such file, and it is not a PostgreSQL DSN;"
-            " `pushkit migrate` creates an outbox"
+            f" `{with_place('pushkit migrate')}` creates an outbox"
         )
     return location
 

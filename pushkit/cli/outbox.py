@@ -31,6 +31,7 @@ from pushkit.terminal.options import (
     chosen_options,
     page_options,
     refuse_given,
+    with_place,
 )
 from pushkit.terminal.output import (
     columns,
@@ -134,7 +135,8 @@ def show(
     """Show the delivery ID with all of its attempts."""
     report = outbox.look(lambda admin: admin.show(delivery_id))
     if report is None:
-        raise ConfigError(f"there is no delivery {delivery_id!r}: see `pushkit outbox list`")
+        listing = with_place("pushkit outbox list")
+        raise ConfigError(f"there is no delivery {delivery_id!r}: see `{listing}`")
     if as_json:
         found = report_document(report, with_body=with_body, with_answers=with_answers)
         click.echo(json.dumps(found, indent=2))
@@ -224,7 +226,7 @@ def erase(*, task: str, outbox: _Outbox, tenant: str) -> None:
     if not any(erased):
         raise ConfigError(
             f"found no subscription or delivery of the task {task!r} of tenant {tenant!r}:"
-            " --tenant names another one, and `pushkit outbox list` the tasks"
+            f" --tenant names another one, and `{with_place('pushkit outbox list')}` the tasks"
         )
     subscriptions = numbered(erased.subscriptions, "subscription")
     deliveries = numbered(erased.deliveries, "delivery")
@@ -392,6 +394,7 @@ def _not_done(done: str, reasons: Mapping[WhyNot, int], state: str) -> str:
     """Return why deliveries were not changed, and what to do about it."""
     if not reasons:
         hint = _HINTS_OF_NOTHING.get(state, "")
-        return f"nothing matches: see `pushkit outbox list --state {state}`{hint}"
+        listing = with_place(f"pushkit outbox list --state {state}")
+        return f"nothing matches: see `{listing}`{hint}"
     found = (f"{count} {_HINTS[why]}" for why, count in reasons.items())
     return f"not {done}: {'; '.join(found)}"

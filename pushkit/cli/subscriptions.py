@@ -15,10 +15,9 @@ from pushkit.errors import ConfigError
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
 from pushkit.terminal.command import json_option
-from pushkit.terminal.options import Page, choice_option, chosen_options, page_options
+from pushkit.terminal.options import Page, choice_option, chosen_options, page_options, with_place
 from pushkit.terminal.output import columns, example, lines_of, numbered
 
-_SEE = "see `pushkit subscriptions list`"
 _COLUMNS: Final = columns(
     "id state TASK=key.task_id key.owner CONFIG=key.config_id A2A=version origin SEQ=last_seq"
     " failing_since"
@@ -78,7 +77,7 @@ def show(*, subscription_id: str, outbox: _Outbox, as_json: bool) -> None:
     """
     report = outbox.look(lambda admin: admin.show(subscription_id))
     if report is None:
-        raise ConfigError(f"there is no subscription {subscription_id!r}: {_SEE}")
+        raise ConfigError(f"there is no subscription {subscription_id!r}: {_see()}")
     found = subscription_document(report.subscription)
     counts = {state.value: count for state, count in report.deliveries.items()}
     if as_json:
@@ -131,9 +130,10 @@ def enable(*, outbox: _Outbox, chosen: _Chosen, resend: bool) -> None:
         resent = numbered(len(changed.deliveries), "cancelled delivery")
         click.echo(f"{resent} pending again")
     elif changed.ids:
+        resending = "pushkit outbox resend --state cancelled --cancelled-by disabled"
         click.echo(
             "deliveries that disabling cancelled stay cancelled:"
-            " `pushkit outbox resend --state cancelled --cancelled-by disabled` sends them",
+            f" `{with_place(resending)}` sends them",
             err=True,
         )
     _print_changed("enabled", changed)
@@ -175,6 +175,10 @@ def _print_changed(done: str, changed: Changed, *, otherwise: str | None = None)
             f"{len(changed.unchanged)} {otherwise or f'unchanged: {done} already'}", err=True
         )
     if changed.missing:
-        raise ConfigError(f"there is no subscription {', '.join(changed.missing)}: {_SEE}")
+        raise ConfigError(f"there is no subscription {', '.join(changed.missing)}: {_see()}")
     if not changed.ids and not changed.unchanged:
-        raise ConfigError(f"no subscription matches: {_SEE}")
+        raise ConfigError(f"no subscription matches: {_see()}")
+
+
+def _see() -> str:
+    return f"see `{with_place('pushkit subscriptions list')}`"

@@ -80,7 +80,7 @@ def dashboard_app(
 ) -> Site:
     """Return the dashboard of an open outbox, and of the refused configs of this process."""
     pages = Pages(outbox, subscriptions, keys=keys, issuer=issuer, refused=refused)
-    site = Site(access=access, templates=_TEMPLATES, title="pushkit")
+    site = Site(access=access, templates=_TEMPLATES, title="pushkit", database=outbox.location)
     site.show("/", "overview.html", pages.overview)
     site.show("/deliveries", "deliveries.html", pages.deliveries, kept=_FILTERS)
     site.show("/deliveries/{id}", "delivery.html", pages.delivery)

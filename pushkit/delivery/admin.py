@@ -92,6 +92,7 @@ class OutboxAdmin:
         self._clock = clock
         self.breaker = breaker
         self._database = database
+        self.location: str = database.location  # of the outbox, as commands name it
         self._wake = wake
         self._inspection = Inspection(vault)
         self._dead_letters = DeadLetters()

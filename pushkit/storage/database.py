@@ -28,6 +28,10 @@ class Database(Protocol):
     """Runs scripts in transactions; `SqliteDatabase` and `PostgresDatabase` implement it."""
 
     @property
+    def location(self) -> str:
+        """The whole path of the file, or the DSN with its passwords masked."""
+
+    @property
     def locks(self) -> WorkerLocks | None:
         """The locks of the workers, if all of them are on one machine."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
@@ -116,6 +117,16 @@ def masked(location: str) -> str:
     else:
         shown = _AUTHORITY.sub(_masked_authority, location, count=1)
     return _PARAMETER.sub(_masked_parameter, shown)
+
+
+def with_database(command: str, location: str) -> str:
+    """Return a command for this database, as a shell runs it in any folder; a password is masked.
+
+    Args:
+        command: The command, without the option.
+        location: `Database.location`.
+    """
+    return f"{command} --database {shlex.quote(location)}"
 
 
 def _masked_authority(found: re.Match[str]) -> str:

@@ -16,6 +16,7 @@ from enum import Enum
 from pushkit.errors import SchemaError
 from pushkit.progress import following
 from pushkit.record import field, record
+from pushkit.storage.location import with_database
 from pushkit.storage.script import Script, Statement
 
 
@@ -127,14 +128,14 @@ class Schema:
                 f" up to {self.newest}: use the newer pushkit that wrote it"
             )
 
-    def check_current(self) -> None:
+    def check_current(self, location: str) -> None:
         """Refuse every schema but the newest one that the code knows.
 
         Raises:
             SchemaError: It is older, newer, or missing; the message says what was found instead.
         """
         self.check_not_newer()
-        command = _COMMANDS.get(self.component, "migrate")
+        command = with_database(_COMMANDS.get(self.component, "migrate"), location)
         if self.found:
             if self.missing:
                 raise SchemaError(

@@ -29,7 +29,7 @@ from pushkit.logs import RepeatedLog
 from pushkit.storage.faults import RecentFault
 from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit, held_too_long
 from pushkit.storage.libpq import connecting
-from pushkit.storage.location import host_of
+from pushkit.storage.location import host_of, masked
 from pushkit.storage.migrations import (
     Access,
     Migration,
@@ -209,6 +209,7 @@ class PostgresDatabase:
         idle_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self._dsn = dsn
+        self.location: str = masked(dsn)
         self._connecting = connecting(dsn)
         self._component = component
         self._migrations = migrations
@@ -259,7 +260,7 @@ class PostgresDatabase:
     async def _prepare(self, pool: asyncpg.Pool, access: Access) -> None:
         found = await self._schema_on(pool)
         if access is not Access.UPGRADE:
-            found.check_current()
+            found.check_current(self.location)
             return
         found.check_not_newer()
         if not found.is_current:

@@ -95,6 +95,7 @@ class SqliteDatabase:
     ) -> None:
         self.path: Path = Path(path)
         self._file = self.path.absolute()  # whatever directory the process changes to
+        self.location: str = str(self._file)
         self._component = component
         self._migrations = migrations
         self._clock = clock
@@ -119,7 +120,7 @@ class SqliteDatabase:
             await self._start_writer(access)
             self.locks.sweep()
         else:
-            (await self.schema()).check_current()
+            (await self.schema()).check_current(self.location)
             if access is Access.WRITE:
                 await self._start_writer(access)
         self._access = access

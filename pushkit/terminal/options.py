@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import click
 from click.core import ParameterSource
 
+from pushkit.storage.location import masked
 from pushkit.terminal.command import json_option, parse_age
 from pushkit.terminal.output import Columns, table_of
 
@@ -72,11 +74,24 @@ def refuse_given(*names: str, only_for: str) -> None:
     Raises:
         click.UsageError: One of them is on the command line.
     """
-    context = click.get_current_context()
-    for option in context.command.params:
-        source = None if option.name is None else context.get_parameter_source(option.name)
-        if option.name in names and source is ParameterSource.COMMANDLINE:
+    for option in click.get_current_context().command.params:
+        if option.name in names and is_given(option.name):
             raise click.UsageError(f"{option.opts[0]} is only for {only_for}")
+
+
+def is_given(name: str) -> bool:
+    """Return whether an argument of this command is on the command line."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def with_place(command: str) -> str:
+    """Return a command with those options that say where this command's data is."""
+    context = click.get_current_context()
+    for name in ("config", "database"):
+        if name in context.params and is_given(name):
+            command += f" --{name} {shlex.quote(masked(str(context.params[name])))}"
+    return command
 
 
 def read_by(read: Callable[[Any], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:

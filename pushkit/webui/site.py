@@ -22,6 +22,7 @@ from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.logs import RepeatedLog, one_word, printable
+from pushkit.storage.location import with_database
 from pushkit.webui import formats
 from pushkit.webui.access import SESSION_LIFETIME, DashboardAccess
 from pushkit.webui.exchange import Answer, PageRequest, ReadForm, Refused, values_of
@@ -71,10 +72,13 @@ _audit = logging.getLogger("pushkit.dashboard.audit")
 class Site:
     """Pages, an API and actions under one access rule.
 
-    The templates of pages extend `frame.html`.
+    The templates of pages extend `frame.html`. Their filter `with_database` makes commands for the
+    database that is shown.
     """
 
-    def __init__(self, *, access: DashboardAccess, templates: Path, title: str) -> None:
+    def __init__(
+        self, *, access: DashboardAccess, templates: Path, title: str, database: str
+    ) -> None:
         self.access = access
         self._live = 0
         self._wrong_tokens = RepeatedLog(_log, most=10)
@@ -90,6 +94,9 @@ class Site:
             auto_reload=False,
         )
         self._environment.filters |= formats.FILTERS
+        self._environment.filters["with_database"] = lambda command: with_database(
+            command, database
+        )
         self._static = {path.name: path.read_bytes() for path in (_HERE / "static").iterdir()}
         everything = b"".join(self._static[name] for name in sorted(self._static))
         self._static_version = hashlib.sha256(everything).hexdigest()[:12]

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from pushkit.a2a import TaskState, UpdateKind, decode_update
 from pushkit.errors import InboundError, StorageError
 from pushkit.storage.database import Database
+from pushkit.storage.location import with_database
 from receiver.inbox.model import Notification
 from receiver.inbox.store import Inbox
 from receiver.service_state import LARGE_BODY
@@ -58,10 +59,11 @@ class UnmatchedLog:
         _log.log(
             logging.WARNING if is_lost else logging.INFO,
             "no callback wants notification %d, kind=%s state=%s%s: it is done; it and further ones"
-            " are listed by `receiver inbox list --unmatched`",
+            " are listed by `%s`",
             notification.id,
             *kind,
             ", though one had such before" if is_lost else "",
+            with_database("receiver inbox list --unmatched", self._database.location),
             extra={"code": "unmatched", "sender": notification.sender},
         )
 

@@ -65,7 +65,9 @@ def inbox_dashboard(inbox: InboxAdmin, *, access: DashboardAccess) -> Site:
 
 
 def _site(pages: InboxPages, access: DashboardAccess) -> Site:
-    site = Site(access=access, templates=_TEMPLATES, title="receiver")
+    site = Site(
+        access=access, templates=_TEMPLATES, title="receiver", database=pages.inbox.location
+    )
     site.show("/", "overview.html", pages.overview)
     site.show("/notifications", "notifications.html", pages.notifications, kept=_FILTERS)
     site.show("/notifications/{id}", "notification.html", pages.notification)

@@ -36,7 +36,7 @@ def findings(
     yield from _of_refusals(figures, refusals)
     for part, reason in (degraded or {}).items():
         link = "/refusals" if part == "keys" else "/callbacks"
-        mend = "The receiver's log and receiver check say more."
+        mend = "The receiver's log says more."
         yield Finding(Severity.WARNING, f"Degraded: {reason}.", mend, link)
 
 

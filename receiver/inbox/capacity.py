@@ -22,7 +22,14 @@ class InboxFullError(InboundError, code="inbox_full", status=503):
 class Capacity:
     """Quotas of unfinished notifications, for each sender and for all together."""
 
-    def __init__(self, *, per_sender: int, in_all: int) -> None:
+    def __init__(
+        self,
+        *,
+        per_sender: int,
+        in_all: int,
+        command: str,  # shows an operator what is unfinished
+    ) -> None:
+        self._command = command
         self._of_sender = Quota[str | None](per_sender, _count)
         self._of_all = Quota[str | None](in_all, _count)
         # By sender, or None for all: how many more may be accepted, by the last `count`. It cannot
@@ -46,13 +53,12 @@ class Capacity:
         if left[sender] <= 0:
             raise BacklogFullError(
                 f"{self._of_sender.limit - left[sender]} notifications of sender {sender!r}"
-                f" are unfinished, at most {self._of_sender.limit} may be:"
-                " see `receiver inbox stats`"
+                f" are unfinished, at most {self._of_sender.limit} may be: see `{self._command}`"
             )
         if left[None] <= 0:
             raise InboxFullError(
                 f"{self._of_all.limit - left[None]} notifications are unfinished, at most"
-                f" {self._of_all.limit} may be: see `receiver inbox stats`"
+                f" {self._of_all.limit} may be: see `{self._command}`"
             )
         left[sender] -= 1
         left[None] -= 1

@@ -167,7 +167,7 @@ def test_no_command_makes_its_tables_beside_the_other_components(
 
 @pytest.mark.parametrize(("component", "command"), EVERY_COMMAND)
 @pytest.mark.parametrize(
-    ("by", "hint"), [("-", "run `{} migrate`"), ("+", "use the newer pushkit")]
+    ("by", "hint"), [("-", "run `{} migrate --database "), ("+", "use the newer pushkit")]
 )
 @pytest.mark.slow
 def test_another_schema_is_refused_and_left_as_it_is(
@@ -336,4 +336,4 @@ def test_a_token_is_minted_into_no_inbox_of_an_earlier_schema(
     inbox = config.parent / "inbox.db"
     make("receiver", inbox)
     change(str(inbox), VERSION.replace("+", "-"))
-    assert "run `receiver migrate`" in receiver_command("expect").error
+    assert "run `receiver migrate --database " in receiver_command("expect").error

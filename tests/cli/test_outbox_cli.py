@@ -259,7 +259,7 @@ def test_a_wrong_call_ends_with_2(pushkit_command: Run, call: list[str]) -> None
 def test_a_mistyped_path_is_no_empty_outbox(pushkit_command: Run, own_folder: Path) -> None:
     ran = pushkit_command("outbox", "stats", "--database", "mistyped.db")
     assert ran.status == 1
-    assert "`pushkit migrate` creates an outbox" in ran.error
+    assert "`pushkit migrate --database mistyped.db` creates an outbox" in ran.error
     assert not (own_folder / "mistyped.db").exists()
 
 

@@ -52,7 +52,7 @@ async def test_a_path_without_a_file_is_missing(tmp_path: Path, path: str) -> No
     assert not is_missing(tmp_path / "there.db")
     assert not is_missing("postgresql://localhost/missing.db")
     with pytest.raises(StorageError, match=r"no such folder|there is no"):
-        (await at(location).schema()).check_current()
+        (await at(location).schema()).check_current(str(location))
 
 
 @pytest.mark.parametrize(
