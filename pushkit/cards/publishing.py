@@ -20,6 +20,7 @@ from pushkit.errors import SigningError
 from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
+from pushkit.scheduling.locks import LoopLock
 from pushkit.scheduling.renewing import anew
 
 CARD_PATH: Final = "/.well-known/agent-card.json"  # A2A 1.0 §8.2, since 0.3
@@ -66,7 +67,7 @@ class CardPublisher:
         self._jku = jku
         self._max_age = max_age
         self._signed: SignedCard | None = None
-        self._signing = asyncio.Lock()
+        self._signing = LoopLock()
         self._failure: _Failure | None = None  # of the last attempt that failed
 
     async def signed(self, now: datetime) -> SignedCard:
@@ -82,7 +83,7 @@ class CardPublisher:
             NoSigningKeyError: No key is active.
         """
         # Signed once per key: every ECDSA signature differs, so no cached copy would ever match.
-        async with self._signing:
+        async with self._signing.here:
             ring = self._keys.ring()
             kid = ring.active_key(now).kid
             if self._signed is not None and self._signed.kids == (kid,):

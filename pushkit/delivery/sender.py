@@ -73,6 +73,7 @@ from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.store import OutboxStore
 from pushkit.scheduling.housekeeping import housekeep
+from pushkit.scheduling.locks import LoopLock
 from pushkit.scheduling.pump import cancelled, check_may_close
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
@@ -199,9 +200,7 @@ class PushSender:
             events=self.events,
             tracing=tracing,
         )
-        self._worker = Worker(
-            self._database, self._attempt, self.options, clock=clock, events=self.events
-        )
+        self._worker = self._new_worker()
         self._bodies = BodyEncoder(self.options.max_body_bytes)
         self._enqueuer = Enqueuer(self._database, self.options, routes, self._vault)
         self._registrar = Registrar(self._database, self.options, self._vault)
@@ -209,9 +208,9 @@ class PushSender:
         self._reports = Reports(self.events)
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
-        self._opening = asyncio.Lock()
+        self._opening = LoopLock()
         self._closing: asyncio.Task[None] | None = None
-        self._closed = False
+        self._closed = False  # and not opened again since
         self._opened_in: int | None = None  # the process that opened it, and in which it is open
         self._loop: asyncio.AbstractEventLoop | None = None  # in which it was opened
         self._running: asyncio.Task[None] | None = None
@@ -223,7 +222,11 @@ class PushSender:
     # --- lifecycle -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the outbox and start the worker. Does nothing if the worker runs already."""
+        """Open the outbox and start the worker. Does nothing if the worker runs already.
+
+        A closed sender starts again, also in another event loop; while it is being closed, this
+        waits for the end of that.
+        """
         await self.open()
         if self._running is None:
             self._running = asyncio.create_task(self.worker.run(), name="pushkit-worker")
@@ -234,10 +237,15 @@ class PushSender:
                 self._alerts.start()
 
     async def open(self) -> None:
-        """Open the outbox without a worker, for a process that only enqueues."""
-        async with self._opening:
-            if self._closed:
-                raise ConfigError("the sender is closed: make a new one")
+        """Open the outbox without a worker, for a process that only enqueues.
+
+        Raises:
+            ConfigError: It was opened before this process was forked.
+        """
+        if self._closing is not None and not self._closing.done():
+            await asyncio.wait([self._closing])
+        async with self._opening.here:
+            self._closed = False
             if self._is_open:
                 return
             if self._opened_in is not None:
@@ -246,6 +254,8 @@ class PushSender:
                 )
             self._keys.ring()  # a bad key file is reported now, not at the first delivery
             await self._database.open()
+            if self._worker.is_retired:
+                self._worker = self._new_worker()
             self._opened_in, self._loop = os.getpid(), asyncio.get_running_loop()
             if self._metrics is not None:
                 self._metrics.start()
@@ -258,9 +268,10 @@ class PushSender:
     async def close(self) -> None:
         """Stop claiming, wait for running attempts (`SenderOptions.drain`), and close the outbox.
 
-        Undelivered notifications stay in the outbox for the next start. A closed sender stays
-        closed. Concurrent calls all wait for the same close. If a caller is cancelled, the close
-        still runs to its end. In a process that was forked meanwhile, nothing is closed.
+        Undelivered notifications stay in the outbox for the next start. Until then, `notify()` and
+        other calls do not open the outbox by themselves, as they do at first. Concurrent calls all
+        wait for the same close. If a caller is cancelled, the close still runs to its end. In a
+        process that was forked meanwhile, nothing is closed.
 
         Raises:
             ConfigError: It was opened in another event loop, which is running: close it there.
@@ -275,7 +286,7 @@ class PushSender:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        async with self._opening:  # a concurrent `open()` has finished
+        async with self._opening.here:  # a concurrent `open()` has finished
             background = (self._running, self._housekeeping)
             self._running = self._housekeeping = None
         for task in background:
@@ -296,6 +307,11 @@ class PushSender:
         await self._transport.close()
         await self._database.close()
 
+    def _new_worker(self) -> Worker:
+        return Worker(
+            self._database, self._attempt, self.options, clock=self._clock, events=self.events
+        )
+
     @property
     def _is_open(self) -> bool:
         return self._opened_in == os.getpid()
@@ -303,6 +319,8 @@ class PushSender:
     async def _ready(self) -> None:
         # After `open()` no worker is started: that process only enqueues, or pumps by hand.
         if not self._is_open:
+            if self._closed:
+                raise ConfigError("the sender is closed: await start(), or use `async with`, again")
             await self.start()
 
     async def __aenter__(self) -> Self:
@@ -352,9 +370,9 @@ class PushSender:
         if self._metrics is None:
             from pushkit.telemetry.sides import SenderMetrics
 
-            number, slots = self.options.concurrency, self._worker.slots
+            number = self.options.concurrency
             self._metrics = SenderMetrics(
-                read=self._read, slots=lambda: (number - slots.free, number)
+                read=self._read, slots=lambda: (number - self._worker.slots.free, number)
             )
             self.events.add(self._metrics.on_event)
             if self._is_open:
@@ -793,7 +811,7 @@ class PushSender:
             neutral = update.neutral if isinstance(update, NativeUpdate) else update
             idempotency_key = IdempotencyKey.of(idempotency_key, neutral)
         if not self._is_open:
-            await self.start()
+            await self._ready()
         notice = Notice(
             bodies=self._bodies.prepare(update, snapshot, now=self._clock(), tenant=tenant),
             idempotency_key=idempotency_key,

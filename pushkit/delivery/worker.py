@@ -64,7 +64,7 @@ class Worker:
             options.concurrency, per_origin=options.concurrency_per_host
         )
         self._claimed_at: datetime | None = None
-        self._is_running = self._is_retired = False
+        self._is_running = self.is_retired = False
         self.pump: Pump[Claimed] = Pump(
             "deliveries",
             claim=self._claim,
@@ -110,7 +110,7 @@ class Worker:
 
     def retire(self) -> None:
         """Release this worker's deliveries: other workers may take them over at once."""
-        self._is_retired = True
+        self.is_retired = True
         if self._database.locks is not None:
             self._database.locks.release(self.name)
 
@@ -152,7 +152,7 @@ class Worker:
         """
         if claimed.chain is not None:
             claimed.chain.join(claimed)
-        elif not self._is_retired:
+        elif not self.is_retired:
             self.pump.begin(claimed)
 
     async def _claim(self) -> Sequence[Claimed]:

@@ -147,6 +147,10 @@ class EnqueueBuffer:
             queue.end()
             self._forget(task_id, queue)
 
+    def open(self) -> None:
+        """Keep updates again, after `close`, also in another event loop."""
+        self._closing = asyncio.Event()
+
     async def close(self) -> None:
         """Wait for running calls, try once to store the waiting updates, and drop the rest.
 
@@ -316,10 +320,14 @@ class Buffered:
         return self.buffer.run(task_id, call.enqueue, size=size, is_last=is_last)
 
     async def close(self) -> None:
-        """Store the updates in memory. Call this before the `PushSender` is closed."""
+        """Store the updates in memory. Call this before the `PushSender` is closed.
+
+        From then on an update is not kept, until `async with` begins again.
+        """
         await self.buffer.close()
 
     async def __aenter__(self) -> Self:
+        self.buffer.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:

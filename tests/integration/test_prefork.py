@@ -132,7 +132,7 @@ async def test_a_process_that_forks_from_one_that_opened_them_is_told_and_may_cl
     finally:
         if process.returncode is None:
             process.kill()
-    assert written.decode().count("was opened before this process was forked") == 3
+    assert written.decode().count("was opened before this process was forked") == 4
     assert process.returncode == 0
 
 

@@ -541,12 +541,17 @@ async def test_a_sender_that_is_not_open_has_no_worker(tmp_path: Path, clock: Cl
     await sender.close()
 
 
-async def test_a_closed_sender_stays_closed(sender: PushSender) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0")
+async def test_a_closed_sender_stays_closed_until_it_is_started_again(
+    sender: PushSender, webhook: Webhook
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.close()
     await sender.close()
     with pytest.raises(ConfigError, match="closed"):
         await sender.notify(status())
+    async with sender:
+        await sender.notify(status())
+        await webhook.until(lambda: len(webhook.received) == 1)
 
 
 async def test_closing_during_start_leaves_no_thread_or_task(tmp_path: Path, clock: Clock) -> None:
@@ -758,12 +763,13 @@ async def test_closing_twice_cancels_no_attempt(senders: Senders, webhook: Webho
     await webhook.until(lambda: len(webhook.received) == 1)
     closings = [asyncio.create_task(sender.close()) for _ in range(2)]
     await asyncio.wait(closings, timeout=0.05)
-    with pytest.raises(ConfigError, match="closed"):
-        await sender.start()
+    starting = asyncio.create_task(sender.start())
+    await asyncio.wait([starting], timeout=0.05)
+    assert not any(task.done() for task in (*closings, starting))
     answered.set()
-    await asyncio.gather(*closings)
+    await asyncio.gather(*closings, starting)
 
-    [delivery] = await (await senders.open()).deliveries("task-1")
+    [delivery] = await sender.deliveries("task-1")
     assert (delivery.state, delivery.attempts) == (DeliveryState.DELIVERED, 1)
 
 

@@ -297,6 +297,23 @@ async def test_after_closing_nothing_waits_any_more(
     assert (outbox.stored, len(buffer), buffer.refused) == ([1], 0, 1)
 
 
+def test_a_buffer_keeps_updates_again_when_it_is_opened_again(outbox: Outbox) -> None:
+    buffer = EnqueueBuffer()
+
+    async def live(number: int) -> None:
+        buffer.open()
+        outbox.goes_away()
+        await asyncio.gather(*(run(buffer, outbox.storing(number + each)) for each in (0, 1)))
+        assert len(buffer) == 2
+        outbox.away = None
+        await eventually(lambda: len(buffer) == 0)
+        await buffer.close()
+
+    for number in (1, 3):
+        asyncio.run(live(number))
+    assert (sorted(outbox.stored), buffer.refused) == ([1, 2, 3, 4], 0)
+
+
 async def test_an_update_that_may_have_been_stored_is_tried_again(
     outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:
