@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,11 +41,14 @@ func Verify(header http.Header, body []byte, keys jose.JSONWebKeySet,
 	}
 	// The sender's key decides about the algorithm, not the header.
 	found := keys.Key(token.Headers[0].KeyID)
-	if len(found) != 1 || found[0].Algorithm != token.Headers[0].Algorithm {
+	at := slices.IndexFunc(found, func(key jose.JSONWebKey) bool {
+		return key.Algorithm == token.Headers[0].Algorithm
+	})
+	if at < 0 {
 		return nil, errors.New("no key of this sender has this kid and alg")
 	}
 	var claims Claims
-	if err := token.Claims(found[0].Key, &claims); err != nil {
+	if err := token.Claims(found[at].Key, &claims); err != nil {
 		return nil, err
 	}
 	digest := sha256.Sum256(body)

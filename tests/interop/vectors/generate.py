@@ -25,7 +25,8 @@ def document() -> dict[str, Any]:
 def published() -> dict[str, Any]:
     """Return `jwks.json`: what the agent publishes."""
     keys = [crypto.public_jwk(jwk) for kid, jwk in KEYS.items() if kid != "attacker"]
-    return {"keys": keys}
+    shared = {"kid": "shared"}  # one `kid` for two algorithms (RFC 7517 §4.5)
+    return {"keys": [*keys, *(crypto.public_jwk(KEYS[kid]) | shared for kid in ("rs256", "ps256"))]}
 
 
 def main() -> None:

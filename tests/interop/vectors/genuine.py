@@ -109,6 +109,10 @@ def _jwts() -> Iterator[Vector]:
     for kid in ("es256", "es384", "eddsa", "rs256", "ps256"):
         what = f"signed with {KEYS[kid]['alg']}"
         yield accepted(f"jwt-{kid}", what, jwt_request(kid=kid))
+    for kid in ("rs256", "ps256"):
+        what = f"one `kid` for two keys: the one for {KEYS[kid]['alg']} verifies (RFC 7517 §4.5)"
+        request = jwt_request(kid=kid, header={"kid": "shared"})
+        yield accepted(f"jwt-shared-kid-{kid}", what, request)
     yield accepted("jwt-next-key", "the second key of the set", jwt_request(kid="es256-next"))
     yield accepted(
         "jwt-alg-ed25519",

@@ -105,6 +105,11 @@ def _keys() -> Iterator[Vector]:
         jwt_request(header={"alg": "RS256"}),
     )
     yield refused(
+        "alg-of-no-key-with-the-kid",
+        "two keys have this kid, and none is for ES256",
+        jwt_request(header={"kid": "shared"}),
+    )
+    yield refused(
         "alg-ps256-for-rs256",
         "the key is for RS256 alone",
         jwt_request(kid="rs256", header={"alg": "PS256"}, key=KEYS["rs256"] | {"alg": "PS256"}),

@@ -1,4 +1,4 @@
-use jsonwebtoken::jwk::JwkSet;
+use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{decode, decode_header, Algorithm, DecodingKey, Validation};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -35,11 +35,11 @@ pub fn verify(
         return Err("crit: no extension is supported".into()); // jsonwebtoken ignores it
     }
     let kid = head.kid.ok_or("no kid")?;
-    let key = keys.find(&kid).ok_or("no key of this sender has this kid")?;
     // The key decides about the algorithm, not the header.
-    let named = key.common.key_algorithm.ok_or("a key without alg")?.to_string();
-    let algorithm: Algorithm = named.parse().map_err(|_| "unknown alg")?;
-    let mut rules = Validation::new(algorithm);
+    let own = |key: &Jwk| key.common.key_algorithm?.to_string().parse::<Algorithm>().ok();
+    let named = |key: &&Jwk| key.common.key_id.as_ref() == Some(&kid) && own(key) == Some(head.alg);
+    let key = keys.keys.iter().find(named).ok_or("no key of this sender has this kid and alg")?;
+    let mut rules = Validation::new(head.alg);
     rules.set_issuer(&[issuer]);
     rules.set_audience(&[audience]);
     rules.set_required_spec_claims(&["exp", "iss", "aud"]);

@@ -32,10 +32,10 @@ final class Verify {
       throws GeneralSecurityException, JOSEException, ParseException {
     SignedJWT jwt = SignedJWT.parse(find(headers));
     String kid = jwt.getHeader().getKeyID();
-    JWK key = kid == null ? null : keys.getKeyByKeyId(kid);
     // The sender's key decides about the algorithm, not the header.
-    require(key != null && jwt.getHeader().getAlgorithm().equals(key.getAlgorithm()),
-        "no key of this sender has this kid and alg");
+    JWK key = keys.getKeys().stream().filter(one -> kid != null && kid.equals(one.getKeyID())
+        && jwt.getHeader().getAlgorithm().equals(one.getAlgorithm())).findFirst().orElse(null);
+    require(key != null, "no key of this sender has this kid and alg");
     require(jwt.verify(verifier(key)), "the signature is invalid");
     JWTClaimsSet claims = jwt.getJWTClaimsSet();
     byte[] digest = MessageDigest.getInstance("SHA-256").digest(body);
