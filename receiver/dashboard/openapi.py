@@ -55,7 +55,7 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
     "Step": record("step: integer", "checks found: text", "result: Result"),
     "Reason": record("code means mend: text", "number status: integer", "step: integer?"),
     "Reasons": record(*_REASONS),
-    "Came": record("at: moment", "done unfinished: integer"),
+    "Came": record("at: moment", "done: integer # By a callback.", "other: integer"),
     "Overview": record(
         "now measured_since: moment",
         "verdict: Verdict",

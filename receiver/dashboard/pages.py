@@ -71,8 +71,8 @@ class InboxPages:
                 (done - came).total_seconds() for came, done in figures.arrivals if done
             ),
             "came": buckets(
-                ((came, "done" if done else "unfinished") for came, done in figures.arrivals),
-                ("done", "unfinished"),
+                ((came, "done" if done else "other") for came, done in figures.arrivals),
+                ("done", "other"),
                 figures.arrivals_since,
                 figures.now,
             ),

@@ -32,6 +32,7 @@ _CHECKS: Final = (
     _Check(9, "within the backlog limits, and stored"),
     _Check(10, "callbacks"),
 )
+_SIGNED: Final = frozenset({3, 4})  # steps that check what is signed
 # Codes of several steps: without a proven sender, it is unknown which earlier steps were done.
 _ANYWHERE: Final = frozenset({"invalid_signature", "invalid_token", "malformed_request", "storage"})
 
@@ -75,16 +76,14 @@ def _failing(refused: NotificationRefused, step: int) -> int:
 
 
 def steps_of_accepted(report: NotificationReport) -> list[JsonObject]:
-    """Return every step with what it proved: a notification in the inbox has passed 1 to 9."""
+    """Return every step with what it proved: a notification in the inbox has passed 1 to 9.
+
+    Without a key, the inbox does not say whether the sender signs, so neither do the steps.
+    """
     found = report.notification
-    done = sum(each.done for each in report.callbacks)
     late = (found.received_at - found.issued_at).total_seconds()
     of_task = f"task {found.task_id}" if found.task_id else "no task"
     key = f"key {found.kid}" if found.kid else "this sender names no key"
-    ended = {InboxStatus.DONE: "passed", InboxStatus.DEAD: "failed"}.get(found.status, "waits")
-    called = f"{done} of {len(report.callbacks)} done"
-    if found.unmatched:
-        called = "it matched no callback"
     proven = (
         "",
         found.sender,
@@ -99,9 +98,21 @@ def steps_of_accepted(report: NotificationReport) -> list[JsonObject]:
         f"stored {found.received_at:%Y-%m-%d %H:%M:%S} UTC",
     )
     passed = [
-        _step(check, "passed", says) for check, says in zip(_CHECKS[:-1], proven, strict=True)
+        _step(check, "passed" if found.kid or check.step not in _SIGNED else "not_told", says)
+        for check, says in zip(_CHECKS[:-1], proven, strict=True)
     ]
-    return [*passed, _step(_CHECKS[-1], ended, called)]
+    return [*passed, _step(_CHECKS[-1], *_of_callbacks(report))]
+
+
+def _of_callbacks(report: NotificationReport) -> tuple[str, str]:
+    """Return the result of the callbacks, and what is known of them."""
+    found, called = report.notification, report.callbacks
+    if found.unmatched:
+        return "not_reached", "it matched no callback"
+    ended = {InboxStatus.DONE: "passed", InboxStatus.DEAD: "failed"}.get(found.status, "waits")
+    if ended == "passed" and not called:
+        ended = "not_told"
+    return ended, f"{sum(each.done for each in called)} of {len(called)} done"
 
 
 def _step(check: _Check, result: str, found: str) -> JsonObject:

@@ -134,7 +134,7 @@ class InboxFigures:
     oldest_unfinished_at: datetime | None  # when the oldest of the first 10,000 was accepted
     # Since when the oldest one that is due waits for a claim; None if nothing is due.
     due_since: datetime | None
-    # When recent ones were accepted, and when they were finished; newest first.
+    # When recent ones were accepted, and when every callback had had them; newest first.
     arrivals: tuple[tuple[datetime, datetime | None], ...]
     arrivals_since: datetime  # the moment after which `arrivals` has all that were accepted
 
@@ -319,12 +319,10 @@ def figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
         (to_micros(now),),
     )
     newest = yield Statement(
-        "SELECT received_at, finished_at FROM pushkit_inbox ORDER BY id DESC"
-        f" LIMIT {_MOST_ARRIVALS}"
+        "SELECT received_at, CASE WHEN status = 'done' AND unmatched = 0 THEN finished_at END"
+        f" AS done_at FROM pushkit_inbox ORDER BY id DESC LIMIT {_MOST_ARRIVALS}"
     )
-    found = [
-        (from_micros(row["received_at"]), moment_or_none(row["finished_at"])) for row in newest
-    ]
+    found = [(from_micros(row["received_at"]), moment_or_none(row["done_at"])) for row in newest]
     since = now - within
     is_all = len(found) < _MOST_ARRIVALS or found[-1][0] < since
     return InboxFigures(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
@@ -50,14 +50,14 @@ class Desk:
             storing.store(task, seq, body=BODY % task.encode(), now=now, sender=sender, kid=kid)
         )
 
-    async def call_back(self) -> None:
+    async def call_back(self, states: Collection[str] = ()) -> None:
         registry = CallbackRegistry()
 
         async def told(notification: Notification) -> None:
             if (notification.task_id or "").startswith("bad") and not self.mended:
                 raise ValueError(SECRET)
 
-        registry.add(told, name="handlers:told")
+        registry.add(told, name="handlers:told", states=states)
         dispatcher = Dispatcher(self.database, registry, retry=ONCE, concurrency=4)
         while await dispatcher.run_once():
             pass
@@ -148,6 +148,48 @@ async def test_a_sender_without_a_named_key_may_still_have_signed(
     shown = await page(reader, f"/notifications/{found.id}")
     assert "this sender names no key" in shown
     assert "does not sign" not in shown
+
+
+async def test_what_no_callback_wanted_is_nowhere_shown_as_done(desk: Desk, reader: Client) -> None:
+    await desk.came("nobody-wants-it")
+    await desk.call_back(states=["completed"])
+    [found] = await InboxAdmin(desk.database).find()
+
+    shown = [
+        await page(reader, path)
+        for path in (f"/notifications/{found.id}", "/notifications", "/task?task=nobody-wants-it")
+    ]
+    async with reader.get(f"/api/v1/notifications/{found.id}") as answer:
+        callbacks = (await answer.json())["steps"][-1]
+    async with reader.get("/api/v1/overview") as answer:
+        overview = await answer.json()
+
+    for text in shown:
+        assert 'class="state unmatched"' in text
+        assert 'class="state done"' not in text
+    assert callbacks["result"] == "not_reached"
+    assert callbacks["found"] == "it matched no callback"
+    assert sum(each["done"] for each in overview["came"]) == 0
+    assert sum(each["other"] for each in overview["came"]) == 1
+    assert overview["seconds_until_called_back"]["p50"] is None
+
+
+async def test_a_signature_passes_only_if_the_inbox_has_its_key(desk: Desk, reader: Client) -> None:
+    await desk.came("signed")
+    await desk.came("perhaps-unsigned", kid="")
+    steps = {}
+    for found in await InboxAdmin(desk.database).find():
+        async with reader.get(f"/api/v1/notifications/{found.id}") as answer:
+            steps[found.task_id] = (await answer.json())["steps"]
+
+    passed = {
+        task: [each["step"] for each in found if each["result"] == "passed"]
+        for task, found in steps.items()
+    }
+    assert passed == {
+        "signed": [1, 2, 3, 4, 5, 1, 3, 6, 7, 8, 9],
+        "perhaps-unsigned": [1, 2, 5, 1, 6, 7, 8, 9],
+    }
 
 
 async def test_gaps_of_a_task_are_shown_where_they_are(desk: Desk, reader: Client) -> None:
