@@ -93,7 +93,7 @@ def read_json_object(data: bytes) -> JsonObject:
     """Read one JSON text that must be an object; see `read_json`."""
     value = read_json(data)
     if not isinstance(value, dict):
-        raise MalformedJsonError(f"expected a JSON object, found {_json_type(value)}")
+        raise MalformedJsonError(f"expected a JSON object, found {json_type(value)}")
     return value
 
 
@@ -144,8 +144,15 @@ def is_too_deep(data: bytes) -> bool:
     return bool(found)
 
 
-def _json_type(value: JsonValue) -> str:
-    names = {type(None): "null", bool: "a boolean", str: "a string", list: "an array"}
+def json_type(value: JsonValue) -> str:
+    """Return the name of a value's type, with its article, for messages."""
+    names = {
+        type(None): "null",
+        bool: "a boolean",
+        str: "a string",
+        list: "an array",
+        dict: "an object",
+    }
     return names.get(type(value), "a number")
 
 

@@ -15,9 +15,11 @@ from typing import Final, NamedTuple
 import rfc8785
 
 from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.cards.older import ReadCard, as_client_reads, compare_copies
 from pushkit.cards.schema import CARD_0_3, CARD_1_0, Schema
 from pushkit.cards.walks import (
     CleanedWalk,
+    ClientWalk,
     DoubleWalk,
     FilledWalk,
     Gap,
@@ -36,6 +38,7 @@ class CardForm(StrEnum):
     SPEC_WITH_DEFAULTS = "spec-with-defaults"
     RAW = "raw"
     SDK = "sdk"
+    PYTHON_CLIENT = "python-client"
     SDK_WITHOUT_SECURITY_SCHEMES = "sdk-without-security-schemes"
     PYTHON_ASCII = "python-ascii"
     PYTHON_0_3 = "python-0.3"
@@ -86,6 +89,7 @@ class Form(NamedTuple):
 
     walk: type[WholeWalk]  # selects the parts of the card that are kept
     schema: Schema  # the fields that the walk knows
+    mapped: bool = False  # members of 0.2 and 0.3 are mapped to 1.0 first, as by a2a-sdk's client
     drops: tuple[str, ...] = ()  # members that are removed first, besides `signatures`
     write: Callable[[JsonObject], bytes] = canonical_json  # serializes the parts that are kept
     # The gaps with which a signature counts although its form is not admitted. Unknown members may
@@ -99,18 +103,22 @@ class Form(NamedTuple):
 _EMPTIES: Final = (
     "empty values were added or removed, among them security requirements without scopes"
 )
-_SPEC: Final = frozenset({Gap.EMPTY, Gap.UNKNOWN})
+_SDK: Final = frozenset({Gap.EMPTY, Gap.COPIED})
+_SPEC: Final = _SDK | {Gap.UNKNOWN}
 
 FORMS: Final[Mapping[CardForm, Form]] = {
     CardForm.SPEC: Form(PresenceWalk, CARD_1_0, tolerates=_SPEC),
     # The other reading of the specification: absent required fields are added (A2A#2122).
     CardForm.SPEC_WITH_DEFAULTS: Form(FilledWalk, CARD_1_0, tolerates=_SPEC | {Gap.ABSENT}),
     CardForm.RAW: Form(WholeWalk, CARD_1_0, tolerates=frozenset()),
-    CardForm.SDK: Form(DoubleWalk, CARD_1_0, tolerates=frozenset({Gap.EMPTY}), hides=_EMPTIES),
+    CardForm.SDK: Form(DoubleWalk, CARD_1_0, tolerates=_SDK, hides=_EMPTIES),
+    CardForm.PYTHON_CLIENT: Form(ClientWalk, CARD_1_0, mapped=True, hides=_EMPTIES),
     CardForm.SDK_WITHOUT_SECURITY_SCHEMES: Form(
         DoubleWalk, CARD_1_0, drops=("securitySchemes",), hides=f"{_EMPTIES}, or security schemes"
     ),
-    CardForm.PYTHON_ASCII: Form(DoubleWalk, CARD_1_0, write=_python_json, hides=_EMPTIES),
+    CardForm.PYTHON_ASCII: Form(
+        ClientWalk, CARD_1_0, mapped=True, write=_python_json, hides=_EMPTIES
+    ),
     CardForm.PYTHON_0_3: Form(CleanedWalk, CARD_0_3, write=_python_json, hides=_EMPTIES),
 }
 
@@ -120,14 +128,21 @@ def canonicalize(card: Mapping[str, JsonValue], form: CardForm) -> Canonical:
 
     Raises:
         CanonicalizationError: The card cannot be written in this form, because of a number, text
-            that is not Unicode, its nesting, or too many values that the form leaves out.
+            that is not Unicode, its nesting, or too many values that the form leaves out; or the
+            software that the form is for cannot read it.
     """
     how = FORMS[form]
-    walk = how.walk(how.schema)
     dropped = ("signatures", *how.drops)
-    kept = walk.message({n: value for n, value in card.items() if n not in dropped}, "AgentCard")
-    payload = how.write(kept)
+    content = {n: value for n, value in card.items() if n not in dropped}
+    read = as_client_reads(content) if how.mapped else ReadCard(content, {})
+    leaves_older = how.schema is CARD_1_0 and how.walk is not WholeWalk
+    faithful, missing = compare_copies(content) if leaves_older else ((), ())
+    walk = how.walk(how.schema, faithful)
+    payload = how.write(walk.message(read.card, "AgentCard"))
+    for path in missing:
+        walk.leave(path, Omission.NOT_COPIED)
     for name in how.drops:
         if name in card:
             walk.leave((name,), Omission.SECURITY_SCHEMES)
-    return Canonical(form=form, payload=payload, uncovered=tuple(walk.uncovered))
+    uncovered = (left._replace(path=read.source(left.path)) for left in walk.uncovered)
+    return Canonical(form=form, payload=payload, uncovered=tuple(dict.fromkeys(uncovered)))

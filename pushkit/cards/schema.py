@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
-from pushkit.bounded_json import JsonValue
+from pushkit.bounded_json import JsonObject, JsonValue, json_pointer, json_type
 
 # A2A 1.0 §4.4, with the field presence of its proto file.
 _MESSAGES_1_0: Final = """
@@ -120,6 +120,8 @@ OAuthFlow
     optional: authorizationUrl tokenUrl refreshUrl scopes{}
 """
 
+_SHOWN_CHARACTERS: Final = 80
+
 # Members of A2A 0.1 and AgentVault cards that their clients act on.
 _OLDER_MEMBERS: Final = """
     authentication authSchemes agentProvider humanReadableId schemaVersion agentVersion
@@ -150,6 +152,7 @@ class Field(NamedTuple):
 
     presence: Presence
     empty: JsonValue  # the default of its type, which means the same as absence
+    element: JsonValue  # the default of the type of its values
     container: Container = Container.ONE
     message: str | None = None  # the message type of a value; None for a scalar or free-form value
     struct: bool = False  # free-form JSON (`google.protobuf.Struct`)
@@ -165,6 +168,8 @@ class Field(NamedTuple):
         return type(value) is type(self.empty) and value == self.empty
 
 
+Path: TypeAlias = tuple[str | int, ...]
+"""The names and indices from the card to a value in it."""
 Schema: TypeAlias = Mapping[str, Mapping[str, Field]]
 
 _FIELD: Final = re.compile(r"(\w+)(\[\]|{}|)(?::(\w+))?(?:=(\S+))?")
@@ -174,14 +179,16 @@ def _field(presence: Presence, container: Container, type_: str, defaults: str) 
     is_object = type_ not in ("", "bool")
     if presence is Presence.IMPLICIT and container is Container.ONE and is_object:
         presence = Presence.MESSAGE
+    element: JsonValue = {} if is_object else False if type_ == "bool" else ""
     empties: Mapping[Container, JsonValue] = {
-        Container.ONE: {} if is_object else False if type_ == "bool" else "",
+        Container.ONE: element,
         Container.LIST: [],
         Container.MAP: {},
     }
     return Field(
         presence=presence,
         empty=empties[container],
+        element=element,
         container=container,
         message=type_ if is_object and type_ != "Struct" else None,
         struct=type_ == "Struct",
@@ -205,6 +212,54 @@ def _schema(text: str) -> Schema:
 
 CARD_1_0: Final = _schema(_MESSAGES_1_0)
 CARD_0_3: Final = _schema(_MESSAGES_0_3)
+CARD_1_0_AND_0_3: Final = {
+    name: {**CARD_1_0.get(name, {}), **CARD_0_3.get(name, {})} for name in {*CARD_1_0, *CARD_0_3}
+}
+
+
+def find_misfit(
+    value: JsonObject, schema: Schema, message: str = "AgentCard", path: Path = ()
+) -> str | None:
+    """Return where the type of a value is not that of its field, and what was expected.
+
+    Members that the schema does not have, and null, are no misfits. None if there is no misfit.
+    """
+    fields = schema[message]
+    chosen = [
+        n for n, f in fields.items() if f.presence is Presence.ONEOF and value.get(n) is not None
+    ]
+    if len(chosen) > 1:
+        return f"{_shown(path)}: found {' and '.join(chosen)}, expected one of them"
+    for name, child in value.items():
+        field = fields.get(name)
+        if field is None or child is None:
+            continue
+        if not isinstance(child, type(field.empty)):
+            return _misfit((*path, name), child, field.empty)
+        for at, element in _elements(field, child, (*path, name)):
+            if not isinstance(element, type(field.element)):
+                return _misfit(at, element, field.element)
+            if field.message is not None and isinstance(element, dict):
+                found = find_misfit(element, schema, field.message, at)
+                if found is not None:
+                    return found
+    return None
+
+
+def _elements(field: Field, value: JsonValue, path: Path) -> Iterable[tuple[Path, JsonValue]]:
+    if field.container is Container.LIST and isinstance(value, list):
+        return (((*path, n), element) for n, element in enumerate(value))
+    if field.container is Container.MAP and isinstance(value, dict):
+        return (((*path, name), element) for name, element in value.items())
+    return [(path, value)]
+
+
+def _misfit(path: Path, found: JsonValue, expected: JsonValue) -> str:
+    return f"{_shown(path)}: found {json_type(found)}, expected {json_type(expected)}"
+
+
+def _shown(path: Path) -> str:
+    return ascii(json_pointer("", *path))[1:-1][:_SHOWN_CHARACTERS]
 
 
 # No parser reads a longer name as a field of at most 33 letters. To normalise a name with n
@@ -232,6 +287,11 @@ def _known_names(message: str) -> frozenset[str]:
         return frozenset()
     tables = (CARD_1_0, CARD_0_3, {"AgentCard": _OLDER_MEMBERS.split()})
     return frozenset(_folded(name) for table in tables for name in table.get(message, ()))
+
+
+def camel_case(name: str) -> str:
+    """Return the JSON name of a field by its name in the proto file."""
+    return re.sub("_(.)", lambda found: found[1].upper(), name)
 
 
 def is_read_by_a2a(message: str, name: str) -> bool:

@@ -12,8 +12,11 @@ from pushkit.arguments import check_list, read_member
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.cards.document import FORM, MAX_SIGNATURES, read_card, read_signatures
 from pushkit.cards.forms import Canonical, CardForm, canonicalize
-from pushkit.cards.verdict import listed
-from pushkit.cards.walks import Gap
+from pushkit.cards.older import is_older
+from pushkit.cards.schema import CARD_1_0_AND_0_3, find_misfit
+from pushkit.cards.verdict import Decision, listed
+from pushkit.cards.verify import FULL_COVERAGE
+from pushkit.cards.walks import Gap, Omission
 from pushkit.errors import (
     CanonicalizationError,
     ConfigError,
@@ -28,16 +31,21 @@ from pushkit.record import field, record
 from pushkit.signing.jose import at_once, sign_detached
 from pushkit.url import Url
 
-# a2a-go verifies the card as it is served. The JavaScript SDK drops the security schemes before it
-# verifies, and the first Python releases used Python's JSON: signatures for these two cover less,
-# and no other verifier needs them.
+# The verifiers of 1.x. a2a-go verifies the card as it is served, a2a-sdk's client after it mapped
+# members of 0.2 and 0.3. The JavaScript SDK drops the security schemes before it verifies, and the
+# first Python releases used Python's JSON: signatures for these two cover less, and no other
+# verifier needs them.
 EVERY_SDK: Final = (
     CardForm.SPEC,
     CardForm.RAW,
     CardForm.SDK,
+    CardForm.PYTHON_CLIENT,
     CardForm.SDK_WITHOUT_SECURITY_SCHEMES,
     CardForm.PYTHON_ASCII,
 )
+
+# Members that no form of 1.0 has.
+_NOT_1_0: Final = frozenset({Omission.OF_OTHER_VERSIONS, Omission.NOT_COPIED})
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -72,13 +80,16 @@ def sign_card(
     Args:
         card: The card, signed or not.
         keys: A ring signs with the key that is active now; of several keys, each one signs.
-        forms: The canonical forms, see `docs/cards.md`. None: `spec`, and also `sdk` if all that it
-            leaves out beyond `spec` are values that mean the same as their absence.
+        forms: The canonical forms, see `docs/cards.md`. None: for a card of A2A 0.3 `raw`, and what
+            a2a-sdk 0.3 and a2a-sdk's client of 1.x read; for others `spec`, `raw` if that is needed
+            to cover everything, and what the SDKs read if all that it leaves out beyond `spec` are
+            values that mean the same as their absence.
         now: The current time, in UTC.
         jku: Where the keys are published, for verifiers that trust this URL.
 
     Raises:
-        MalformedCardError: The card is not JSON within the limits, or has no `name`.
+        MalformedCardError: The card is not JSON within the limits, has no `name`, or has a member
+            of a wrong type, which the message names.
         CanonicalizationError: The card cannot be written in one of the forms; the message says why.
         ConfigError: No form, an unknown one, a `jku` that is no URL, or more signatures than a
             verifier reads; or a path in place of keys.
@@ -125,6 +136,8 @@ async def _signed(
     if "name" not in card:
         found = listed(sorted(card)) or "nothing"
         raise MalformedCardError(f"expected an agent card, which has a `name`; found {found}")
+    if misfit := find_misfit(card, CARD_1_0_AND_0_3):
+        raise MalformedCardError(f"the card: {misfit}")
     if forms is None:
         canonical, warnings = _default_forms(card)
     else:
@@ -158,22 +171,41 @@ async def _signed(
 
 
 def _default_forms(card: JsonObject) -> tuple[list[Canonical], list[str]]:
-    """Return the card in the default forms, and a warning if `sdk` is not one of them.
+    """Return the card in the default forms, and warnings about SDKs for which it has none."""
+    if is_older(card):
+        found = [_canonical(card, CardForm.RAW), _canonical(card, CardForm.PYTHON_0_3)]
+        asked = [CardForm.PYTHON_CLIENT]
+    else:
+        found = [_canonical(card, CardForm.SPEC)]
+        if not _counts(found[0]):
+            found.append(_canonical(card, CardForm.RAW))
+        asked = [CardForm.SDK, CardForm.PYTHON_CLIENT]
+    made, warnings = dict[bytes, Canonical](), []
+    for form in asked:
+        try:
+            entry = _canonical(card, form)
+        except CanonicalizationError as exc:
+            warnings.append(f"not signed for a2a-sdk: {exc}")
+        else:
+            made.setdefault(entry.payload, entry)
+    for entry in made.values():
+        # An attacker who strips the other signatures leaves this one. It may cover less by values
+        # that mean the same as their absence, but not by, say, a security requirement.
+        lost = [e.path for e in entry.uncovered if e.gap is Gap.CONTENT and e.why not in _NOT_1_0]
+        if lost:
+            sdks = "a2a-sdk" if entry.form is CardForm.PYTHON_CLIENT else "a2a-sdk and @a2a-js/sdk"
+            warnings.append(
+                f"not signed in the form {entry.form}, which would leave out {listed(lost)}: {sdks}"
+                f" refuse the card; change these values, or ask for the form {entry.form} too"
+            )
+        else:
+            found.append(entry)
+    return found, warnings
 
-    An attacker who strips the signature in the form `spec` leaves the one in the form `sdk`. That
-    one may cover less by values that mean the same as their absence, but not by, say, a security
-    requirement.
-    """
-    spec, sdk = _canonical(card, CardForm.SPEC), _canonical(card, CardForm.SDK)
-    known = {left.path for left in spec.uncovered}
-    lost = [e.path for e in sdk.uncovered if e.gap is Gap.CONTENT and e.path not in known]
-    if not lost:
-        return [spec, sdk], []
-    warning = (
-        f"not signed in the form sdk, which would leave out {listed(lost)}: a2a-sdk and @a2a-js/sdk"
-        " refuse the card; change these values, or ask for the form sdk too"
-    )
-    return [spec], [warning]
+
+def _counts(canonical: Canonical) -> bool:
+    """Return whether a signature in a form covers all that matters, for verifiers like pushkit."""
+    return FULL_COVERAGE.decide(canonical)[0] is Decision.ACCEPTED
 
 
 def _strongest_forms(canonical: Sequence[Canonical]) -> dict[bytes, CardForm]:
@@ -203,13 +235,25 @@ def _kept_signatures(card: JsonObject, own_kids: Set[str]) -> list[JsonValue]:
 
 
 def _warnings(card: JsonObject, canonical: list[Canonical]) -> list[str]:
+    parts: dict[tuple[CardForm, str], list[str]] = {}
+    for entry in canonical:
+        for left in entry.uncovered:
+            if left.gap in (Gap.UNKNOWN, Gap.CONTENT):
+                parts.setdefault((entry.form, left.reason), []).append(left.path)
     warnings = [
-        f"{entry.form} does not cover {listed([left.path])}: {left.reason}"
-        for entry in canonical
-        for left in entry.uncovered
-        if left.gap in (Gap.UNKNOWN, Gap.CONTENT)
+        f"{form} does not cover {listed(paths)}: {why}" for (form, why), paths in parts.items()
     ]
-    if any(entry.form is CardForm.SPEC for entry in canonical):
+    if not any(map(_counts, canonical)):
+        advice = "add the form raw"
+        try:
+            _canonical(card, CardForm.RAW)
+        except CanonicalizationError as exc:
+            advice = str(exc)
+        warnings.append(
+            "no form that it is signed in covers everything: pushkit and other strict verifiers"
+            f" refuse it; {advice}"
+        )
+    if not is_older(card) and any(entry.form is CardForm.SPEC for entry in canonical):
         filled = canonicalize(card, CardForm.SPEC_WITH_DEFAULTS).uncovered
         if absent := [left.path for left in filled if left.gap is Gap.ABSENT]:
             warnings.append(

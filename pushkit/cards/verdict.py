@@ -184,16 +184,22 @@ def listed(paths: Sequence[str]) -> str:
 
 def coverage(card: JsonObject, best: SignatureVerdict | None) -> list[FieldCoverage]:
     """Return the coverage of each member of a card, and of the parts that are not signed."""
-    left = {entry.path: entry.reason for entry in best.uncovered} if best else {}
+    left = {entry.path: _coverage_of(entry) for entry in best.uncovered} if best else {}
     rows: dict[str, FieldCoverage] = {}
     for path in (json_pointer("", member) for member in card if member != "signatures"):
-        if best is None or path in left:
-            reason = left.get(path, "no signature is valid")
-            rows[path] = FieldCoverage(path, Coverage.NONE, reason)
-            continue
-        inside = [part for part in left if part.startswith(f"{path}/")]
-        rows[path] = FieldCoverage(path, Coverage.PART if inside else Coverage.WHOLE)
-        rows |= {part: FieldCoverage(part, Coverage.NONE, left[part]) for part in inside}
-    for path, reason in left.items():
-        rows.setdefault(path, FieldCoverage(path, Coverage.NONE, reason))
-    return list(rows.values())
+        if best is None:
+            rows[path] = FieldCoverage(path, Coverage.NONE, "no signature is valid")
+        elif path not in left:
+            inside = {part: row for part, row in left.items() if part.startswith(f"{path}/")}
+            is_whole = all(row.coverage is Coverage.WHOLE for row in inside.values())
+            rows[path] = FieldCoverage(path, Coverage.WHOLE if is_whole else Coverage.PART)
+            rows |= inside
+        else:
+            rows[path] = left[path]
+    return list((rows | left).values())
+
+
+def _coverage_of(left: Uncovered) -> FieldCoverage:
+    # What repeats signed members cannot be changed without breaking the signature or the equality.
+    coverage = Coverage.WHOLE if left.gap is Gap.COPIED else Coverage.NONE
+    return FieldCoverage(left.path, coverage, left.reason)

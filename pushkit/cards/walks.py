@@ -7,13 +7,21 @@ scopes consists of empty values only and yet decides who gets access.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum, StrEnum
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from pushkit.bounded_json import JsonObject, JsonValue, json_pointer
-from pushkit.cards.schema import Container, Field, Presence, Schema, is_read_by_a2a
+from pushkit.cards.schema import (
+    Container,
+    Field,
+    Path,
+    Presence,
+    Schema,
+    camel_case,
+    is_read_by_a2a,
+)
 from pushkit.errors import CanonicalizationError
 
 _LARGEST_SAFE_INTEGER: Final = 2**53 - 1
@@ -27,6 +35,7 @@ class Gap(StrEnum):
 
     EMPTY = "empty"  # a field that is null, empty or at its default: the same as absent
     ABSENT = "absent"  # a required field that is absent, and was signed with its default
+    COPIED = "copied"  # a member of A2A 0.3 that says what members of 1.0 in the card say
     UNKNOWN = "unknown"  # a member that no version of A2A defines: clients ignore it
     CONTENT = "content"  # anything else: an attacker between server and client can change it
 
@@ -38,6 +47,8 @@ class Omission(Enum):
     DEFAULT = Gap.EMPTY, "has its default"
     EMPTY = Gap.EMPTY, "empty"
     ABSENT = Gap.ABSENT, "absent, and signed as its default"
+    COPIED = Gap.COPIED, "a copy for A2A 0.3 of what members of 1.0 say"
+    NOT_COPIED = Gap.CONTENT, "absent, although a copy for A2A 0.3 needs it"
     UNKNOWN = Gap.UNKNOWN, "unknown to the schema"
     OF_OTHER_VERSIONS = Gap.CONTENT, "not a field of this version, but other versions read it"
     SDK_DEFAULT = Gap.CONTENT, "has its default, which this form leaves out"
@@ -70,10 +81,9 @@ class _Left(Enum):
 
 
 _Kept: TypeAlias = "JsonValue | _Left"
-_Path: TypeAlias = tuple[str | int, ...]
 
 
-def _each(value: JsonValue, at: _Path, keep: Callable[[JsonValue, _Path], _Kept]) -> JsonValue:
+def _each(value: JsonValue, at: Path, keep: Callable[[JsonValue, Path], _Kept]) -> JsonValue:
     """Apply `keep` to the elements of a list or the entries of a map; drop those left out."""
     if isinstance(value, dict):
         found = {name: keep(child, (*at, name)) for name, child in value.items()}
@@ -87,16 +97,18 @@ def _each(value: JsonValue, at: _Path, keep: Callable[[JsonValue, _Path], _Kept]
 class WholeWalk:
     """The card as it was served: nothing is left out."""
 
-    def __init__(self, schema: Schema) -> None:
+    # `copies` are the paths of members that only repeat what others say.
+    def __init__(self, schema: Schema, copies: Collection[Path] = ()) -> None:
         self._schema = schema
+        self._copies = copies
         self._path_characters = 0
         self.uncovered: list[Uncovered] = []
 
-    def message(self, value: JsonObject, name: str, path: _Path = ()) -> JsonObject:  # noqa: ARG002
+    def message(self, value: JsonObject, name: str, path: Path = ()) -> JsonObject:  # noqa: ARG002
         """Return the part of a message that is kept."""
         return value
 
-    def leave(self, at: _Path, why: Omission) -> _Left:
+    def leave(self, at: Path, why: Omission) -> _Left:
         """Record that a value is left out.
 
         Raises:
@@ -116,7 +128,7 @@ class WholeWalk:
 class PresenceWalk(WholeWalk):
     """A2A 1.0 §8.4.1: fields by presence, free-form values whole, no unknown members."""
 
-    def message(self, value: JsonObject, name: str, path: _Path = ()) -> JsonObject:
+    def message(self, value: JsonObject, name: str, path: Path = ()) -> JsonObject:
         """Return the part of a message that is kept."""
         fields = self._schema[name]
         kept: JsonObject = {}
@@ -125,6 +137,8 @@ class PresenceWalk(WholeWalk):
             field = fields.get(member)
             if field is not None:
                 found = self._field(field, child, at)
+            elif at in self._copies:
+                found = self.leave(at, Omission.COPIED)
             elif is_read_by_a2a(name, member):
                 found = self.leave(at, Omission.OF_OTHER_VERSIONS)
             else:
@@ -133,21 +147,21 @@ class PresenceWalk(WholeWalk):
                 kept[member] = found
         return kept
 
-    def _field(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
+    def _field(self, field: Field, value: JsonValue, at: Path) -> _Kept:
         if value is None:
             return self.leave(at, Omission.NULL)
         if field.presence is Presence.IMPLICIT and field.is_empty(value):
             return self.leave(at, Omission.DEFAULT)
         return self._values(field, value, at)
 
-    def _values(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
+    def _values(self, field: Field, value: JsonValue, at: Path) -> _Kept:
         if field.container is Container.ONE:
             return self._value(field, value, at)
         if isinstance(value, list if field.container is Container.LIST else dict):
             return _each(value, at, partial(self._value, field))
         return value  # of the wrong type: kept and covered, however parsers treat it
 
-    def _value(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
+    def _value(self, field: Field, value: JsonValue, at: Path) -> _Kept:
         if field.message is not None and isinstance(value, dict):
             return self.message(value, field.message, at)
         return value
@@ -156,7 +170,7 @@ class PresenceWalk(WholeWalk):
 class FilledWalk(PresenceWalk):
     """As `PresenceWalk`, with absent required fields added at their defaults (A2A#2122)."""
 
-    def message(self, value: JsonObject, name: str, path: _Path = ()) -> JsonObject:
+    def message(self, value: JsonObject, name: str, path: Path = ()) -> JsonObject:
         """Return the part of a message that is kept, with its absent required fields."""
         kept = super().message(value, name, path)
         for member, field in self._schema[name].items():
@@ -173,7 +187,7 @@ class CleanedWalk(PresenceWalk):
     a key has a meaning, and what null means there is up to the reader.
     """
 
-    def _field(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
+    def _field(self, field: Field, value: JsonValue, at: Path) -> _Kept:
         if value in field.defaults:
             return self.leave(at, Omission.SDK_DEFAULT)
         if value is False and field.presence is Presence.OPTIONAL:
@@ -191,7 +205,7 @@ class CleanedWalk(PresenceWalk):
         says_nothing = gaps <= {Gap.EMPTY} and not is_choice
         return self.leave(at, Omission.EMPTY if says_nothing else Omission.NOTHING_BUT_EMPTY)
 
-    def _value(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
+    def _value(self, field: Field, value: JsonValue, at: Path) -> _Kept:
         if field.struct:
             return self._free(value, at)
         if field.message is not None and isinstance(value, dict):
@@ -205,7 +219,7 @@ class CleanedWalk(PresenceWalk):
             return self.leave(at, Omission.EMPTY_ENTRY)
         return value
 
-    def _free(self, value: JsonValue, at: _Path) -> _Kept:
+    def _free(self, value: JsonValue, at: Path) -> _Kept:
         if value in (None, "", [], {}):
             return self.leave(at, Omission.FREE_FORM_EMPTY)
         if not isinstance(value, dict | list):
@@ -217,14 +231,14 @@ class CleanedWalk(PresenceWalk):
         del self.uncovered[before:]
         return self.leave(at, Omission.NOTHING_BUT_EMPTY)
 
-    def _number(self, value: JsonValue, at: _Path) -> JsonValue:  # noqa: ARG002 - for DoubleWalk
+    def _number(self, value: JsonValue, at: Path) -> JsonValue:  # noqa: ARG002 - for DoubleWalk
         return value
 
 
 class DoubleWalk(CleanedWalk):
     """As `CleanedWalk`, through protobuf, in whose free-form values every number is a double."""
 
-    def _number(self, value: JsonValue, at: _Path) -> JsonValue:
+    def _number(self, value: JsonValue, at: Path) -> JsonValue:
         if isinstance(value, bool) or not isinstance(value, int):
             return value
         try:
@@ -237,3 +251,17 @@ class DoubleWalk(CleanedWalk):
         if abs(value) > _LARGEST_SAFE_INTEGER:
             self.leave(at, Omission.ROUNDED)
         return double
+
+
+class ClientWalk(DoubleWalk):
+    """As `DoubleWalk`, for a2a-sdk's client, which also accepts the names of the proto file."""
+
+    def message(self, value: JsonObject, name: str, path: Path = ()) -> JsonObject:
+        """Return the part of a message that is kept."""
+        for member in value:
+            if "_" in member and (field := camel_case(member)) in self._schema[name]:
+                raise CanonicalizationError(
+                    f"a2a-sdk's client reads {json_pointer('', *path, member)!a} as {field}: write"
+                    " that name"
+                )
+        return super().message(value, name, path)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.cards import CardForm, Gap, canonicalize, verify_card
-from pushkit.cards.forms import canonical_json
+from pushkit.cards.forms import FORMS, canonical_json
 from pushkit.cards.schema import CARD_1_0, Container, Presence
 from pushkit.errors import CanonicalizationError
 from tests.cards import independent_jcs
@@ -217,7 +217,7 @@ def test_signatures_are_part_of_no_form(form: CardForm) -> None:
     assert canonicalize(signed, form) == canonicalize(card, form)
 
 
-@pytest.mark.parametrize("form", CardForm)
+@pytest.mark.parametrize("form", [form for form in CardForm if not FORMS[form].mapped])
 def test_values_of_the_wrong_type_are_kept_and_covered(form: CardForm) -> None:
     card: dict[str, Any] = {
         "name": 5,

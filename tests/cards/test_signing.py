@@ -33,6 +33,7 @@ from pushkit.keys.ring import KeyRing
 from tests.cards.vectors import KEY, NOW, SIGNING_KEY, TRUST, as_bytes, headers, load, unsigned
 
 CARDS = load("cards_v10")
+OLDER = {**load("cards_older"), **load("cards_v03")}
 SAMPLE = CARDS["c21_spec_85_sample"]
 BIG_INTEGER = "c19_params_big_int"
 HOUR = timedelta(hours=1)
@@ -141,13 +142,16 @@ def test_several_keys_sign_side_by_side() -> None:
 
 def test_the_signer_hears_what_verifiers_will_not_find_covered() -> None:
     legacy = {**SAMPLE, "url": "https://agent.example.com/", "xVendor": 1}
-    signed = sign_card(legacy, SIGNING_KEY, now=NOW)
+    signed = sign_card(legacy, SIGNING_KEY, ("spec", "sdk"), now=NOW)
     told = "\n".join(signed.warnings)
     assert "spec does not cover /url" in told
     assert "sdk does not cover /xVendor" in told
+    assert "add the form raw" in told
     assert not verify_card(signed.content, TRUST, now=NOW).verified
-    whole = sign_card(legacy, SIGNING_KEY, ("spec", "sdk", "raw"), now=NOW)
-    assert verify_card(whole.content, TRUST, now=NOW).verified
+    for forms in (("spec", "sdk", "raw"), None):
+        whole = sign_card(legacy, SIGNING_KEY, forms, now=NOW)
+        assert "add the form raw" not in "\n".join(whole.warnings)
+        assert verify_card(whole.content, TRUST, now=NOW).verified
 
 
 def test_the_signer_hears_of_required_fields_that_are_absent() -> None:
@@ -156,6 +160,49 @@ def test_the_signer_hears_of_required_fields_that_are_absent() -> None:
     [warning] = sign_card(card, SIGNING_KEY, now=NOW).warnings
     assert warning.startswith("required, but absent from the card: /description, /version; add")
     assert sign_card(card, SIGNING_KEY, ("sdk",), now=NOW).warnings == ()
+
+
+@pytest.mark.parametrize("card", OLDER.values(), ids=OLDER)
+def test_a_card_of_any_version_that_is_signed_by_default_verifies_by_default(
+    card: dict[str, Any],
+) -> None:
+    signed = sign_card(card, SIGNING_KEY, now=NOW)
+    assert verify_card(signed.content, TRUST, now=NOW).verified
+    is_0_3 = "supportedInterfaces" not in card
+    assert signed.forms[:2] == ("raw", "python-0.3") if is_0_3 else signed.forms[0] == "spec"
+    assert not any("; add " in warning for warning in signed.warnings)
+
+
+def test_forms_of_another_version_are_signed_with_a_warning_that_names_the_one_that_helps() -> None:
+    card = OLDER["v01_minimal"]
+    signed = sign_card(card, SIGNING_KEY, ("spec", "sdk"), now=NOW)
+    assert not verify_card(signed.content, TRUST, now=NOW).verified
+    assert signed.warnings[-1].endswith("refuse it; add the form raw")
+    signed = sign_card(card, SIGNING_KEY, ("spec", "sdk", "raw"), now=NOW)
+    assert verify_card(signed.content, TRUST, now=NOW).verified
+    [integer] = sign_card(CARDS[BIG_INTEGER], SIGNING_KEY, ("sdk",), now=NOW).warnings[1:]
+    assert "write it as a string" in integer
+
+
+@pytest.mark.parametrize(
+    ("member", "reason"),
+    [
+        ({"capabilities": ["streaming"]}, "/capabilities: found an array, expected an object"),
+        ({"capabilities": {"streaming": 1}}, "streaming: found a number, expected a boolean"),
+        ({"skills": {}}, "/skills: found an object, expected an array"),
+        ({"skills": [{"tags": ["t", None]}]}, "/skills/0/tags/1: found null, expected a string"),
+        ({"version": 1}, "/version: found a number, expected a string"),
+        ({"securitySchemes": {"a/b": "x"}}, "/securitySchemes/a~1b: found a string, expected an"),
+        ({"security": ["x"]}, "/security/0: found a string, expected an object"),
+        ({"url": ["u"]}, "/url: found an array, expected a string"),
+    ],
+)
+@pytest.mark.parametrize("forms", [None, ("raw",)])
+def test_a_member_of_a_wrong_type_is_named(
+    forms: Iterable[str] | None, member: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(MalformedCardError, match=f"the card: .*{reason}"):
+        sign_card({**SAMPLE, **member}, SIGNING_KEY, forms, now=NOW)
 
 
 def test_a_card_that_has_no_such_form_is_not_signed() -> None:

@@ -84,6 +84,8 @@ def test_only_the_form_that_is_stated_is_tried(made: CardForm, said: CardForm) -
         "xVendor": 1,
         "protocolVersion": "0.3.0",
         "url": "https://agent.example.com/",
+        "capabilities": {"streaming": True},
+        "supportsAuthenticatedExtendedCard": True,
     }
     del card["version"]
     assert len({canonicalize(card, form).payload for form in CardForm}) == len(CardForm)
@@ -123,7 +125,11 @@ def test_the_default_leaves_the_sdk_form_out_where_it_drops_more_and_says_what()
 
 def test_what_no_form_covers_is_no_reason_to_leave_the_sdk_form_out() -> None:
     card = {**SAMPLE, "description": "", "url": "https://agent.example.com/", "xVendor": 1}
-    assert sign_card(card, SIGNING_KEY, now=NOW).forms == BOTH
+    assert sign_card(card, SIGNING_KEY, now=NOW).forms == (
+        CardForm.SPEC,
+        CardForm.RAW,
+        CardForm.SDK,
+    )
 
 
 def test_the_sdk_form_is_made_all_the_same_when_it_is_asked_for_and_warned_of() -> None:

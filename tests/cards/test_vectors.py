@@ -35,7 +35,6 @@ REFUSED_FULL_COVERAGELY = {
     "signed_py_1.3.0": {
         "c11_params_empties": EMPTIES_IN_PARAMS,
         "c12_securityreq_empty_scopes": {"/securityRequirements"},
-        "c15_v03_interface_compat": {"/url", "/protocolVersion", "/preferredTransport"},
     },
     "signed_py_1.0.3": {
         "c02_non_ascii": set(),
@@ -43,7 +42,6 @@ REFUSED_FULL_COVERAGELY = {
         "c11_params_empties": EMPTIES_IN_PARAMS,
         "c12_securityreq_empty_scopes": {"/securityRequirements"},
         "c13_nonbmp_key_order": set(),
-        "c15_v03_interface_compat": {"/url", "/protocolVersion", "/preferredTransport"},
         "c16_html_ctrl": set(),
         "c19_params_big_int": set(),
     },

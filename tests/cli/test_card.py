@@ -120,6 +120,20 @@ def test_signing_tells_what_will_not_be_covered(pushkit_command: Run, card: Path
     assert json.loads(ran.out)["signatures"]
 
 
+def test_a_card_of_0_3_that_is_signed_verifies(pushkit_command: Run, card: Path) -> None:
+    card.write_text(json.dumps(load("cards_v03")["v01_minimal"]))
+    ran = pushkit_command("card", "sign", str(card), "--out", "signed.json")
+    assert (ran.status, "add " in ran.err) == (0, False)
+    assert pushkit_command("card", "verify", "signed.json", "--key", "agent.pem").status == 0
+
+
+def test_signing_names_a_member_of_a_wrong_type(pushkit_command: Run, card: Path) -> None:
+    card.write_text(json.dumps({**json.loads(card.read_text()), "capabilities": []}))
+    ran = pushkit_command("card", "sign", str(card))
+    assert ran.status == 1
+    assert ran.error == "the card: /capabilities: found an array, expected an object"
+
+
 def test_signing_twice_leaves_one_signature(pushkit_command: Run, signed: Path) -> None:
     assert pushkit_command("card", "sign", str(signed), "--out", "again.json").status == 0
     again = json.loads(signed.with_name("again.json").read_text())
@@ -134,16 +148,21 @@ def test_signing_for_every_sdk(pushkit_command: Run, card: Path) -> None:
 
 
 def test_a_refusal_names_the_fields(pushkit_command: Run, own_folder: Path) -> None:
-    path = vector(own_folder, "signed_py_1.3.0", "c15_v03_interface_compat")
-    ran = pushkit_command("card", "verify", path, "--key", VECTOR_KEY)
+    path = Path(vector(own_folder, "signed_py_1.3.0", "c15_v03_interface_compat"))
+    ran = pushkit_command("card", "verify", str(path), "--key", VECTOR_KEY)
+    assert ran.status == 0
+    assert "/url                  yes      a copy for A2A 0.3 of what members of 1.0 say" in ran.out
+    copies = ("url", "preferredTransport", "protocolVersion")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **dict.fromkeys(copies, "x")}))
+    ran = pushkit_command("card", "verify", str(path), "--key", VECTOR_KEY)
     assert ran.status == 1
     assert "does not cover /preferredTransport, /protocolVersion, /url" in ran.out
     assert (
         "/url                  NO       not a field of this version, but other versions read it"
         in ran.out
     )
-    admitted = pushkit_command("card", "verify", path, "--key", VECTOR_KEY, "--admit", "sdk")
-    assert admitted.status == 0
+    admit = ("--admit", "sdk")
+    assert pushkit_command("card", "verify", str(path), "--key", VECTOR_KEY, *admit).status == 0
 
 
 def test_json_for_programs(pushkit_command: Run, own_folder: Path) -> None:

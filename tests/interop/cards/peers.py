@@ -98,6 +98,13 @@ def javascript(version: str, shape: str, form: CardForm) -> Peer:
 PEERS = (
     python("1.0.3", form=CardForm.PYTHON_ASCII),
     python("1.3.0"),
+    # Its client maps the members of 0.2 and 0.3 before it verifies.
+    python(
+        "1.3.0",
+        cards="cards_older",
+        signed={"default, older members": None, "EVERY_SDK, older members": EVERY_SDK},
+        form=CardForm.PYTHON_CLIENT,
+    ),
     javascript("1.0.1", "json", CardForm.SDK),
     javascript("1.0.1", "instance", CardForm.SDK_WITHOUT_SECURITY_SCHEMES),
     javascript("1.3.0", "json", CardForm.SDK),
@@ -113,7 +120,7 @@ PEERS = (
     python(
         "0.3.26",
         cards="cards_v03",
-        signed={"raw, python-0.3": (CardForm.RAW, CardForm.PYTHON_0_3)},
+        signed={"default": None},
         form=CardForm.PYTHON_0_3,
     ),
 )
