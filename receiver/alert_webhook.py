@@ -15,7 +15,7 @@ from pushkit.alerts.alerts import AlertSink
 from pushkit.alerts.rule import Alert, AlertCode
 from pushkit.errors import AlertFailedError, ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.scheduling.retry import persist
 from pushkit.signing.standard_webhooks import read_signer, sign_webhook
 from pushkit.version import __version__
@@ -36,10 +36,16 @@ class AlertWebhook(AlertSink):
 
     name = "webhook"
 
-    def __init__(self, url: str, secret: str | None, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        url: str,
+        secret: str | None,
+        clock: Callable[[], datetime],
+        connections: ConnectionOptions,
+    ) -> None:
         if secret is None:
             raise ConfigError("alerts: webhook: expected a secret to sign with: webhook_secret")
-        self._transport = Transport(DestinationPolicy.naming(url))
+        self._transport = Transport(DestinationPolicy.naming(url), connections)
         self._destination = self._transport.policy.check(url)
         self._signer = read_signer(secret)
         self._clock = clock

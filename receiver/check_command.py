@@ -13,7 +13,7 @@ import click
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError, PushkitError
-from pushkit.net.transport import closing
+from pushkit.net.transport import ConnectionOptions, closing
 from pushkit.signing.scheme import Scheme
 from pushkit.storage.location import masked
 from pushkit.terminal.command import painted
@@ -123,6 +123,7 @@ def _check_url(
         sender=trusted,
         key=None if keys_path is None else load_signing_key(keys_path),
         token=token or next(iter(trusted.tokens), None),
+        connections=ConnectionOptions(proxy=settings.proxy, ca_file=settings.roots),
     )
     click.echo(f"from {trusted.name} to {masked_url(probe.url)}")
     links = asyncio.run(check_public_url(probe))
@@ -170,7 +171,11 @@ def _masked(settings: ReceiverSettings) -> JsonObject:
     """Return the effective configuration without its secrets."""
     shown = settings.model_dump(mode="json").items()
     document: JsonObject = {name: _without_users(value) for name, value in shown}
-    for name, location in (("database", settings.database), ("replay", settings.replay)):
+    for name, location in (
+        ("database", settings.database),
+        ("replay", settings.replay),
+        ("proxy", settings.proxy),
+    ):
         document[name] = location and masked(location)
     return document
 

@@ -28,8 +28,6 @@ __all__ = ["CommandForward", "Forward", "ForwardFailedError", "HttpForward", "St
 
 STREAM_SCHEMES: Final = ("redis", "rediss", "unix")
 _TIMEOUT = timedelta(seconds=30)
-# The slots of callbacks limit them; a request that waited for a connection could time out.
-_CONNECTIONS = ConnectionOptions(max_connections=sys.maxsize, max_connections_per_host=sys.maxsize)
 # Visible ASCII without the percent sign: safe in a header, a variable and a log line.
 _PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
@@ -67,19 +65,36 @@ class HttpForward:
     Args:
         url: The target. The operator names it: `http` and internal addresses are allowed.
         timeout: For one attempt in total.
+        proxy: An egress proxy, `http://[user:password@]host:port`; not for hosts on this machine.
+        ca_file: Root certificates in PEM, trusted beside the system's.
 
     Raises:
-        ConfigError: Not a URL.
+        ConfigError: Not a URL, or the proxy or the file of roots cannot be used.
     """
 
-    def __init__(self, url: str, *, timeout: timedelta = _TIMEOUT) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: timedelta = _TIMEOUT,
+        proxy: str | None = None,
+        ca_file: str | Path | None = None,
+    ) -> None:
         try:
-            self._transport = Transport(DestinationPolicy.naming(url), _CONNECTIONS)
+            policy = DestinationPolicy.naming(url)
         except ConfigError as exc:
             raise ConfigError(
                 "forward: expected an absolute http or https URL, without user name or fragment"
             ) from exc
-        self._destination = self._transport.policy.check(url)
+        # The slots of callbacks limit requests; one that waited for a connection could time out.
+        connections = ConnectionOptions(
+            max_connections=sys.maxsize,
+            max_connections_per_host=sys.maxsize,
+            proxy=proxy,
+            ca_file=None if ca_file is None else Path(ca_file),
+        )
+        self._transport = Transport(policy, connections)
+        self._destination = policy.check(url)
         self._timeout = timeout
         # Without the query, which may contain a secret.
         path = self._destination.url.target.partition("?")[0]

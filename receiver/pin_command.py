@@ -14,8 +14,8 @@ from pushkit.cards import CardTrust, load_card_trust
 from pushkit.cards.document import is_card
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
-from pushkit.net.transport import Transport, closing
-from pushkit.terminal.options import FILE, allow_option
+from pushkit.net.transport import ConnectionOptions, Transport, closing
+from pushkit.terminal.options import FILE, allow_option, egress_options
 from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import example
 from receiver.pinning import PinnedCard, pin_card
@@ -35,14 +35,24 @@ from receiver.pinning import PinnedCard, pin_card
 @click.option("--name", default="agent", help="The sender's name.")
 @out_options("--save", "Write the card there: it has the schemas of the agent's data.")
 @allow_option
-def pin(url: str, *, trust_file: Path, name: str, out: OutFile, allow: tuple[str, ...]) -> None:
+@egress_options(ConnectionOptions)
+def pin(
+    url: str,
+    *,
+    trust_file: Path,
+    name: str,
+    out: OutFile,
+    allow: tuple[str, ...],
+    connections: ConnectionOptions,
+) -> None:
     """Verify the agent card at URL, and print a sender with its keys.
 
     The sender is a table of receiver.toml. The card is accepted only if its signature covers
     everything that matters, by a key that the trust file names. Otherwise the exit status is 1,
     with the reason.
     """
-    pinned = asyncio.run(_pin(url, trust_file, allow))
+    policy = DestinationPolicy(allow, loopback=True)
+    pinned = asyncio.run(_pin(url, trust_file, Transport(policy, connections)))
     for warning in pinned.warnings:
         click.echo(f"warning: {warning}", err=True)
     lines = [
@@ -63,10 +73,10 @@ def _toml(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-async def _pin(url: str, trust_file: Path, allow: tuple[str, ...]) -> PinnedCard:
+async def _pin(url: str, trust_file: Path, client: Transport) -> PinnedCard:
     origins = load_card_trust(trust_file)
     async with (
-        closing(Transport(DestinationPolicy(allow, loopback=True))) as transport,
+        closing(client) as transport,
         closing(CardTrust(origins, fetch=functools.partial(fetch_jwks, transport))) as trust,
     ):
         return await pin_card(url, trust, transport=transport, now=datetime.now(UTC))

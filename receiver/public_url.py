@@ -28,7 +28,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.net.addresses import address_is_public, host_is_loopback
 from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.signing.scheme import Scheme
 from pushkit.url import Url, audience_of, masked_url
 from receiver.refusals import REFUSALS
@@ -83,6 +83,7 @@ class Probe:
     key: SigningKey | None = None  # the agent's signing key, if available
     # A token that the agent was given, if available.
     token: str | None = field(default=None, repr=False)
+    connections: ConnectionOptions = field(default_factory=ConnectionOptions)
 
 
 async def check_public_url(probe: Probe) -> list[Link]:
@@ -93,7 +94,7 @@ async def check_public_url(probe: Probe) -> list[Link]:
     """
     policy = DestinationPolicy.naming(probe.url)
     links = [_scheme(probe)]
-    client = Transport(policy)
+    client = Transport(policy, probe.connections)
     try:
         links += await _dns(Url.parse(probe.url))
         if links[-1].holds is False:

@@ -33,8 +33,6 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
-from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Transport
 from pushkit.scheduling.locks import LoopLock
 from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.database import promptly
@@ -57,7 +55,7 @@ from receiver.registrations import RegistrationStore
 from receiver.replay.memory import redis_replay
 from receiver.runtime import DRAIN, Runtime
 from receiver.senders import TrustedSender, check_memory, choose_sender
-from receiver.trust import Trust, warn_of_weak_trust
+from receiver.trust import Trust, key_transport, warn_of_weak_trust
 from receiver.verification import Head, check_request
 
 if TYPE_CHECKING:
@@ -96,6 +94,9 @@ class Receiver(CallbackDecorators):
         database: The inbox and the expected tasks: the path of a SQLite file, or a PostgreSQL DSN.
         replay: The URL of a Redis that stores the accepted ids; None stores them in the database.
         allow: Hosts that are not checked when JWK Sets are fetched, for development.
+        proxy: An egress proxy for JWK Sets and alerts, `http://[user:password@]host:port`; hosts in
+            `allow` and on this machine are reached without it.
+        ca_file: Root certificates in PEM, trusted beside the system's for JWK Sets and alerts.
         limits: Sizes, rates and backlogs.
         retry: When a failed callback is called again.
         concurrency: How many callbacks may run at once.
@@ -125,6 +126,8 @@ class Receiver(CallbackDecorators):
         database: str | Path,
         replay: str | None = None,
         allow: Sequence[str] = (),
+        proxy: str | None = None,
+        ca_file: str | Path | None = None,
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
         concurrency: int = 64,
@@ -167,7 +170,7 @@ class Receiver(CallbackDecorators):
             self.events.add(on_event)
         self._clock = clock
         self._database = open_inbox(database, clock=clock)
-        self._transport = Transport(DestinationPolicy(allow, loopback=True))
+        self._transport = key_transport(allow, proxy, ca_file)
         trust = Trust.build(url, senders, self._transport, clock)
         self.url: str = trust.url
         redis = None
@@ -399,7 +402,9 @@ class Receiver(CallbackDecorators):
 
         webhook = None
         if options.webhook is not None:
-            webhook = AlertWebhook(options.webhook, options.webhook_secret, self._clock)
+            webhook = AlertWebhook(
+                options.webhook, options.webhook_secret, self._clock, self._transport.options
+            )
         return Alerts(options, webhook, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:

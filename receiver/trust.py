@@ -22,7 +22,7 @@ from pushkit.errors import (
 from pushkit.keys.jwks import KeysByKid, keys_by_kid, parse_jwks_file
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, fetch_jwks
-from pushkit.net.transport import Transport, closing
+from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.signing.scheme import Scheme
 from receiver.selection import Endpoint, Entry, HeldKeys, KeysOf, base_url, endpoints_of
 from receiver.senders import TrustedSender
@@ -219,6 +219,8 @@ async def fetch_trust(
     senders: Sequence[TrustedSender],
     *,
     allow: Sequence[str] = (),
+    proxy: str | None = None,
+    ca_file: str | Path | None = None,
     clock: Callable[[], datetime] = utc_now,
 ) -> TrustSnapshot:
     """Return a snapshot of senders, with their JWK Sets fetched now.
@@ -230,18 +232,28 @@ async def fetch_trust(
         url: The base URL at which agents reach this receiver, without the senders' paths.
         senders: The trusted senders.
         allow: Hosts that are not checked, for development.
+        proxy: An egress proxy, `http://[user:password@]host:port`.
+        ca_file: Root certificates in PEM, trusted beside the system's.
         clock: Returns the current time, aware, in UTC.
 
     Raises:
-        ConfigError: A URL is refused, or a file is unusable.
+        ConfigError: A URL or the proxy is refused, or a file is unusable.
     """
     check_type("url", url, str)
     check_list("senders", senders, of=TrustedSender)
     async with (
-        closing(Transport(DestinationPolicy(allow, loopback=True))) as transport,
+        closing(key_transport(allow, proxy, ca_file)) as transport,
         closing(Trust.build(url, senders, transport, clock)) as trust,
     ):
         return await trust.snapshot()
+
+
+def key_transport(allow: Sequence[str], proxy: str | None, ca_file: str | Path | None) -> Transport:
+    """Return what fetches JWK Sets. Raises ConfigError: an argument cannot be used."""
+    check_type("proxy", proxy, str | None)
+    check_type("ca_file", ca_file, str | Path | None)
+    connections = ConnectionOptions(proxy=proxy, ca_file=None if ca_file is None else Path(ca_file))
+    return Transport(DestinationPolicy(allow, loopback=True), connections)
 
 
 def sender_keys(

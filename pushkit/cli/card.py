@@ -34,9 +34,9 @@ from pushkit.clock import utc_now
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
-from pushkit.net.transport import Transport, closing
+from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.terminal.command import json_option, painted
-from pushkit.terminal.options import PATH, allow_option, choice_option
+from pushkit.terminal.options import PATH, allow_option, choice_option, egress_options
 from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import document, example, in_a_line, table
 from pushkit.url import Url
@@ -71,9 +71,12 @@ def card() -> None:
 @click.argument("target", metavar="FILE_OR_URL")
 @choice_option("--form", of=CardForm, default="spec", help="The canonical form.")
 @allow_option
-def canonicalize_(target: str, form: CardForm, allow: tuple[str, ...]) -> None:
+@egress_options(ConnectionOptions)
+def canonicalize_(
+    target: str, form: CardForm, allow: tuple[str, ...], connections: ConnectionOptions
+) -> None:
     """Write the bytes that a signature covers, without a newline."""
-    found = canonicalize(read_card(_read(target, allow)), form)
+    found = canonicalize(read_card(_read(target, allow, connections)), form)
     click.echo(found.payload, nl=False)
 
 
@@ -96,6 +99,7 @@ def canonicalize_(target: str, form: CardForm, allow: tuple[str, ...]) -> None:
 @click.option("--jku", metavar="URL", help="Where the public keys are published.")
 @out_options()
 @allow_option
+@egress_options(ConnectionOptions)
 def sign(
     *,
     target: str,
@@ -105,6 +109,7 @@ def sign(
     jku: str | None,
     out: OutFile,
     allow: tuple[str, ...],
+    connections: ConnectionOptions,
 ) -> None:
     """Sign a card with the active key of a key file.
 
@@ -113,7 +118,7 @@ def sign(
     if every_sdk and forms:
         raise click.UsageError("expected either --every-sdk or --form")
     wanted = EVERY_SDK if every_sdk else forms or None
-    given = _read(target, allow)
+    given = _read(target, allow, connections)
     signed = sign_card(given, key_file.ring(), wanted, now=utc_now(), jku=jku)
     for warning in signed.warnings:
         click.echo(f"warning: {warning}", err=True)
@@ -145,6 +150,7 @@ def sign(
 )
 @at_option
 @allow_option
+@egress_options(ConnectionOptions)
 @json_option
 def verify(
     *,
@@ -156,6 +162,7 @@ def verify(
     admit: tuple[CardForm, ...],
     at: datetime | None,
     allow: tuple[str, ...],
+    connections: ConnectionOptions,
     as_json: bool,
 ) -> None:
     """Verify cards with keys that you trust.
@@ -180,7 +187,7 @@ def verify(
         trusted = await trust.keys_for(where)
         return verify_card(await _load(target, transport), trusted, now=now, policy=policy)
 
-    result = _with_transport(allow, check)
+    result = _with_transport(allow, connections, check)
     if isinstance(result, CardSummary):
         _print(_summary_document(result), _summary_lines(result), as_json=as_json)
         sys.exit(0 if result.all_verified else 1)
@@ -219,13 +226,16 @@ def _origins_of(
 @card.command(epilog=example("pushkit card inspect https://agent.example.com"))
 @click.argument("target", metavar="FILE_OR_URL")
 @allow_option
+@egress_options(ConnectionOptions)
 @json_option
-def inspect(target: str, allow: tuple[str, ...], as_json: bool) -> None:
+def inspect(
+    target: str, allow: tuple[str, ...], connections: ConnectionOptions, as_json: bool
+) -> None:
     """Show the signatures and forms of a card, unverified.
 
     For each form, the table shows which parts of the card it leaves out.
     """
-    found = _inspection_document(read_card(_read(target, allow)))
+    found = _inspection_document(read_card(_read(target, allow, connections)))
     _print(found, _inspection_lines(found), as_json=as_json)
 
 
@@ -240,8 +250,8 @@ def _is_url(target: str) -> bool:
     return target.lower().startswith(_SCHEMES)
 
 
-def _read(target: str, allow: tuple[str, ...]) -> bytes:
-    return _with_transport(allow, lambda transport: _load(target, transport))
+def _read(target: str, allow: tuple[str, ...], connections: ConnectionOptions) -> bytes:
+    return _with_transport(allow, connections, lambda transport: _load(target, transport))
 
 
 async def _load(target: str, transport: Transport) -> bytes:
@@ -256,9 +266,14 @@ async def _load(target: str, transport: Transport) -> bytes:
         raise ConfigError(f"{target}: {exc.strerror or 'cannot be read'}") from exc
 
 
-def _with_transport(allow: tuple[str, ...], use: Callable[[Transport], Awaitable[_T]]) -> _T:
+def _with_transport(
+    allow: tuple[str, ...],
+    connections: ConnectionOptions,
+    use: Callable[[Transport], Awaitable[_T]],
+) -> _T:
     async def run() -> _T:
-        async with closing(Transport(DestinationPolicy(allow, loopback=True))) as transport:
+        policy = DestinationPolicy(allow, loopback=True)
+        async with closing(Transport(policy, connections)) as transport:
             return await use(transport)
 
     return asyncio.run(run())

@@ -134,7 +134,9 @@ class _File(_Table):
     def build(self, base: Path) -> dict[str, Any]:
         if self.proxy is not None and self.proxy_env is not None:
             raise ConfigError("proxy_env: expected either proxy or proxy_env")
-        proxy = self.proxy or _secret(base, "proxy", self.proxy_env, None)
+        proxy = self.proxy
+        if proxy is None:
+            proxy = _secret(base, "proxy", self.proxy_env, None)
         if proxy is not None:
             EgressProxy.parse(proxy)
         rate = {} if self.rate_per_origin is None else {"rate_per_origin": self.rate_per_origin}

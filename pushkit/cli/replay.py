@@ -12,8 +12,8 @@ import click
 from pushkit.captured import fields_to_send, read_request
 from pushkit.errors import MalformedRequestError, PushkitError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Transport, closing
-from pushkit.terminal.options import FILE, seconds_option
+from pushkit.net.transport import ConnectionOptions, Transport, closing
+from pushkit.terminal.options import FILE, egress_options, seconds_option
 from pushkit.terminal.output import example, harmless
 from pushkit.webhook import WebhookRequest
 
@@ -29,7 +29,10 @@ _SHOWN_BYTES = 500
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
 @click.argument("url")
 @seconds_option("--timeout", within=(1, 600), default=15, help="Seconds for each request.")
-def replay(*, files: tuple[Path, ...], url: str, timeout: timedelta) -> None:
+@egress_options(ConnectionOptions)
+def replay(
+    *, files: tuple[Path, ...], url: str, timeout: timedelta, connections: ConnectionOptions
+) -> None:
     """Post captured requests to URL, in the order given.
 
     Each FILE is one that `listen --save` wrote. Bodies and headers are sent unchanged, including
@@ -37,7 +40,8 @@ def replay(*, files: tuple[Path, ...], url: str, timeout: timedelta) -> None:
     received them before does nothing. The exit status is 0 if all were answered 2xx, else 1.
     """
     requests = [(file, _read(file)) for file in files]
-    if not asyncio.run(_post_all(requests, url, timeout)):
+    client = Transport(DestinationPolicy.naming(url), connections)
+    if not asyncio.run(_post_all(requests, url, timeout, client)):
         sys.exit(1)
 
 
@@ -49,10 +53,10 @@ def _read(file: Path) -> WebhookRequest:
 
 
 async def _post_all(
-    requests: list[tuple[Path, WebhookRequest]], url: str, within: timedelta
+    requests: list[tuple[Path, WebhookRequest]], url: str, within: timedelta, client: Transport
 ) -> bool:
     accepted = True
-    async with closing(Transport(DestinationPolicy.naming(url))) as client:
+    async with closing(client):
         destination = client.policy.check(url)
         for file, request in requests:
             try:

@@ -41,13 +41,20 @@ from pushkit.errors import InvalidUpdateError, MalformedJsonError
 from pushkit.keys.ring import KeyRing
 from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Transport, closing
+from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.outbox.model import Delivery, new_delivery_id
 from pushkit.outbox.states import Outcome
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.secrets import StoredSubscription
-from pushkit.terminal.options import allow_option, choice_option, gathered, read_by, seconds_option
+from pushkit.terminal.options import (
+    allow_option,
+    choice_option,
+    egress_options,
+    gathered,
+    read_by,
+    seconds_option,
+)
 from pushkit.terminal.output import example
 from pushkit.url import audience_of
 
@@ -125,25 +132,32 @@ class OneUpdate:
     ),
 )
 @allow_option
+@egress_options(ConnectionOptions)
 @key_file_options()
 @signing_options
-def send(*, one: OneUpdate, allow: tuple[str, ...], key_file: KeyFile, signing: Signing) -> None:
+def send(
+    *,
+    one: OneUpdate,
+    allow: tuple[str, ...],
+    connections: ConnectionOptions,
+    key_file: KeyFile,
+    signing: Signing,
+) -> None:
     """Sign an update and post it to a webhook once.
 
     UPDATE is a file with a JSON body of any A2A version, or - for standard input. Its bytes are
     sent unchanged. The exit status is 0 if the webhook accepted it, else 1.
     """
-    policy = DestinationPolicy(allow, loopback=True)
-    posting = _post_one(one, signing=signing, ring=key_file.ring(), policy=policy)
+    client = Transport(DestinationPolicy(allow, loopback=True), connections)
+    posting = _post_one(one, signing=signing, ring=key_file.ring(), client=client)
     if not asyncio.run(posting):
         sys.exit(1)
 
 
-async def _post_one(
-    one: OneUpdate, *, signing: Signing, ring: KeyRing, policy: DestinationPolicy
-) -> bool:
+async def _post_one(one: OneUpdate, *, signing: Signing, ring: KeyRing, client: Transport) -> bool:
     """Sign, print and post; return whether it was accepted. Raises PushkitError: no answer."""
     now = datetime.now(UTC)
+    policy = client.policy
     delivery, stored = _rows_of(one, origin=policy.check(one.url).origin, now=now)
     route = Routes(issuer=one.issuer, policy=policy, vault=Vault()).of(stored)
     if one.audience is not None:
@@ -156,7 +170,7 @@ async def _post_one(
     for name, value in headers:
         click.echo(f"> {name}: {'***' if name.lower() in _SECRET_HEADERS else value}")
     click.echo(f"> ({len(one.body)} bytes)")
-    async with closing(Transport(policy)) as transport:
+    async with closing(client) as transport:
         answer = await transport.post(route.destination, headers, one.body, timeout=one.within)
     judgement = judge(answer.status, answer.headers, now)
     says = _problem_code(answer) or judgement.error or judgement.outcome.value
@@ -232,6 +246,7 @@ def _rows_of(one: OneUpdate, *, origin: str, now: datetime) -> tuple[Delivery, S
 @click.option("--task", "task_id", help="The id of the task.  [default: a new one]")
 @key_file_options("The key file.  [default: a new key, which receivers do not know]", default=None)
 @signing_options
+@egress_options(ConnectionOptions)
 def trigger(
     *,
     kinds: tuple[str, ...],
@@ -243,6 +258,7 @@ def trigger(
     task_id: str | None,
     key_file: KeyFile | None,
     signing: Signing,
+    connections: ConnectionOptions,
 ) -> None:
     """Post made-up updates of a task to a webhook.
 
@@ -272,7 +288,8 @@ def trigger(
             seq=seq,
             audience=audience,
         )
-        posting = _post_one(one, signing=signing, ring=ring, policy=policy)
+        client = Transport(policy, connections)
+        posting = _post_one(one, signing=signing, ring=ring, client=client)
         accepted &= asyncio.run(posting)
     if not accepted:
         sys.exit(1)

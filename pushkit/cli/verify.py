@@ -24,6 +24,7 @@ from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, Tok
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import KeysByKid, key_for, keys_by_kid, parse_jwks
 from pushkit.net.jwks_client import load_jwks
+from pushkit.net.transport import ConnectionOptions
 from pushkit.signing.http_message_signatures import (
     TAG,
     check_content_digest,
@@ -55,7 +56,7 @@ from pushkit.signing.standard_webhooks import (
 )
 from pushkit.signing.times import check_expiry, check_not_before, check_timestamp
 from pushkit.signing.token import hash_token, read_token
-from pushkit.terminal.options import FILE, allow_option, seconds_option
+from pushkit.terminal.options import FILE, allow_option, egress_options, seconds_option
 from pushkit.terminal.output import in_a_line
 from pushkit.url import audience_of, audience_with_query
 from pushkit.webhook import WebhookRequest
@@ -140,6 +141,7 @@ class _Report:
     help="How many seconds the time of the signature may differ.",
 )
 @allow_option
+@egress_options(ConnectionOptions)
 def verify(
     *,
     request_file: BinaryIO,
@@ -152,6 +154,7 @@ def verify(
     at: datetime | None,
     tolerance: timedelta,
     allow: tuple[str, ...],
+    connections: ConnectionOptions,
 ) -> None:
     """Verify a captured request, and list every check.
 
@@ -177,8 +180,12 @@ def verify(
         raise ConfigError(
             f"--webhook-secrets-file: expected the secrets of {Scheme.STANDARD_WEBHOOKS}"
         )
+    if jwks is None:
+        keys = _saved_keys(saved)
+    else:
+        keys = keys_by_kid(asyncio.run(load_jwks(jwks, allow=allow, connections=connections)))
     expected = _Expected(
-        keys=keys_by_kid(asyncio.run(load_jwks(jwks, allow=allow))) if jwks else _saved_keys(saved),
+        keys=keys,
         verifiers=verifiers,
         issuer=issuer,
         audience=audience_of(audience) if audience else None,

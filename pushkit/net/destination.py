@@ -155,6 +155,7 @@ class DestinationPolicy:
             check_callable("on_decision", rules.on_decision)
         self.allow: tuple[str, ...] = tuple(allow)
         self._loopback = loopback
+        self._is_of_urls = False
         self._named = frozenset(_parse_allow(entry) for entry in allow)
         self._intranet = tuple(_parse_intranet_domain(entry) for entry in rules.allow_domains)
         self._private = tuple(map(_parse_private_network, rules.allow_networks))
@@ -183,7 +184,9 @@ class DestinationPolicy:
                 f"found {found!r}, expected an absolute http or https URL, without user name or"
                 " fragment"
             ) from exc
-        return cls([host_and_port(url.host, url.port) for url in parsed])
+        policy = cls([host_and_port(url.host, url.port) for url in parsed])
+        policy._is_of_urls = True
+        return policy
 
     def check(self, text: str) -> Destination:
         """Return the destination that a URL names.
@@ -244,6 +247,13 @@ class DestinationPolicy:
         if self._loopback and host_is_loopback(url.host):
             return True
         return (url.host, url.port) in self._named or (url.host, None) in self._named
+
+    def avoids_proxy(self, host: str) -> bool:
+        """Return whether a host that is allowed by name is dialled without the egress proxy.
+
+        Those of `allow` are, and of the URLs of `naming` those on this machine.
+        """
+        return not self._is_of_urls or host_is_loopback(host)
 
     def report(self, judged: Judged) -> None:
         """Call the operator's `on_decision` with a decision."""

@@ -1,7 +1,8 @@
 """Dialling a connection: look the name up, judge its addresses, connect, and start TLS.
 
 The guard judges all addresses of a name, and once more the one that a socket is about to dial.
-Hosts that the operator named in `allow` are dialled unguarded, and without the egress proxy.
+Hosts that the operator named are dialled unguarded; those in `allow`, and those on this machine,
+without the egress proxy.
 
 Behind an egress proxy (RFC 9110 §9.3.6, CONNECT) no socket goes to the destination. So the name is
 looked up and judged before, and the proxy is asked for the judged address, never for the name,
@@ -93,11 +94,13 @@ class Dialler:
         """
         is_name = parse_address(endpoint.host) is None
         addresses = await self._lookup.addresses(endpoint.host) if is_name else [endpoint.host]
-        if endpoint.allowed_by_name:
+        by_name = endpoint.allowed_by_name
+        if by_name and (self._proxy is None or self._guard.policy.avoids_proxy(endpoint.host)):
             sock = await _connect(addresses, endpoint.port, dialling_socket)
             await _attach(connection, sock, endpoint)
             return
-        if is_name or self._proxy is not None:  # a literal address is judged at its socket
+        # A literal address is judged at its socket, if there is one.
+        if not by_name and (is_name or self._proxy is not None):
             # All must pass: else a name with a public and a private address is an attack that takes
             # two attempts.
             for address in addresses:

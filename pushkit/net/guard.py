@@ -110,7 +110,7 @@ class Guard:
     def __init__(
         self, policy: DestinationPolicy, *, is_own: Callable[[str], bool] = address_is_own
     ) -> None:
-        self._policy = policy
+        self.policy = policy
         self._is_own = is_own
 
     def open_socket(self, address: AddrInfoType) -> socket.socket:
@@ -128,10 +128,10 @@ class Guard:
         Raises:
             OSError: The address is refused.
         """
-        decision = self._policy.judge_address(address)
+        decision = self.policy.judge_address(address)
         if not decision.is_refusal and self._is_own(address):
             decision = Decision.OWN_ADDRESS
-        self._policy.report(Judged(decision=decision, host=host, port=int(port), address=address))
+        self.policy.report(Judged(decision=decision, host=host, port=int(port), address=address))
         if decision.is_refusal:
             probe = current_probe.get()
             if probe is not None:

@@ -40,7 +40,7 @@ from pushkit.keys.jwks import (
 from pushkit.logs import RepeatedLog
 from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Transport, closing
+from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.record import record
 from pushkit.scheduling.renewing import Held, Renewing
 from pushkit.url import masked_url
@@ -212,11 +212,16 @@ async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) ->
     )
 
 
-async def load_jwks(where: str, *, allow: Sequence[str] | None = None) -> Sequence[VerificationKey]:
+async def load_jwks(
+    where: str,
+    *,
+    allow: Sequence[str] | None = None,
+    connections: ConnectionOptions | None = None,
+) -> Sequence[VerificationKey]:
     """Return the keys of a JWK Set from a URL or a file that the operator names.
 
     Keys that are left out are logged. `allow` are hosts named for development; with None, the URL's
-    own host is allowed by name.
+    own host is allowed by name. `connections` are the proxy and the roots, if any.
 
     Raises:
         ConfigError: The set cannot be fetched or read, or a file has no usable key.
@@ -228,7 +233,7 @@ async def load_jwks(where: str, *, allow: Sequence[str] | None = None) -> Sequen
         policy = DestinationPolicy.naming(where)
         if allow is not None:
             policy = DestinationPolicy(allow, loopback=True)
-        async with closing(Transport(policy)) as transport:
+        async with closing(Transport(policy, connections)) as transport:
             answer = await fetch_jwks(transport, where)
         if answer.status != 200:
             raise ConfigError(f"found status {answer.status}, expected 200")

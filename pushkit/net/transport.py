@@ -67,7 +67,7 @@ class Transport:
         self._dialler = Dialler(
             Guard(policy, is_own=options.is_own),
             self._lookup,
-            EgressProxy.parse(options.proxy) if options.proxy else None,
+            None if options.proxy is None else EgressProxy.parse(options.proxy),
         )
         self._tls = tls_context(ca_file=options.ca_file)
         self._pool = ConnectionPool(options.max_connections, options.max_connections_per_host)

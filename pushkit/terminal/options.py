@@ -41,6 +41,27 @@ allow_option = click.option(
 )
 
 
+def egress_options(make: Callable[..., object]) -> OptionDecorator:
+    """Add how a command reaches other hosts, which gets what `make` makes of it."""
+    return gathered(
+        "connections",
+        make,
+        proxy=variable_option(
+            "--proxy",
+            envvar="PUSHKIT_PROXY",
+            metavar="URL",
+            help="An egress proxy: http://[user:password@]host:port. Hosts on this machine, and of"
+            " --allow, are reached without it.",
+        ),
+        ca_file=variable_option(
+            "--ca-file",
+            envvar="PUSHKIT_CA_FILE",
+            type=FILE,
+            help="Root certificates in PEM, trusted beside the system's.",
+        ),
+    )
+
+
 def gathered(name: str, make: Callable[..., object], **options: OptionDecorator) -> OptionDecorator:
     """Add options to a command, which gets one object made from their values.
 

@@ -15,8 +15,9 @@ import click
 from pushkit.a2a import PushConfig, WireVersion, format_push_config
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.jwks_client import load_jwks
+from pushkit.net.transport import ConnectionOptions
 from pushkit.terminal.listening import listen_option, listening_at
-from pushkit.terminal.options import PATH, refuse_given, variable_option
+from pushkit.terminal.options import PATH, egress_options, refuse_given, variable_option
 from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
@@ -116,6 +117,7 @@ _OF_RECEIVERS = (
     "--format", "written_as", type=click.Choice(["text", "json", "junit"]), default="text"
 )
 @out_options(says="Write the report to this file.")
+@egress_options(ConnectionOptions)
 def doctor(
     *,
     url: str | None,
@@ -137,6 +139,7 @@ def doctor(
     patience: int | None,
     written_as: str,
     out: OutFile,
+    connections: ConnectionOptions,
 ) -> None:
     """Examine the webhook receiver at URL from outside.
 
@@ -161,7 +164,7 @@ def doctor(
         results = _of_sender(
             words_of("--run", command),
             address,
-            signatures=_signatures(jwks, schemes),
+            signatures=_signatures(jwks, schemes, connections),
             token=token or mint_token(),
             only=only,
             patience=patience or _WATCHED,
@@ -171,8 +174,9 @@ def doctor(
     else:
         refuse_given("command", "jwks", "address", only_for="--sender")
         subject = masked_url(url)
+        examined = Examined(url, observe=observe, restart=restart, connections=connections)
         results = examine(
-            Examined(url, observe=observe, restart=restart),
+            examined,
             SigningAgent(
                 webhook_url=audience or url,
                 issuer=issuer,
@@ -188,13 +192,15 @@ def doctor(
             patience=timedelta(seconds=patience or _PATIENCE),
             rounds=rounds,
         )
-        asyncio.run(check_consent(url, operated=operated))
-        asyncio.run(check_reachable(url))
+        asyncio.run(check_consent(examined, operated=operated))
+        asyncio.run(check_reachable(examined))
     found = asyncio.run(_collect(results, shown=written_as == "text" and out.path is None))
     _report(subject, found, written_as=written_as, out=out)
 
 
-def _signatures(jwks: str | None, schemes: Schemes) -> Callable[[], Awaitable[Signatures]] | None:
+def _signatures(
+    jwks: str | None, schemes: Schemes, connections: ConnectionOptions
+) -> Callable[[], Awaitable[Signatures]] | None:
     """Return what loads the keys, once the sender runs; None if nothing is to be verified."""
     if jwks is None and schemes.by_key:
         if not schemes.is_usual:
@@ -202,7 +208,8 @@ def _signatures(jwks: str | None, schemes: Schemes) -> Callable[[], Awaitable[Si
         return None
 
     async def load() -> Signatures:
-        return Signatures(keys=await load_jwks(jwks) if jwks else None, schemes=schemes)
+        keys = await load_jwks(jwks, connections=connections) if jwks else None
+        return Signatures(keys=keys, schemes=schemes)
 
     return load
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 from pushkit.errors import TransportError
-from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Transport, closing
+from pushkit.net.tls import tls_context
+from pushkit.net.transport import closing
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
 from receiver.doctor.report import Outcome, Result
@@ -56,7 +55,7 @@ async def _oversized_body(
     draft = agent.draft("doctor")
     large = draft.body[:-1] + b" " * (_LARGE_BYTES - len(draft.body)) + b"}"
     request = replace(draft, body=large).request()
-    async with closing(Transport(DestinationPolicy.naming(subject.url))) as client:
+    async with closing(subject.client()) as client:
         to = client.policy.check(subject.url)
         try:
             answer = await client.post(to, [*request.headers], large, timeout=_LARGE_TIMEOUT)
@@ -68,7 +67,7 @@ async def _oversized_body(
 async def _slow_body(subject: Examined, agent: SigningAgent, patience: timedelta) -> list[str]:
     """A body that arrives very slowly has a deadline, and does not delay other requests."""
     request = agent.draft("doctor").request()
-    dripping = asyncio.create_task(_drip(subject.url, request, patience))
+    dripping = asyncio.create_task(_drip(subject, request, patience))
     await asyncio.sleep(_DRIP_SECONDS)
     answer = await subject.post(agent.draft("doctor").request())
     found = []
@@ -84,10 +83,11 @@ async def _slow_body(subject: Examined, agent: SigningAgent, patience: timedelta
     return found
 
 
-async def _drip(url: str, request: WebhookRequest, patience: timedelta) -> bool:
+async def _drip(subject: Examined, request: WebhookRequest, patience: timedelta) -> bool:
     """Send a body byte by byte; return whether it was answered or cut off within that time."""
-    parsed = Url.parse(url)
-    tls = ssl.create_default_context() if parsed.scheme == "https" else None
+    parsed = Url.parse(subject.url)
+    roots = subject.connections.ca_file
+    tls = tls_context(ca_file=roots) if parsed.scheme == "https" else None
     reader, writer = await asyncio.open_connection(parsed.host.strip("[]"), parsed.port, ssl=tls)
     lines = [f"POST {parsed.target} HTTP/1.1", f"Host: {parsed.authority}"]
     lines += [f"{name}: {value}" for name, value in request.headers]
@@ -164,7 +164,11 @@ async def examine(
         if name == "genuine" and findings:
             return  # a receiver that accepts nothing would pass the other checks
     for name, body_check in BODY_CHECKS.items():
-        if not only or name in only:
+        if only and name not in only:
+            continue
+        if body_check is _slow_body and not subject.is_reached_directly:
+            yield _result(name, body_check, Outcome.UNSEEN, ["not through a --proxy"])
+        else:
             faults = await body_check(subject, agent, patience)
             yield _result(name, body_check, Outcome.FAILED if faults else Outcome.PASSED, faults)
 

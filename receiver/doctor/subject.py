@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shlex
-import ssl
 import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, TransportError
 from pushkit.net.addresses import host_is_loopback
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Transport, closing
-from pushkit.terminal.listening import reason_of
+from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
 from receiver.testing import Answer, ReceiverUnderTest
@@ -28,6 +26,7 @@ from receiver.testing import Answer, ReceiverUnderTest
 _COMMAND_TIMEOUT = timedelta(seconds=120)
 _UP_TIMEOUT = timedelta(seconds=60)
 _ECHO_TIMEOUT = timedelta(seconds=10)
+_POST_TIMEOUT = timedelta(seconds=30)
 _ANSWER_TIMEOUT = timedelta(seconds=5)
 _PAUSE = 0.05
 
@@ -39,8 +38,16 @@ class Examined(ReceiverUnderTest):
     `restart` is one that kills the receiver and starts it again on the same state.
     """
 
-    def __init__(self, url: str, *, observe: str | None, restart: str | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        observe: str | None,
+        restart: str | None,
+        connections: ConnectionOptions | None = None,
+    ) -> None:
         self.url = url
+        self.connections = connections or ConnectionOptions()
         # The words of each command; none if it is not given.
         self.commands: dict[str, list[str]] = {
             "--restart": words_of("--restart", restart),
@@ -50,10 +57,38 @@ class Examined(ReceiverUnderTest):
 
     async def post(self, request: WebhookRequest) -> Answer | None:
         """Send a request to the receiver's URL, whatever its target is."""
-        answer = await super().post(replace(request, target=self.url))
-        if answer is not None and answer.accepted:
+        async with closing(self.client()) as client:
+            try:
+                found = await client.post(
+                    client.policy.check(self.url),
+                    list(request.headers),
+                    request.body,
+                    timeout=_POST_TIMEOUT,
+                )
+            except TransportError:
+                return None
+        answer = Answer(status=found.status, body=found.body)
+        if answer.accepted:
             self._accepted[request.headers.one("webhook-id") or ""] = None
         return answer
+
+    @property
+    def is_reached_directly(self) -> bool:
+        """Whether connections lead to it without a proxy."""
+        return self.connections.proxy is None or host_is_loopback(Url.parse(self.url).host)
+
+    def client(self) -> Transport:
+        """Return a client for its URL, which is the operator's choice."""
+        return Transport(DestinationPolicy.naming(self.url), self.connections)
+
+    async def unreachable(self) -> str | None:
+        """Return why no HTTP answer arrives; None if one does, whatever it is."""
+        async with closing(self.client()) as client:
+            try:
+                await client.get(client.policy.check(self.url), [], timeout=_ANSWER_TIMEOUT)
+            except TransportError as exc:
+                return str(exc)
+        return None
 
     async def callbacks(self) -> Sequence[str]:
         """Return the delivery ids that were called back so far, or else those answered 2xx."""
@@ -65,19 +100,20 @@ class Examined(ReceiverUnderTest):
     async def restart(self) -> None:
         """Restart it; return once it answers HTTP requests again."""
         await _run("--restart", self.commands["--restart"])
-        url = Url.parse(self.url)
         try:
             async with asyncio.timeout(_UP_TIMEOUT.total_seconds()):
-                while not await _answers(url):  # noqa: ASYNC110
+                # Not just a connection: a dying process may still accept some.
+                while await self.unreachable():  # noqa: ASYNC110
                     await asyncio.sleep(_PAUSE)
         except TimeoutError as exc:
             seconds = _UP_TIMEOUT.total_seconds()
             raise ConfigError(
-                f"--restart: {url.origin} did not answer within {seconds:g} s after the command"
+                f"--restart: {Url.parse(self.url).origin} did not answer within {seconds:g} s after"
+                " the command"
             ) from exc
 
 
-async def check_consent(url: str, *, operated: bool) -> None:
+async def check_consent(subject: Examined, *, operated: bool) -> None:
     """Check that the receiver's operator consents to the examination.
 
     A receiver on this machine needs no consent; another one has to echo a token, unless the caller
@@ -86,31 +122,26 @@ async def check_consent(url: str, *, operated: bool) -> None:
     Raises:
         ConfigError: The operator has not consented.
     """
-    if operated or host_is_loopback(Url.parse(url).host):
+    url = Url.parse(subject.url)
+    if operated or host_is_loopback(url.host):
         return
     token = secrets.token_urlsafe(24)
-    async with closing(Transport(DestinationPolicy.naming(url))) as transport:
-        destination = transport.policy.check(url)
+    async with closing(subject.client()) as transport:
+        destination = transport.policy.check(subject.url)
         asked = replace(destination, url=destination.url.with_query(f"validationToken={token}"))
         answer = await transport.get(asked, [], timeout=_ECHO_TIMEOUT)
         if answer.status == 200 and answer.body == token.encode():
             return
     raise ConfigError(
-        f"{Url.parse(url).origin} is not on this machine, and does not echo a validationToken: if"
+        f"{url.origin} is not on this machine, and does not echo a validationToken: if"
         " you operate it, add --i-operate-this; it will be sent hundreds of requests"
     )
 
 
-async def check_reachable(url: str) -> None:
-    """Check that somebody listens at the receiver's address. Raises ConfigError: nobody does."""
-    parsed = Url.parse(url)
-    try:
-        async with asyncio.timeout(_ANSWER_TIMEOUT.total_seconds()):
-            _, writer = await asyncio.open_connection(parsed.host.strip("[]"), parsed.port)
-    except OSError as exc:  # a time-out is one
-        reason = reason_of(exc) or "no answer"
-        raise ConfigError(f"{parsed.origin} cannot be reached: {reason}") from exc
-    writer.close()
+async def check_reachable(subject: Examined) -> None:
+    """Check that somebody answers at the receiver's URL. Raises ConfigError: nobody does."""
+    if reason := await subject.unreachable():
+        raise ConfigError(f"the receiver cannot be reached: {reason}")
 
 
 def words_of(option: str, command: str | None) -> list[str]:
@@ -154,19 +185,3 @@ async def _run(option: str, words: Sequence[str]) -> str:
             raise ConfigError(f"{option}: {words[0]} ended with status {status}")
         output.seek(0)
         return output.read().decode("utf-8", "backslashreplace")
-
-
-async def _answers(url: Url) -> bool:
-    """Return whether an HTTP answer arrives: a dying process may still accept connections."""
-    tls = ssl.create_default_context() if url.scheme == "https" else None
-    try:
-        async with asyncio.timeout(_ANSWER_TIMEOUT.total_seconds()):
-            reader, writer = await asyncio.open_connection(url.host.strip("[]"), url.port, ssl=tls)
-            try:
-                asked = f"GET {url.target} HTTP/1.1\r\nHost: {url.authority}\r\n\r\n"
-                writer.write(asked.encode("ascii"))
-                return bool(await reader.read(1))
-            finally:
-                writer.close()
-    except OSError:  # a time-out is one
-        return False

@@ -14,8 +14,10 @@ from pushkit.a2a import PushConfig
 from pushkit.clock import utc_now
 from pushkit.keys.files import save_key_ring
 from pushkit.keys.ring import KeyRing
+from pushkit.net.transport import ConnectionOptions
 from pushkit.terminal.command import painted
 from pushkit.terminal.listening import listening_at
+from pushkit.terminal.options import egress_options
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
@@ -64,6 +66,7 @@ from receiver.senders import DEFAULT_PATH, SenderProfile
     type=click.Path(file_okay=False, path_type=Path),
     help="Save each request here, secrets included, for `pushkit verify` and `pushkit replay`.",
 )
+@egress_options(ConnectionOptions)
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object per line.")
 @click.option("--brief", is_flag=True, help="Show only the steps that fail.")
 def listen(
@@ -79,6 +82,7 @@ def listen(
     schemes: Schemes,
     forward: str | None,
     folder: Path | None,
+    connections: ConnectionOptions,
     as_json: bool,
     brief: bool,
 ) -> None:
@@ -129,6 +133,7 @@ def listen(
             folder=folder,
             as_json=as_json,
             brief=brief,
+            connections=connections,
         )
         asyncio.run(_listen(options, listener, state, local))
 

@@ -19,7 +19,7 @@ from pushkit.captured import Circumstances, fields_to_send, save
 from pushkit.errors import PushkitError, TransportError
 from pushkit.keys.jwk import VerificationKey, public_jwk
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Transport
+from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.terminal.command import painted
 from receiver.limits import ConnectionLimits
 from receiver.listening.edge import Arrival, ListeningEdge
@@ -45,6 +45,8 @@ class Listening:
     folder: Path | None  # the folder in which requests are saved, if any
     as_json: bool  # write a JSON object per line
     brief: bool  # show only the steps that fail
+    # To the JWK Set and the forward.
+    connections: ConnectionOptions = field(default_factory=ConnectionOptions)
 
 
 @contextlib.asynccontextmanager
@@ -56,12 +58,16 @@ async def listening(
         source=options.source, path=options.path, token=options.token, trial_key=options.trial_key
     )
     jwks = options.source.jwks
-    allow = DestinationPolicy.naming(jwks).allow if jwks and options.source.is_url else ()
+    proxy, is_url = options.connections.proxy, options.source.is_url
+    # What is allowed is reached without the proxy.
+    allow = DestinationPolicy.naming(jwks).allow if jwks and is_url and proxy is None else ()
     receiver = Receiver(
         url=options.url,
         senders=trusting.senders(),
         database=state / "inbox.db",
         allow=allow,
+        proxy=proxy,
+        ca_file=options.connections.ca_file,
         validation_echo=True,
     )
     trusting.watch(receiver)
@@ -101,7 +107,9 @@ class _Output:
         self._options = options
         self._receiver = receiver
         self._client = (
-            Transport(DestinationPolicy.naming(options.forward)) if options.forward else None
+            Transport(DestinationPolicy.naming(options.forward), options.connections)
+            if options.forward
+            else None
         )
         self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
         self._forwarding: asyncio.Task[None] | None = None

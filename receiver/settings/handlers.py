@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import pkgutil
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
@@ -11,7 +13,9 @@ from typing import Self
 from pydantic import BaseModel, model_validator
 
 from pushkit.a2a import TaskState, UpdateKind
-from pushkit.errors import ConfigError, PushkitError
+from pushkit.errors import ConfigError, InvalidUrlError, PushkitError
+from pushkit.net.destination import DestinationPolicy
+from pushkit.url import Url
 from receiver.callbacks.registry import CallbackFunction, Timeout, Wanted
 from receiver.forwards import STREAM_SCHEMES, CommandForward, Forward, HttpForward, StreamForward
 from receiver.settings.values import ModuleAndFunction, Positive, PositiveOrNone
@@ -76,15 +80,25 @@ class ForwardSettings(WantedSettings):
             raise ValueError("expected exactly one of to and command")
         return self
 
-    def build(self, folder: Path) -> Forward:
+    def build(
+        self,
+        folder: Path,
+        *,
+        allow: Sequence[str] = (),
+        proxy: str | None = None,
+        ca_file: Path | None = None,
+    ) -> Forward:
         """Return the forward. Raises ConfigError: no such URL or command."""
         timeout = timedelta(seconds=self.timeout_seconds)
         if self.command is not None:
             return CommandForward(self.command, folder=folder, timeout=timeout)
         to = self.to or ""
-        stream = to.partition("://")[0] in STREAM_SCHEMES
-        forward = StreamForward if stream else HttpForward
-        return forward(to, timeout=timeout)
+        if to.partition("://")[0] in STREAM_SCHEMES:
+            return StreamForward(to, timeout=timeout)
+        with contextlib.suppress(InvalidUrlError):  # which `HttpForward` refuses
+            if DestinationPolicy(allow).allows_by_name(Url.parse(to)):
+                proxy = None
+        return HttpForward(to, timeout=timeout, proxy=proxy, ca_file=ca_file)
 
 
 def _refuse_namesakes(folder: Path) -> None:

@@ -29,11 +29,13 @@ from receiver.settings.tables import (
     TlsSettings,
 )
 from receiver.settings.values import (
+    File,
     HostAndPort,
     Network,
     NotNegative,
     Positive,
     PositiveOrNone,
+    Proxy,
     Url,
     rate,
 )
@@ -60,6 +62,11 @@ class ReceiverSettings(
     replay: str | None = None
     retention: RetentionSettings = RetentionSettings()
     allow: list[str] = []  # hosts allowed for development, as `host:port` or `host:*`
+    # An egress proxy, `http://[user:password@]host:port`, for JWK Sets, forwards and alerts; hosts
+    # in `allow` and on this machine are reached without it. `RECEIVER_PROXY` keeps a password out
+    # of the file.
+    proxy: Proxy | None = None
+    ca_file: File | None = None  # root certificates in PEM, trusted there beside the system's
     max_body_bytes: Positive = 1024 * 1024
     # Requests a second from one address, before the signature is checked; twice that at once.
     peer_rate: Positive = 4000
@@ -123,6 +130,11 @@ class ReceiverSettings(
         return str(self.folder / self.database) if is_file(self.database) else self.database
 
     @property
+    def roots(self) -> Path | None:
+        """The file of root certificates."""
+        return self.folder / self.ca_file if self.ca_file else None
+
+    @property
     def stop_timeout(self) -> timedelta:
         """How long requests in progress may take at shutdown."""
         return timedelta(seconds=self.stop_timeout_seconds)
@@ -158,6 +170,8 @@ class ReceiverSettings(
             replay=self.replay,
             retention=self.retention.build(),
             allow=self.allow,
+            proxy=self.proxy,
+            ca_file=self.roots,
             limits=Limits(
                 max_body_bytes=self.max_body_bytes,
                 max_header_bytes=self.max_header_bytes,
@@ -186,7 +200,10 @@ class ReceiverSettings(
             # The forward itself has a time-out.
             wanted = forward.wanted(name=forward.name, timeout=NO_TIMEOUT)
             with self._placed("forwards", number, "to" if forward.command is None else "command"):
-                receiver.forward(forward.build(self.folder), **wanted)
+                to = forward.build(
+                    self.folder, allow=self.allow, proxy=self.proxy, ca_file=self.roots
+                )
+                receiver.forward(to, **wanted)
         return receiver
 
     @contextlib.contextmanager

@@ -19,6 +19,7 @@ from pydantic import (
 
 from pushkit.arguments import LONGEST_AGE
 from pushkit.errors import ConfigError
+from pushkit.net.dialling import EgressProxy
 from pushkit.url import audience_of, parse_host_and_port
 from receiver.limits import RateLimit
 
@@ -28,6 +29,14 @@ def _absolute_url(value: str) -> str:
         audience_of(value)
     except ConfigError as exc:
         raise ValueError("expected an absolute http or https URL") from exc
+    return value
+
+
+def _proxy(value: str) -> str:
+    try:
+        EgressProxy.parse(value)
+    except ConfigError as exc:
+        raise ValueError(str(exc).removeprefix("proxy: ")) from exc
     return value
 
 
@@ -96,6 +105,7 @@ NotNegative = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0, le=_LARGE
 PositiveOrNone = Annotated[Positive | Literal["none"], WrapValidator(_whole_or_none)]
 File = Annotated[Path, AfterValidator(_without_nul)]
 Url = Annotated[str, AfterValidator(_absolute_url)]
+Proxy = Annotated[str, AfterValidator(_proxy)]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
 Network = Annotated[str, AfterValidator(_network)]
 ModuleAndFunction = Annotated[str, AfterValidator(_module_and_function)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.docs.blocks import ROOT, blocks
 
-RUN = {"python", "sh", "toml", "json", "yaml"}
+RUN = {"python", "sh", "toml", "json", "yaml", "sql"}
 TABLE = "| page | block | why no test runs it |\n|---|---|---|\n"
 
 

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import asyncpg
@@ -24,6 +23,7 @@ from pushkit.storage.database import Database, opened, upgrade
 from pushkit.storage.migrations import Access
 from receiver.admin import open_inbox
 from tests.databases import execute
+from tests.docs.blocks import blocks
 
 if TYPE_CHECKING:
     from pytest_aiohttp.plugin import AiohttpServer
@@ -263,8 +263,8 @@ async def test_a_role_that_may_read_some_tables_reads_them(
 
 
 async def test_the_rights_of_the_page_on_migrations_are_enough(place: Place) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "migrations.md").read_text()
-    await place.run(page.partition("```sql\n")[2].partition("```")[0])
+    [grants] = [each.text for each in blocks() if each.language == "sql"]
+    await place.run(grants)
     try:
         await upgrade(open_outbox(as_role(place.owners_dsn, "pushkit_owner")))
         async with a_sender(as_role(place.owners_dsn, "pushkit_app")) as sender:

@@ -235,11 +235,13 @@ async def test_a_process_that_a_command_leaves_running_is_not_waited_for(run: Ru
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/push", "http://[::1]:9/", "http://localhost/"])
 async def test_this_machine_needs_no_consent(url: str) -> None:
-    await check_consent(url, operated=False)
+    await check_consent(Examined(url, observe=None, restart=None), operated=False)
 
 
 async def test_the_operators_confirmation_is_enough_for_another_machine() -> None:
-    await check_consent("https://client.example.com/push", operated=True)
+    await check_consent(
+        Examined("https://client.example.com/push", observe=None, restart=None), operated=True
+    )
 
 
 @pytest.mark.parametrize("echoes", [True, False])
@@ -257,7 +259,10 @@ async def test_another_machine_that_echoes_a_token_has_consented(
     refused = contextlib.nullcontext() if echoes else pytest.raises(ConfigError, match="i-operate")
     with refused:
         # RFC 6761 §6.3: names below localhost are this machine, but doctor does not rely on that.
-        await check_consent(f"http://app.localhost:{port}{sender.path}", operated=False)
+        await check_consent(
+            Examined(f"http://app.localhost:{port}{sender.path}", observe=None, restart=None),
+            operated=False,
+        )
 
 
 # --- reports --------------------------------------------------------------------------------------
