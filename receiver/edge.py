@@ -38,7 +38,16 @@ from receiver.service_state import (
     turn_to_decode,
 )
 from receiver.trust import Trust, keys_of
-from receiver.verification import Facts, Head, Question, Repetition, Verified, WholeBody, verify
+from receiver.verification import (
+    BodyProof,
+    Facts,
+    Head,
+    Question,
+    Repetition,
+    Verified,
+    WholeBody,
+    verify,
+)
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
@@ -240,6 +249,9 @@ class Edge:
             return await keys_of(question)
         if isinstance(question, WholeBody):
             return await self._body(question, read)
+        if isinstance(question, BodyProof):
+            async with self._decoding.here:  # one at a time: strangers may send many
+                return await asyncio.to_thread(question.prove)
         found = await self._acceptance.handed_out(question)
         if found:
             self._service.remember_handed_out(question, found)

@@ -25,7 +25,7 @@ from pushkit.signing.standard_webhooks import (
     ID_HEADER,
     TIMESTAMP_HEADER,
     WebhookSigner,
-    read_signer,
+    read_signers,
     sign_webhook,
 )
 from pushkit.webhook import Headers, WebhookRequest
@@ -76,7 +76,7 @@ class Signing:
                 " (on the command line: --webhook-secrets-file)"
             )
         object.__setattr__(self, "schemes", schemes)
-        object.__setattr__(self, "signers", tuple(map(read_signer, self.webhook_secrets)))
+        object.__setattr__(self, "signers", read_signers(self.webhook_secrets))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle what was given: a parsed key cannot be pickled."""

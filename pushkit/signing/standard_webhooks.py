@@ -42,8 +42,9 @@ _MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
 _SEED_BYTES, _PRIVATE_BYTES = 32, 64
 _MAX_FILE_CHARS = 64 * 1024
 
-# Each candidate costs a signature check, and a rotation needs few.
+# A rotation needs few. One of v1a costs a pass over the body for each key of the receiver.
 _MAX_SIGNATURES = 32
+_MAX_V1A_SIGNATURES = 4
 
 # No `.`: with one in the id or the timestamp, the same signature would be valid for another split
 # of id, timestamp and body.
@@ -115,6 +116,22 @@ def read_signer(secret: str) -> WebhookSigner:
     if ed25519_public_bytes(key) != raw[_SEED_BYTES:]:
         raise ConfigError("whsk_…: its second half is not the public key of its first")
     return key
+
+
+def read_signers(secrets: Sequence[str]) -> tuple[WebhookSigner, ...]:
+    """Read a sender's secrets.
+
+    Raises:
+        ConfigError: One is no such secret, or there are more than receivers accept signatures.
+    """
+    signers = tuple(map(read_signer, secrets))
+    keys = sum(isinstance(signer, SigningKey) for signer in signers)
+    if len(signers) > _MAX_SIGNATURES or keys > _MAX_V1A_SIGNATURES:
+        raise ConfigError(
+            f"webhook secrets: {len(signers)}, of them {keys} whsk_…, expected at most"
+            f" {_MAX_SIGNATURES} and {_MAX_V1A_SIGNATURES}: receivers refuse more signatures"
+        )
+    return signers
 
 
 def read_verifier(secret: str) -> WebhookVerifier:
@@ -242,26 +259,28 @@ def check_webhook_signature(
     """
     timestamp = str(int(webhook.timestamp.timestamp()))
     content = _signed_content(webhook.delivery_id, timestamp, body)
+    by_secret = [signature for version, signature in webhook.signatures if version == "v1"]
+    by_key = [signature for version, signature in webhook.signatures if version == "v1a"]
+    holds: list[bool] = []
     # Try all, so that the time taken does not reveal which one is valid.
-    holds = [
-        hmac.compare_digest(_mac(verifier, content), signature)
-        if isinstance(verifier, SharedSecret)
-        else signature_holds(verifier, content, signature)
-        for verifier in verifiers
-        for version, signature in webhook.signatures
-        if version == ("v1" if isinstance(verifier, SharedSecret) else "v1a")
-    ]
+    for verifier in verifiers:
+        if not isinstance(verifier, SharedSecret):
+            holds += [signature_holds(verifier, content, signature) for signature in by_key]
+        elif by_secret:  # one pass over the body, however many a stranger lists
+            mac = _mac(verifier, content)
+            holds += [hmac.compare_digest(mac, signature) for signature in by_secret]
     if not any(holds):
         raise InvalidSignatureError("no signature in webhook-signature is valid")
 
 
 def _read_signatures(listed: str) -> tuple[tuple[str, bytes], ...]:
-    entries = [entry for entry in listed.split(" ") if entry]
-    if len(entries) > _MAX_SIGNATURES:
+    parted = [entry.partition(",") for entry in listed.split(" ") if entry]
+    by_key = sum(version == "v1a" for version, _, _ in parted)
+    if len(parted) > _MAX_SIGNATURES or by_key > _MAX_V1A_SIGNATURES:
         raise MalformedRequestError(
-            f"webhook-signature: {len(entries)} signatures, expected at most {_MAX_SIGNATURES}"
+            f"webhook-signature: {len(parted)} signatures, of them {by_key} of v1a, expected at"
+            f" most {_MAX_SIGNATURES} and {_MAX_V1A_SIGNATURES}"
         )
-    parted = (entry.partition(",") for entry in entries)
     decoded = [(version, _base64(text)) for version, _, text in parted if version in {"v1", "v1a"}]
     found = tuple((version, signature) for version, signature in decoded if signature is not None)
     if not found:

@@ -20,6 +20,7 @@ from pushkit.signing.standard_webhooks import (
     WebhookSigner,
     generate_webhook_secret,
     read_signer,
+    read_signers,
     sign_webhook,
 )
 from pushkit.signing.token import token_headers
@@ -129,7 +130,7 @@ class SigningAgent:
     signers: tuple[WebhookSigner, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "signers", tuple(map(read_signer, self.webhook_secrets)))
+        object.__setattr__(self, "signers", read_signers(self.webhook_secrets))
         # Half of a shorter one might occur in an answer by chance.
         if len(self.token) < _MIN_TOKEN_CHARS:
             raise ConfigError(

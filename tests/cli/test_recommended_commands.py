@@ -46,7 +46,7 @@ def embedded(database: Path) -> Receiver:
     sender = TrustedSender(
         name="agent",
         issuer=AGENT.issuer,
-        keys={key.kid: key},
+        keys=[key],
         tokens=(AGENT.token,),
         tasks=TaskPolicy.ANY,
     )

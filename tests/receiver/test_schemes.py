@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import logging
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +152,33 @@ COMBINATIONS = [
 
 
 # --- accepted -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spaces", "elsewhere"),
+    [pytest.param(0, False, id="small"), pytest.param(300_000, True, id="large")],
+)
+async def test_a_large_body_is_hashed_beside_the_event_loop(
+    make_world: WorldFactory, monkeypatch: pytest.MonkeyPatch, spaces: int, *, elsewhere: bool
+) -> None:
+    world = make_world(**trusted(JWT, WEBHOOKS, HTTP))
+    draft = drafted(world)
+    draft.draft.set(body=draft.draft.body + b" " * spaces)
+    threads, genuine = set(), hmac.digest
+
+    def digest(key: bytes, message: bytes, kind: str) -> bytes:
+        threads.add(threading.get_ident())
+        return genuine(key, message, kind)
+
+    request = draft.request()
+    await world.start()
+    monkeypatch.setattr(hmac, "digest", digest)
+    verdict = await world.receiver.receive(request, peer="192.0.2.1")
+    assert verdict.status == 202
+    assert (threads != {threading.get_ident()}) is elsewhere
+    request = replace(request, body=request.body + b" ")
+    verdict = await world.receiver.receive(request, peer="192.0.2.1")
+    assert verdict.code == "digest_mismatch"
 
 
 @pytest.mark.parametrize("schemes", COMBINATIONS)

@@ -32,8 +32,11 @@ from pushkit.signing.notification_jwt import (
 from pushkit.signing.standard_webhooks import (
     SharedSecret,
     check_webhook_signature,
+    generate_webhook_secret,
+    read_signers,
     read_unverified_webhook,
     sign_webhook,
+    webhook_public_key,
 )
 from pushkit.webhook import Headers
 from tests.notification_claims import NotificationClaims, sign_notification
@@ -141,6 +144,33 @@ def test_the_last_of_32_signatures_counts_and_of_33_none_does() -> None:
     check_webhook_signature(read_unverified_webhook(webhook(32)), BODY, [SECRET])
     with pytest.raises(MalformedRequestError, match="33 signatures"):
         read_unverified_webhook(webhook(33))
+
+
+def test_of_signatures_by_keys_the_fourth_counts_and_of_five_none_does() -> None:
+    key = generate_key(Algorithm.EDDSA)
+    [*_, (name, genuine)] = sign_webhook(BODY, delivery_id="dlv_1", now=NOW, signers=[key])
+    others = ["v1a,AAAA"] * 3
+    headers = {**dict(webhook()), name: " ".join([*others, genuine])}
+    read = read_unverified_webhook(Headers(headers))
+    check_webhook_signature(read, BODY, [key.to_verification_key()])
+    with pytest.raises(MalformedRequestError, match="5 of v1a"):
+        read_unverified_webhook(Headers({**headers, name: " ".join([*others, genuine, genuine])}))
+
+
+@pytest.mark.parametrize(("prefix", "most"), [("whsec_", 32), ("whsk_", 4)])
+def test_a_sender_makes_no_more_signatures_than_receivers_accept(prefix: str, most: int) -> None:
+    def secret() -> str:
+        if prefix == "whsec_":
+            return generate_webhook_secret()
+        seed = generate_key(Algorithm.EDDSA)
+        raw = seed.private_key.private_bytes_raw()  # type: ignore[union-attr]  # an Ed25519 key
+        public = base64.b64decode(webhook_public_key(seed).removeprefix("whpk_"))
+        return prefix + base64.b64encode(raw + public).decode()
+
+    secrets = [secret() for _ in range(most + 1)]
+    assert len(read_signers(secrets[:most])) == most
+    with pytest.raises(ConfigError, match=f"secrets: {most + 1}, "):
+        read_signers(secrets)
 
 
 def test_an_id_has_256_characters_at_most() -> None:

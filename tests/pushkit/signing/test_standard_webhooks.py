@@ -374,6 +374,33 @@ def test_every_secret_is_compared_with_every_signature(monkeypatch: pytest.Monke
     assert len(compared) == 4
 
 
+@pytest.mark.parametrize("listed", [1, 2, 32])
+@pytest.mark.parametrize("secrets", [1, 2])
+def test_the_body_is_read_once_for_each_secret_however_many_signatures_are_listed(
+    monkeypatch: pytest.MonkeyPatch, secrets: int, listed: int
+) -> None:
+    headers = changed(webhook_signature=" ".join(["v1,AAAA"] * listed))
+    read, genuine = [], hmac.digest
+
+    def digest(key: bytes, message: bytes, kind: str) -> bytes:
+        read.append(key)
+        return genuine(key, message, kind)
+
+    monkeypatch.setattr(hmac, "digest", digest)
+    with pytest.raises(InvalidSignatureError):
+        verify(headers, *(SECRET, OTHER)[:secrets])
+    assert len(read) == secrets
+
+
+def test_no_secret_reads_the_body_for_a_list_without_its_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    headers = changed(webhook_signature="v1a,AAAA")
+    monkeypatch.setattr(hmac, "digest", None)
+    with pytest.raises(InvalidSignatureError):
+        verify(headers)
+
+
 # --- secrets ------------------------------------------------------------------------------------
 
 
