@@ -164,8 +164,8 @@ def list_(key_file: KeyFile, as_json: bool) -> None:
 def rotate(key_file: KeyFile, algorithm: Algorithm | None, activate_now: bool, force: bool) -> None:
     """Make the next key sign as soon as every receiver knows it.
 
-    The next key is the oldest pending one, or a new one. Keys that ended more than 30 days ago are
-    deleted from the file.
+    The next key is the oldest pending one, or a new one. To repeat this changes nothing, until that
+    key signs. Keys that ended more than 30 days ago are deleted from the file.
     """
     if force and not activate_now:
         raise click.UsageError("--force is only for --now")

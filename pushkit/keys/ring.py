@@ -184,8 +184,10 @@ class KeyRing:
     ) -> KeyRing:
         """Schedule the next key to take over as soon as every receiver knows it.
 
-        The next key is the oldest pending one without a schedule, or a new one. It signs after it
-        has been published for the lead, and not before a successor that is scheduled already.
+        The next key is the oldest pending one without a schedule. Without such a key, the one that
+        is scheduled already stays the next one, as it is; without any pending key, it is a new one.
+        It signs after it has been published for the lead, and not before another scheduled one.
+        It is the last key of the ring that is returned.
 
         Raises:
             KeyRingError: `activate_now`, and no key has been published for `max_age`; or as many
@@ -195,9 +197,13 @@ class KeyRing:
         algorithm = algorithm or self.default_algorithm
         if activate_now:
             return self._activate(self._next_at_once(algorithm, now, force=force), now)
-        unscheduled = (e for e in self._pending(algorithm, now) if e.activates_at is None)
-        entry = next(unscheduled, None) or self._new_entry(algorithm, now)
-        planned = self._planned(algorithm, now)
+        pending = self._pending(algorithm, now)
+        planned = [at for e in pending if (at := e.took_over_at()) is not None]
+        entry = next((e for e in pending if e.activates_at is None), None)
+        if entry is None and planned:
+            entry = [e for e in self.keys if e in pending and e.activates_at == max(planned)][-1]
+            return self._activate(entry, max(planned))
+        entry = entry or self._new_entry(algorithm, now)
         return self._activate(entry, max(now, entry.published_at + self.activation_lead, *planned))
 
     def use(self, algorithm: Algorithm, now: datetime) -> KeyRing:

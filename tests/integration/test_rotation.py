@@ -71,7 +71,8 @@ class House:
         """Rotate, or revoke a key, as another process would."""
         now = datetime.now(UTC)
         return update_key_ring(
-            self.keys, lambda ring: ring.revoke(revoke, now) if revoke else ring.rotate(now)
+            self.keys,
+            lambda ring: ring.revoke(revoke, now) if revoke else ring.add(now).rotate(now),
         )
 
     async def all_called(self) -> bool:

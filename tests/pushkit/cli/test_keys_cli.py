@@ -205,6 +205,14 @@ def test_rotate_schedules_the_next_key() -> None:
     assert "is pending and signs from" in done("rotate").stdout
 
 
+def test_rotate_that_is_repeated_names_the_same_key(path: Path) -> None:
+    done("new")
+    first = done("rotate").stdout
+    done("new", "--alg", "EdDSA")
+    assert done("rotate").stdout == first
+    assert len(ring(path).keys) == 3
+
+
 def test_rotate_now_is_refused_until_the_key_is_known() -> None:
     done("new")
     done("new")

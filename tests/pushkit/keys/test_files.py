@@ -331,15 +331,15 @@ def test_the_next_write_removes_what_a_killed_process_left(path: Path, ring: Key
     assert not left.exists()
 
 
-def _rotate_often(path: Path, times: int) -> None:
+def _add_often(path: Path, times: int) -> None:
     for _ in range(times):
-        update_key_ring(path, lambda ring: ring.rotate(START))
+        update_key_ring(path, lambda ring: ring.add(START))
 
 
 @pytest.mark.slow
-def test_rotations_of_two_processes_are_both_kept(path: Path) -> None:
+def test_changes_of_two_processes_are_both_kept(path: Path) -> None:
     save_key_ring(path, KeyRing.create(START))
-    processes = [SPAWN.Process(target=_rotate_often, args=(path, 15)) for _ in range(2)]
+    processes = [SPAWN.Process(target=_add_often, args=(path, 15)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
