@@ -291,7 +291,7 @@ async def _serving(sender: PushSender, sockets: Sequence[socket.socket]) -> Asyn
         yield
         return
     from pushkit.telemetry.endpoints import Endpoints, serving
-    from pushkit.telemetry.metrics import count_in_place
+    from pushkit.telemetry.place import count_in_place
 
     count_in_place(place_in_service())
     endpoints = Endpoints(metrics=sender.metrics, unready=sender.unready)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from prometheus_client.registry import Collector
 from pushkit.logs import RepeatedLog
 from pushkit.scheduling.pump import cancelled
 from pushkit.telemetry.catalogue import Metric, MetricType
-from pushkit.telemetry.together import DIRECTORY
+from pushkit.telemetry.place import keep_files, shared_folder
 
 _log = logging.getLogger("pushkit.telemetry")
 
@@ -34,9 +33,6 @@ _HOLDS: Final = 3.0  # seconds
 _TICK: Final = 1.0
 _MOST_VALUES: Final = 50
 _OTHER: Final = "other"
-# The files that each process writes if several count together, and a size above all their needs.
-_FILES: Final = ("counter", "histogram", "gauge_livesum")
-_FILE_BYTES: Final = 1024 * 1024
 
 Readings: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
 """The values of each metric by their labels, by the name of the metric."""
@@ -150,7 +146,8 @@ class Metrics(Collector):
             self.observe(f"{self._side}_event_loop_lag_seconds", lag)
 
     def _tick(self) -> None:
-        """Set the gauges of this process."""
+        """Set the gauges of this process, in files that are there."""
+        keep_files()
         in_use, number = self._slots()
         self.set(f"{self._side}_slots", in_use, "in_use")
         self.set(f"{self._side}_slots", number - in_use, "free")
@@ -178,7 +175,7 @@ class Metrics(Collector):
     def _registries(self) -> list[CollectorRegistry]:
         read = CollectorRegistry()
         read.register(self)
-        folder = _shared_folder()
+        folder = shared_folder()
         if folder is None:
             return [self._registry, read]
         _drop_ended_processes(folder)
@@ -198,50 +195,6 @@ class Metrics(Collector):
             for labels, value in values.items():
                 family.add_metric(labels, value)
             yield family
-
-
-def count_in_place(place: str | None) -> None:
-    """Continue the files of the process that this one replaced; call it before counting anything.
-
-    Otherwise the files of every process that died would stay, and be read at every scrape. Does
-    nothing without a place, or if processes do not count together.
-
-    Raises:
-        OSError: The disk is full.
-    """
-    folder = _shared_folder()
-    if place is None or folder is None:
-        return
-    files = {kind: folder / f"{kind}_{place}.db" for kind in _FILES}
-    files["gauge_livesum"].unlink(missing_ok=True)  # gauges start again, counters do not
-    for path in files.values():
-        _reserve(path)
-    counting = prometheus_client.values
-    counting.ValueClass = counting.MultiProcessValue(lambda: place)  # type: ignore[no-untyped-call]
-
-
-def _shared_folder() -> Path | None:
-    """Return the folder of processes that count together, made again if `/tmp` was cleaned."""
-    directory = os.environ.get(DIRECTORY)
-    if not directory:
-        return None
-    folder = Path(directory)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
-
-
-def _reserve(path: Path) -> None:
-    """Create a file with all of its disk space allocated, unless it exists.
-
-    The file is written through a memory mapping: on a full disk, SIGBUS would kill the process.
-    """
-    if path.exists():
-        return
-    try:
-        path.write_bytes(bytes(_FILE_BYTES))
-    except OSError as exc:
-        path.unlink(missing_ok=True)
-        raise OSError(exc.errno, exc.strerror, str(path)) from exc
 
 
 def _drop_ended_processes(directory: Path) -> None:

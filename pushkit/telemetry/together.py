@@ -34,10 +34,15 @@ def counted_together() -> Iterator[None]:
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
     new = folder / f"{_HELD}.new"
-    with new.open("xb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        new.rename(folder / _HELD)  # locked before another process can find it
-        yield
+    directory = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_SH)  # systemd-tmpfiles cleans no folder that is locked
+        with new.open("xb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            new.rename(folder / _HELD)  # locked before another process can find it
+            yield
+    finally:
+        os.close(directory)
 
 
 def _remove_abandoned() -> None:

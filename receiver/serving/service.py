@@ -239,7 +239,7 @@ async def _operated(receiver: Receiver, sockets: Sequence[socket.socket]) -> Asy
         yield
         return
     from pushkit.telemetry.endpoints import Endpoints, serving
-    from pushkit.telemetry.metrics import count_in_place
+    from pushkit.telemetry.place import count_in_place
 
     count_in_place(place_in_service())
     endpoints = Endpoints(

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import ssl
@@ -419,6 +420,9 @@ def test_one_that_is_started_again_counts_where_the_dead_one_did(
         )
 
     assert eventually_sync(lambda: accepted() == 3)
+    shutil.rmtree(folder)  # as whoever cleans `/tmp` does
+    eventually_sync(lambda: service.output.read_text().count("are written anew") == 2)
+    assert accepted() == 3
     files = sorted(path.name for path in folder.iterdir())
     places = {name.rpartition("_")[2] for name in files}
     assert len(places) == 2, files

@@ -15,8 +15,10 @@ import prometheus_client
 import pytest
 
 from pushkit.telemetry.catalogue import SENDER_METRICS
-from pushkit.telemetry.metrics import Metrics, count_in_place
+from pushkit.telemetry.metrics import Metrics
+from pushkit.telemetry.place import count_in_place
 from pushkit.telemetry.together import DIRECTORY, counted_together
+from tests.metrics_page import MetricsRead
 
 FILES = ["counter_7-1.db", "gauge_livesum_7-1.db", "histogram_7-1.db"]
 
@@ -25,6 +27,7 @@ FILES = ["counter_7-1.db", "gauge_livesum_7-1.db", "histogram_7-1.db"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
     monkeypatch.setattr(prometheus_client.values, "ValueClass", prometheus_client.values.ValueClass)
+    monkeypatch.setattr("pushkit.telemetry.place._own", [])
     return tmp_path
 
 
@@ -98,17 +101,32 @@ def test_a_reused_place_keeps_counters_and_drops_gauges(folder: Path) -> None:
     assert kept == ["counter_7-1.db", "histogram_7-1.db"]
 
 
-async def test_a_folder_that_was_removed_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("removed", ["counter_*", "*", None], ids=["a file", "all", "the folder"])
+async def test_files_that_were_removed_are_written_anew_with_all_counts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    removed: str | None,
 ) -> None:
-    monkeypatch.setenv(DIRECTORY, str(folder := tmp_path / "cleaned"))
+    monkeypatch.setenv(DIRECTORY, str(folder := tmp_path / "counted"))
     count_in_place("7-1")
-    assert sorted(path.name for path in folder.iterdir()) == FILES
+    metrics = a_metrics()
+    for times in range(1, 4):
+        metrics.count("pushkit_enqueued")
+        if removed is None:
+            shutil.rmtree(folder)
+        for path in folder.glob(removed) if removed else ():
+            path.unlink()
+        page = await metrics.page()
+        assert MetricsRead.of(page.body).value("pushkit_enqueued_total") == times
+    assert len(list(folder.iterdir())) == 3
+    assert caplog.messages == [f"metrics: files in {folder} were removed, and are written anew"] * 3
+    count_in_place("7-1")  # one that replaces this process goes on
+    assert MetricsRead.of((await a_metrics().page()).body).value("pushkit_enqueued_total") == 3
 
+
+def a_metrics() -> Metrics:
     async def read() -> dict[str, dict[tuple[str, ...], float]]:
         return {}
 
-    metrics = Metrics("pushkit", SENDER_METRICS, read=read, slots=lambda: (0, 1))
-    for _ in range(2):
-        assert (await metrics.page()).status == 200
-        shutil.rmtree(folder)
+    return Metrics("pushkit", SENDER_METRICS, read=read, slots=lambda: (0, 1))
