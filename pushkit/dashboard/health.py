@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from typing import NamedTuple
 
 from pushkit.delivery.error_codes import meaning, mend
 from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.browsing import OutboxFigures
-from pushkit.webui.documents import Finding, Severity
+from pushkit.outbox.states import DeliveryState
+from pushkit.webui.documents import Finding, Headline, Severity, Verdict, worst_of
 
 _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)
@@ -26,9 +28,59 @@ def findings(figures: OutboxFigures, ring: KeyRing | None) -> Iterator[Finding]:
             yield Finding(Severity.FAILURE, says, mend("no_signing_key"), "/keys")
 
 
-def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
+class Counts(NamedTuple):
+    """What is known of deliveries, for one sentence."""
+
+    delivered: int = 0  # within the last hour
+    failed: int = 0  # given up within the last hour, or waiting after a failed attempt
+    waiting: int = 0  # not finished
+    is_unclaimed: bool = False  # some are due, and no worker claims them
+    worst: Severity = Severity.NOTE  # of the findings
+
+
+def headline(figures: OutboxFigures, found: Iterable[Finding]) -> Headline:
+    """Return the verdict of the overview."""
+    return headline_of(
+        Counts(
+            delivered=sum(each.state is DeliveryState.DELIVERED for each in figures.finished),
+            failed=figures.died.number + figures.retrying,
+            waiting=figures.pending.number + figures.in_flight.number,
+            is_unclaimed=_is_unclaimed(figures),
+            worst=worst_of(found),
+        )
+    )
+
+
+def headline_of(counts: Counts) -> Headline:
+    """Return the sentence for these counts: it says only what they show."""
+    fault, warned = counts.worst is Severity.FAILURE, counts.worst is Severity.WARNING
+    quiet = Verdict.ATTENTION if warned else Verdict.IDLE
+    # fmt: off
+    rows = (  # the first that holds
+        (counts.is_unclaimed, Verdict.FAILING, "Nothing is sent: no worker claims what is due."),
+        (fault and counts.delivered, Verdict.FAILING,
+         "Deliveries arrived within the last hour, but something on this side fails."),
+        (fault, Verdict.FAILING, "Nothing arrives: something on this side fails."),
+        (counts.failed and counts.delivered, Verdict.ATTENTION,
+         "Deliveries arrive, but some fail."),
+        (counts.failed, Verdict.FAILING, "Nothing arrives: every attempt fails."),
+        (counts.delivered and warned, Verdict.ATTENTION,
+         "Deliveries arrive, but something needs attention."),
+        (counts.delivered, Verdict.HEALTHY, "Healthy: deliveries arrive."),
+        (counts.waiting, quiet, "Deliveries wait; none arrived within the last hour."),
+        (True, quiet, "Nothing waits, and nothing was sent within the last hour."),
+    )
+    # fmt: on
+    return next(Headline(verdict, says) for holds, verdict, says in rows if holds)
+
+
+def _is_unclaimed(figures: OutboxFigures) -> bool:
     overdue = figures.due_since is not None and figures.now - figures.due_since > _OVERDUE
-    if overdue and not figures.local_faults:
+    return overdue and not figures.local_faults
+
+
+def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
+    if _is_unclaimed(figures):
         yield Finding(
             Severity.FAILURE,
             "Deliveries are due, and no worker claims them.",
@@ -45,10 +97,12 @@ def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
             f"/deliveries?state=pending&error={code}",
         )
     if number := figures.failing.number:
-        fail = "One destination fails" if number == 1 else f"{figures.failing} destinations fail"
+        says = "One destination failed last, or asked to wait."
+        if number > 1:
+            says = f"{figures.failing} destinations failed last, or asked to wait."
         yield Finding(
             Severity.WARNING,
-            f"{fail} or asked to wait.",
+            says,
             "Deliveries to them are retried automatically; deliveries to others continue.",
             "/destinations",
         )

@@ -35,11 +35,12 @@ _SUBSCRIPTION: Final = (
 _SCHEMAS: Final[dict[str, JsonValue]] = {
     "DeliveryState": one_of(DeliveryState),
     "SubscriptionState": one_of(SubscriptionState),
-    "BreakerState": one_of(("closed", "waits", "open", "half_open")),
+    "BreakerState": one_of(("failing", "waits", "open", "half_open")),
     "CancelledBy": one_of(CancelledBy),
     "Overview": record(
         "now measured_since: moment",
         "verdict: Verdict",
+        "says: text # The verdict in a sentence.",
         "findings: Finding[]",
         "pending in_flight dead failing_destinations: AtMost",
         "oldest_pending_at: moment?",
@@ -154,7 +155,7 @@ def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
         "/subscriptions/{id}": get("SubscriptionReport", "One subscription.", _ID),
         "/destinations": get(
             "Destinations",
-            "Destinations that failed or asked to wait, with their breakers.",
+            "Destinations that failed last or asked to wait, with their breakers.",
             parameter("after", _CURSOR, "`after` of the previous page."),
             LIMIT,
         ),

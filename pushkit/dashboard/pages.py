@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
-from pushkit.dashboard.health import findings
+from pushkit.dashboard.health import findings, headline
 from pushkit.dashboard.refused import RefusedConfigs
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import (
@@ -84,13 +84,13 @@ class Pages:
     async def overview(self, _request: PageRequest) -> JsonObject:
         """Return the verdict, and the figures and errors behind it."""
         figures = await self._outbox.figures()
-        ring = self._keys.ring() if self._keys else None
+        found = list(findings(figures, self._keys.ring() if self._keys else None))
         delivered = [each for each in figures.finished if each.state is _DELIVERED]
         took = [(each.finished_at - each.age_from).total_seconds() for each in delivered]
         minutes = max((figures.now - figures.finished_since).total_seconds() / 60, 1 / 60)
         return {
             **document(figures, "now"),
-            **verdict_document(findings(figures, ring)),
+            **verdict_document(headline(figures, found), found),
             **document(figures, "pending in_flight dead oldest_pending_at"),
             "failing_destinations": document(figures.failing),
             "measured_since": figures.finished_since.isoformat(),
@@ -276,7 +276,7 @@ class Pages:
         self, each: DestinationStanding, now: datetime, speeds: Mapping[str, list[float]]
     ) -> JsonObject:
         threshold = self._outbox.breaker.failures
-        state = "closed"
+        state = "failing"
         if each.waits_until > now:
             state = "open" if each.failures >= threshold else "waits"
         elif each.failures >= threshold:

@@ -127,8 +127,7 @@ class OutboxAdmin:
 
     async def figures(self, *, within: timedelta = timedelta(hours=1)) -> OutboxFigures:
         """Return the figures of the outbox's health, in the same time for any number of them."""
-        failures = self.breaker.failures
-        look = functools.partial(outbox_figures, within=within, failures=failures)
+        look = functools.partial(outbox_figures, within=within)
         return await read_now(self._database, look)
 
     async def finished(self, *, within: timedelta = timedelta(hours=1)) -> list[Finished]:
@@ -138,8 +137,9 @@ class OutboxAdmin:
     async def destinations(
         self, *, after: DestinationKey | None = None, limit: int = 50
     ) -> list[DestinationStanding]:
-        """Return a page of destinations that have failed, by tenant, owner and origin."""
-        return await self._database.read(browse_destinations(after=after, limit=limit))
+        """Return a page of destinations that wait or fail, by tenant, owner and origin."""
+        look = functools.partial(browse_destinations, after=after, limit=limit)
+        return await read_now(self._database, look)
 
     async def attempts_of(self, ids: Sequence[str]) -> dict[str, list[LoggedAttempt]]:
         """Return the attempts of some deliveries, by id."""

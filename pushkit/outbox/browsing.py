@@ -35,6 +35,13 @@ _MOST_FINISHED = 2000
 _MOST_ERRORS = 500
 _MOST_HEADS = 1000
 _MOST_DESTINATIONS = 20_000
+# Destinations of the heads that are due first, and wait after a failed attempt. A webhook that
+# answers 401 or 404 works, so that its failures are not counted for its breaker.
+_REFUSING = (
+    "SELECT DISTINCT tenant, owner, origin FROM (SELECT * FROM pushkit_deliveries WHERE head = 1"
+    f" AND state = 'pending' ORDER BY not_before LIMIT {_MOST_ERRORS}) d"
+    " WHERE last_error IS NOT NULL AND fruitless_claims = 0"
+)
 _FILTERED = (
     "id, seq, tenant, owner, task_id, subscription_id, origin, state, head, last_error,"
     " cancelled_by"
@@ -70,8 +77,8 @@ class OutboxFigures:
     local_faults: dict[str, int]
     # How many heads and newest dead letters have a last error, by its code.
     errors: dict[str, int]
-    # Destinations that wait, or failed so often in a row that they are on probation.
-    failing: AtMost
+    retrying: int  # heads that wait after a failed attempt, of those that are due first
+    failing: AtMost  # destinations that wait, or whose last attempt failed
     died: AtMost  # dead letters of the same time as `finished` asks for, among the newest ones
     finished: tuple[Finished, ...]  # the last finished deliveries, newest first
     finished_since: datetime  # from when on `finished` is complete
@@ -79,12 +86,12 @@ class OutboxFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationStanding:
-    """A destination that has failed, or asked to wait."""
+    """A destination that failed last, or asked to wait."""
 
     tenant: str
     owner: str
     origin: str
-    failures: int  # in a row
+    failures: int  # in a row, of those that count for its breaker
     waits_until: datetime  # until when nothing is sent to it
 
 
@@ -128,22 +135,21 @@ def _search(wanted: DeliveryFilter, before: str | None) -> Script[Search]:
     return Search(looked_at=looked_at, named=named, columns=_FILTERED, wanted=wanted, order=order)
 
 
-def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script[OutboxFigures]:
+def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]:
     """Return figures of the outbox.
 
     Args:
         now: The current time.
         within: How recently a delivery finished, to be among `finished`.
-        failures: From how many failures in a row on a destination is on probation.
     """
     in_flight = yield from count_at_most("pushkit_deliveries WHERE state = 'in_flight'")
     unfinished = yield from count_at_most(f"pushkit_deliveries WHERE {UNFINISHED}")
     dead = yield from count_at_most("pushkit_deliveries WHERE state = 'dead'")
     failing = yield from count_at_most(
-        f"(SELECT * FROM pushkit_destinations LIMIT {_MOST_DESTINATIONS}) h"
-        " WHERE until > $1 OR failures >= CAST($2 AS BIGINT)",
+        "(SELECT tenant, owner, origin FROM"
+        f" (SELECT * FROM pushkit_destinations LIMIT {_MOST_DESTINATIONS}) h"
+        f" WHERE until > $1 OR failures > 0 UNION {_REFUSING}) f WHERE 1 = 1",
         to_micros(now),
-        failures,
     )
     heads = yield Statement(
         f"SELECT MIN(age_from) AS oldest FROM (SELECT {AGE_FROM} FROM pushkit_deliveries"
@@ -162,7 +168,7 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
     is_all = len(finished) < _MOST_FINISHED
     # Of busy workers, `finished` covers seconds: dead letters are read by themselves, too.
     died = {each.id for each in finished if each.state is DeliveryState.DEAD}
-    errors, local = Counter[str](), Counter[str]()
+    errors, local, retrying = Counter[str](), Counter[str](), 0
     for source in (
         "head = 1 AND state = 'pending' ORDER BY not_before",
         "state = 'dead' ORDER BY id DESC",
@@ -177,7 +183,9 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
             if (code := row["last_error"]) is None:
                 continue
             errors[code] += 1
-            local[code] += row["state"] == "pending" and row["fruitless_claims"] > 0
+            is_local = row["fruitless_claims"] > 0
+            local[code] += row["state"] == "pending" and is_local
+            retrying += row["state"] == "pending" and not is_local
     return OutboxFigures(
         now=now,
         pending=AtMost(max(unfinished.number - in_flight.number, 0), unfinished.more),
@@ -187,6 +195,7 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
         due_since=moment_or_none(due[0]["moment"]),
         local_faults=dict(+local),
         errors=dict(sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))),
+        retrying=retrying,
         failing=failing,
         died=AtMost(len(died), more=not is_all and dead.number > _MOST_ERRORS),
         finished=tuple(finished),
@@ -195,14 +204,18 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
 
 
 def browse_destinations(
-    *, after: DestinationKey | None, limit: int
+    now: datetime, *, after: DestinationKey | None, limit: int
 ) -> Script[list[DestinationStanding]]:
-    """Return a page of destinations that have failed, by tenant, owner and origin."""
+    """Return a page of destinations that wait or fail, by tenant, owner and origin."""
     rows = yield Statement(
-        "SELECT tenant, owner, origin, failures, until AS waits_until FROM pushkit_destinations"
-        " WHERE (tenant, owner, origin) > ($1, $2, $3) ORDER BY tenant, owner, origin"
-        " LIMIT CAST($4 AS BIGINT)",
-        (*(after or ("", "", "")), limit),
+        "SELECT tenant, owner, origin, MAX(failures) AS failures, MAX(until) AS waits_until FROM"
+        " (SELECT * FROM (SELECT tenant, owner, origin, failures, until FROM pushkit_destinations"
+        " WHERE (tenant, owner, origin) > ($1, $2, $3) AND (until > $5 OR failures > 0)"
+        " ORDER BY tenant, owner, origin LIMIT CAST($4 AS BIGINT)) h"
+        f" UNION ALL SELECT tenant, owner, origin, 0, 0 FROM ({_REFUSING}) r"
+        " WHERE (tenant, owner, origin) > ($1, $2, $3)) f"
+        " GROUP BY tenant, owner, origin ORDER BY tenant, owner, origin LIMIT CAST($4 AS BIGINT)",
+        (*(after or ("", "", "")), limit, to_micros(now)),
     )
     return [read_record(DestinationStanding, row) for row in rows]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError
@@ -97,7 +97,7 @@ def limit_of(query: Mapping[str, str]) -> int:
 
 
 class Severity(IntEnum):
-    """The severity of a finding; the worst one decides the verdict of the overview."""
+    """The severity of a finding."""
 
     NOTE = 0
     WARNING = 1
@@ -114,15 +114,34 @@ class Finding:
     link: str = "/"  # the page that shows it
 
 
-_VERDICTS: Final = ("healthy", "attention", "failing")  # by severity
+class Verdict(StrEnum):
+    """What an overview says in one word."""
+
+    IDLE = "idle"
+    """Nothing happened that could be judged."""
+    HEALTHY = "healthy"
+    ATTENTION = "attention"
+    FAILING = "failing"
 
 
-def verdict_document(findings: Iterable[Finding]) -> JsonObject:
-    """Return the verdict and the findings it is made of, the worst first."""
+class Headline(NamedTuple):
+    """What an overview says in one sentence."""
+
+    verdict: Verdict
+    says: str
+
+
+def worst_of(findings: Iterable[Finding]) -> Severity:
+    """Return the severity of the worst finding."""
+    return max((each.severity for each in findings), default=Severity.NOTE)
+
+
+def verdict_document(headline: Headline, findings: Iterable[Finding]) -> JsonObject:
+    """Return the verdict, its sentence, and the findings, the worst first."""
     ordered = sorted(findings, key=lambda each: -each.severity)
-    worst = ordered[0].severity if ordered else Severity.NOTE
     return {
-        "verdict": _VERDICTS[worst],
+        "verdict": headline.verdict.value,
+        "says": headline.says,
         "findings": [
             {**dataclasses.asdict(each), "severity": each.severity.name.lower()} for each in ordered
         ],

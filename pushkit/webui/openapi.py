@@ -7,7 +7,7 @@ from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.version import __version__
-from pushkit.webui.documents import MAX_CHARS, TEXT_PATTERN
+from pushkit.webui.documents import MAX_CHARS, TEXT_PATTERN, Verdict
 
 _WORDS: Final[dict[str, JsonObject]] = {
     "text": {"type": "string"},
@@ -76,7 +76,7 @@ LIMIT: Final = parameter(
 )
 _SHARED: Final[dict[str, JsonValue]] = {
     "AtMost": record("number: integer", "more: flag # Counting stopped at the number."),
-    "Verdict": one_of(("healthy", "attention", "failing")),
+    "Verdict": one_of(Verdict),
     "Severity": one_of(("note", "warning", "failure")),
     "Finding": record("severity: Severity", "says mend link: text"),
     "Percentiles": record("p50 p95 p99: number?"),

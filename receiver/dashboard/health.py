@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, TypeAlias
 
 from pushkit.events.receiver import NotificationRefused
-from pushkit.webui.documents import Finding, Severity
+from pushkit.webui.documents import Finding, Headline, Severity, Verdict, worst_of
 from receiver.dashboard.memory import MOST_KEPT, KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxFigures
 from receiver.refusals import REFUSALS, refusal_of
@@ -40,8 +40,81 @@ def findings(
         yield Finding(Severity.WARNING, f"Degraded: {reason}.", mend, link)
 
 
+class Counts(NamedTuple):
+    """What is known of notifications, for one sentence."""
+
+    accepted: int = 0  # within the last hour
+    called_back: int = 0  # of these, those that a callback had
+    failed: int = 0  # waiting after a failed call, or given up within the last hour
+    waiting: int = 0  # not finished
+    refused: int = 0  # requests of proven senders, or for a reason on this side, in that hour
+    is_unclaimed: bool = False  # some are due, and no receiver claims them
+    worst: Severity = Severity.NOTE  # of the findings
+
+
+def headline(
+    figures: InboxFigures,
+    troubles: Sequence[CallbackTrouble],
+    refusals: Iterable[KeptRefusal],
+    found: Iterable[Finding],
+) -> Headline:
+    """Return the verdict of the overview."""
+    genuine, _ = _recent(figures, refusals)
+    return headline_of(
+        Counts(
+            accepted=len(figures.arrivals),
+            called_back=sum(done is not None for _, done in figures.arrivals),
+            failed=sum(
+                each.waiting + (each.dead if _is_recent(figures, each.last_at) else 0)
+                for each in troubles
+            ),
+            waiting=figures.received.number + figures.in_progress.number,
+            refused=len(genuine),
+            is_unclaimed=_is_unclaimed(figures),
+            worst=worst_of(found),
+        )
+    )
+
+
+def headline_of(counts: Counts) -> Headline:
+    """Return the sentence for these counts: it says only what they show."""
+    fault, warned = counts.worst is Severity.FAILURE, counts.worst is Severity.WARNING
+    quiet = Verdict.ATTENTION if warned else Verdict.IDLE
+    # fmt: off
+    rows = (  # the first that holds
+        (counts.is_unclaimed, Verdict.FAILING,
+         "No callback runs: no receiver claims what is due."),
+        (fault and counts.accepted, Verdict.FAILING,
+         "Notifications arrive, but something on this side fails."),
+        (fault, Verdict.FAILING, "Nothing is accepted: something on this side fails."),
+        (counts.refused and not counts.accepted, Verdict.FAILING,
+         "Nothing is accepted: every notification is refused."),
+        (counts.waiting and not counts.accepted, quiet,
+         "Nothing arrived within the last hour; earlier notifications wait."),
+        (not counts.accepted, quiet, "Nothing arrived within the last hour, and nothing waits."),
+        (counts.failed and not counts.called_back, Verdict.FAILING,
+         "Notifications arrive, but every callback fails."),
+        (counts.failed, Verdict.ATTENTION, "Notifications arrive, but some callbacks fail."),
+        (warned, Verdict.ATTENTION, "Notifications arrive, but something needs attention."),
+        (counts.called_back, Verdict.HEALTHY,
+         "Healthy: notifications arrive, and callbacks run."),
+        (counts.waiting, Verdict.IDLE, "Notifications arrive; none has been called back yet."),
+        (True, Verdict.IDLE, "Notifications arrive, and no callback wants them."),
+    )
+    # fmt: on
+    return next(Headline(verdict, says) for holds, verdict, says in rows if holds)
+
+
+def _is_recent(figures: InboxFigures, at: datetime | None) -> bool:
+    return at is not None and figures.now - at < _RECENTLY
+
+
+def _is_unclaimed(figures: InboxFigures) -> bool:
+    return figures.due_since is not None and figures.now - figures.due_since > _OVERDUE
+
+
 def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) -> Iterator[Finding]:
-    if figures.due_since is not None and figures.now - figures.due_since > _OVERDUE:
+    if _is_unclaimed(figures):
         yield Finding(
             Severity.FAILURE,
             "Notifications are due for their callbacks, and no receiver claims them.",
@@ -72,15 +145,25 @@ def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) ->
         )
 
 
+_Refused: TypeAlias = list[NotificationRefused]
+
+
+def _recent(figures: InboxFigures, refusals: Iterable[KeptRefusal]) -> tuple[_Refused, _Refused]:
+    """Return the refusals of the last hour: of proven senders or on this side, and the others."""
+    genuine, strangers = _Refused(), _Refused()
+    for each in refusals:
+        if _is_recent(figures, each.event.at):
+            is_genuine = each.event.code in _OURS or is_of_a_sender(each.event)
+            (genuine if is_genuine else strangers).append(each.event)
+    return genuine, strangers
+
+
 def _of_refusals(figures: InboxFigures, refusals: Iterable[KeptRefusal]) -> Iterator[Finding]:
-    recent = [each.event for each in refusals if figures.now - each.event.at < _RECENTLY]
-    genuine, strangers = defaultdict[str, list[NotificationRefused]](list), []
-    for each in recent:
-        if each.code in _OURS or is_of_a_sender(each):
-            genuine[each.code].append(each)
-        else:
-            strangers.append(each)
-    for code, of_code in sorted(genuine.items(), key=lambda found: -len(found[1])):
+    genuine, strangers = _recent(figures, refusals)
+    by_code = defaultdict[str, _Refused](list)
+    for each in genuine:
+        by_code[each.code].append(each)
+    for code, of_code in sorted(by_code.items(), key=lambda found: -len(found[1])):
         row = refusal_of(code)
         yield Finding(
             Severity.FAILURE if code in _OURS else Severity.WARNING,

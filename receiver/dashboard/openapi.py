@@ -59,6 +59,7 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
     "Overview": record(
         "now measured_since: moment",
         "verdict: Verdict",
+        "says: text # The verdict in a sentence.",
         "findings: Finding[]",
         "received in_progress dead unmatched incomplete: AtMost",
         "oldest_unfinished_at: moment?",

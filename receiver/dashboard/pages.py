@@ -22,7 +22,7 @@ from pushkit.webui.documents import (
 )
 from pushkit.webui.exchange import PageRequest, Refused
 from receiver.admin import InboxAdmin
-from receiver.dashboard.health import findings, is_of_a_sender
+from receiver.dashboard.health import findings, headline, is_of_a_sender
 from receiver.dashboard.memory import Calls, KeptRefusal, Memory
 from receiver.dashboard.steps import steps_of_accepted, steps_of_refused
 from receiver.inbox.inspection import CallbackTrouble, InboxFilter, NotificationSummary
@@ -58,10 +58,11 @@ class InboxPages:
         dead = await self.inbox.browse(InboxFilter(status=InboxStatus.DEAD), limit=5)
         newest = await self.inbox.browse(limit=5)
         kept = self._memory.refusals() if self._memory else []
+        found = list(findings(figures, troubles, kept, self._degraded()))
         minutes = max((figures.now - figures.arrivals_since).total_seconds() / 60, 1 / 60)
         return {
             "now": figures.now.isoformat(),
-            **verdict_document(findings(figures, troubles, kept, self._degraded())),
+            **verdict_document(headline(figures, troubles, kept, found), found),
             **document(figures, "received in_progress dead unmatched incomplete"),
             **document(figures, "oldest_unfinished_at"),
             "measured_since": figures.arrivals_since.isoformat(),

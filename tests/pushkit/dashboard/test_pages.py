@@ -38,7 +38,7 @@ async def test_the_overview_is_healthy_while_deliveries_arrive(
 async def test_a_new_dead_letter_is_shown_first(house: House, reader: Browser) -> None:
     await house.dead_letter()
     page = await reader.get("/")
-    assert "Deliveries arrive, but something needs attention." in page
+    assert "Nothing arrives: every attempt fails." in page
     assert "1 dead letter within the last hour." in page
     assert "the webhook answered 400" in page
     assert f"the {_MOST_ERRORS} heads of queues that are due first" in page
@@ -60,7 +60,7 @@ async def test_a_count_that_stopped_at_its_bound_is_shown_as_such(house: House) 
     bound = AtMost(10_000, more=True)
     found = findings(replace(figures, failing=bound, died=bound), None)
     assert [each.says for each in found] == [
-        "10,000+ destinations fail or asked to wait.",
+        "10,000+ destinations failed last, or asked to wait.",
         "10,000+ dead letters within the last hour.",
     ]
 
@@ -164,7 +164,7 @@ async def test_a_destination_that_fails_is_shown_with_its_breaker(
     await house.deliver()
     page = await reader.get("/destinations")
     assert '<span class="state open">open</span>' in page
-    assert "One destination fails or asked to wait." in await reader.get("/")
+    assert "One destination failed last, or asked to wait." in await reader.get("/")
 
 
 async def test_text_of_others_is_escaped(house: House, reader: Browser) -> None:

@@ -20,12 +20,13 @@ from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
 from pushkit.storage.paging import AtMost
 from pushkit.webui.access import DashboardAccess
+from pushkit.webui.documents import Severity
 from receiver import InboxStatus, Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.dashboard.app import inbox_dashboard
-from receiver.dashboard.health import findings
+from receiver.dashboard.health import Counts, findings, headline_of
 from receiver.inbox.inspection import CallbackTrouble, InboxFigures
 from tests.receiver import storing
 
@@ -90,8 +91,57 @@ async def page(client: Client, path: str, status: int = 200) -> str:
         return text
 
 
-async def test_an_empty_inbox_is_healthy(reader: Client) -> None:
-    assert "Healthy: notifications arrive, and callbacks run." in await page(reader, "/")
+@pytest.mark.parametrize(
+    ("tasks", "says"),
+    [
+        ([], "Nothing arrived within the last hour, and nothing waits."),
+        (["good-1"], "Healthy: notifications arrive, and callbacks run."),
+        (["good-1", "bad-1"], "Notifications arrive, but some callbacks fail."),
+        (["bad-1", "bad-2"], "Notifications arrive, but every callback fails."),
+    ],
+    ids=["nothing yet", "all well", "some fail", "all fail"],
+)
+async def test_the_overview_says_what_was_observed(
+    desk: Desk, reader: Client, tasks: list[str], says: str
+) -> None:
+    for task_id in tasks:
+        await desk.came(task_id)
+    await desk.call_back()
+    assert f"<h1>{says}</h1>" in await page(reader, "/")
+
+
+def test_each_situation_has_its_sentence() -> None:
+    told = {
+        "Nothing arrived within the last hour, and nothing waits.": Counts(),
+        "Nothing arrived within the last hour; earlier notifications wait.": Counts(waiting=1),
+        "Healthy: notifications arrive, and callbacks run.": Counts(accepted=2, called_back=1),
+        "Notifications arrive; none has been called back yet.": Counts(accepted=1, waiting=1),
+        "Notifications arrive, and no callback wants them.": Counts(accepted=1),
+        "Notifications arrive, but some callbacks fail.": Counts(
+            accepted=2, called_back=1, failed=1, worst=Severity.WARNING
+        ),
+        "Notifications arrive, but every callback fails.": Counts(
+            accepted=2, failed=2, worst=Severity.WARNING
+        ),
+        "Notifications arrive, but something needs attention.": Counts(
+            accepted=2, called_back=2, refused=1, worst=Severity.WARNING
+        ),
+        "Nothing is accepted: every notification is refused.": Counts(
+            refused=3, worst=Severity.WARNING
+        ),
+        "Nothing is accepted: something on this side fails.": Counts(
+            refused=3, worst=Severity.FAILURE
+        ),
+        "Notifications arrive, but something on this side fails.": Counts(
+            accepted=1, called_back=1, worst=Severity.FAILURE
+        ),
+        "No callback runs: no receiver claims what is due.": Counts(
+            accepted=1, waiting=1, is_unclaimed=True, worst=Severity.FAILURE
+        ),
+    }
+    assert {headline_of(counts).says: counts for counts in told.values()} == told
+    green = [says for says, counts in told.items() if headline_of(counts).verdict == "healthy"]
+    assert green == ["Healthy: notifications arrive, and callbacks run."]
 
 
 async def test_a_dead_letter_is_found_and_understood(desk: Desk, reader: Client) -> None:

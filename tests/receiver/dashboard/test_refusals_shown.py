@@ -91,14 +91,14 @@ async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
     stranger = world.draft()
     stranger.claim(iss="https://somebody.example.com")
     await world.receive(stranger)
-    assert (await document(client, "/overview"))["verdict"] == "healthy"
+    assert (await document(client, "/overview"))["verdict"] == "idle"
 
     elsewhere = world.draft()
     elsewhere.claim(aud="https://elsewhere.example.com/a2a/push")
     for refused in (world.draft(token="guessed-by-the-agent"), elsewhere):
         await world.receive(refused)
     found = await document(client, "/overview")
-    assert found["verdict"] == "attention"
+    assert found["says"] == "Nothing is accepted: every notification is refused."
     links = {each["link"]: each["severity"] for each in found["findings"]}
     assert links == {
         "/refusals?code=invalid_token": "warning",
@@ -107,7 +107,7 @@ async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
     }
     assert "guessed" not in str(found)
     world.clock.now += timedelta(hours=2)
-    assert (await document(client, "/overview"))["verdict"] == "healthy"
+    assert (await document(client, "/overview"))["verdict"] == "idle"
 
 
 async def test_refusals_come_newest_first_in_pages_and_by_reason(
