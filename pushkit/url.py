@@ -175,6 +175,11 @@ def masked_url(url: str, *, keep_query: bool = False) -> str:
     return f"{before}{mark}***" if mark else before
 
 
+def is_http_url(where: str) -> bool:
+    """Return whether an argument that names a file or a URL is a URL."""
+    return where.lower().startswith(("https://", "http://"))
+
+
 def has_password(location: str) -> bool:
     """Return whether a location looks like a DSN or a URL with a password, not like a path."""
     return _HAS_PASSWORD.match(location) is not None

@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pushkit.bounded_json import JsonObject
-from pushkit.cards import FULL_COVERAGE, CardTrust, card_url, fetch_card, verify_card
-from pushkit.errors import ConfigError
+from pushkit.cards import (
+    FULL_COVERAGE,
+    CardPolicy,
+    CardTrust,
+    TrustedKey,
+    card_url,
+    fetch_card,
+    verify_card,
+)
 from pushkit.net.transport import Transport
 from pushkit.url import Url
 
@@ -24,7 +31,9 @@ class PinnedCard:
 
     url: str  # of the card
     issuer: str  # the agent's base URL: the `iss` of its notifications
-    jwks_url: str  # where its signer publishes keys; one of the URLs that the operator trusts
+    # Where its signer publishes keys: one of the URLs that the operator trusts, if any.
+    jwks_url: str | None
+    key: TrustedKey | None  # that signed it
     card: JsonObject  # for `TrustedSender(card=...)`: it has the schemas of the agent's data
     warnings: tuple[str, ...] = ()  # about members that the signature does not cover
 
@@ -35,29 +44,25 @@ async def pin_card(
     *,
     transport: Transport,
     now: datetime,
+    policy: CardPolicy = FULL_COVERAGE,
 ) -> PinnedCard:
     """Fetch and verify the card at a URL, or the one of the agent at that URL.
 
     Raises:
         CardRefusedError: No signature is accepted; the message says why.
-        ConfigError: It is verified, but no trusted URL has its signer's keys.
         PushkitError: It cannot be fetched, or is no card.
     """
     url = card_url(url)
     content = await fetch_card(transport, url)
     keys = await trust.keys_for(url, content)
-    verdict = await asyncio.to_thread(verify_card, content, keys, now=now, policy=FULL_COVERAGE)
+    verdict = await asyncio.to_thread(verify_card, content, keys, now=now, policy=policy)
     verdict.require()
-    if verdict.jwks_url is None:
-        raise ConfigError(
-            f"{url}: verified, but its signer's keys are not published at a trusted URL: name one"
-            " in jwks_urls, or give the sender a jwks_file"
-        )
     served_at = Url.parse(url)
     return PinnedCard(
         url=url,
         issuer=f"{served_at.scheme}://{served_at.authority}",
         jwks_url=verdict.jwks_url,
+        key=verdict.best.key if verdict.best else None,
         card=verdict.card,
         warnings=verdict.warnings,
     )

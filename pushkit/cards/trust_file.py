@@ -1,4 +1,6 @@
-"""Reads the TOML file with the keys that the operator trusts for cards.
+"""Reads the keys that the operator trusts for cards: from files, and as commands name them.
+
+A TOML file says which, for each origin of cards:
 
 [origins."https://agent.example.com"]
 jwks_urls = ["https://agent.example.com/.well-known/jwks.json"]
@@ -28,7 +30,8 @@ from pushkit.cards.trust import OriginTrust, TrustedKey
 from pushkit.errors import ConfigError, JwksError, KeyFileError, PushkitError
 from pushkit.keys.jwk import Algorithm, VerificationKey, verification_key_from_pem
 from pushkit.keys.jwks import parse_jwks_file
-from pushkit.url import Url, masked_url
+from pushkit.record import record
+from pushkit.url import Url, is_http_url, masked_url
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -63,6 +66,36 @@ def load_card_trust(path: str | Path) -> dict[str, OriginTrust]:
         return {name: _origin(name, entry, path.parent) for name, entry in origins.items()}
     except PushkitError as exc:
         raise ConfigError(f"{path}: {exc}") from exc
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class NamedTrust:
+    """The trust that the options of a command name, as paths and URLs."""
+
+    keys: tuple[Path, ...] = ()  # files with public keys: PEM or a JWK Set
+    jwks: tuple[str, ...] = ()  # JWK Sets: files or URLs
+    trust_file: Path | None = None  # as for `load_card_trust`; instead of the others
+
+    def load(self, *origins: str) -> dict[str, OriginTrust]:
+        """Return the origins of a `CardTrust`; these for keys that are named without an origin.
+
+        Raises:
+            ConfigError: A file or a URL is not what it should be.
+            KeyFileError: A file has no public key.
+        """
+        if self.trust_file is not None:
+            return load_card_trust(self.trust_file)
+        files = (*self.keys, *self.jwks_files)
+        given = OriginTrust(
+            keys=tuple(TrustedKey(key=key) for path in files for key in load_public_keys(path)),
+            jwks_urls=tuple(filter(is_http_url, self.jwks)),
+        )
+        return dict.fromkeys(origins, given)
+
+    @property
+    def jwks_files(self) -> tuple[Path, ...]:
+        """The JWK Sets that are files."""
+        return tuple(Path(where) for where in self.jwks if not is_http_url(where))
 
 
 def load_public_keys(

@@ -25,8 +25,7 @@ from pushkit.cards.forms import CardForm, canonicalize
 from pushkit.cards.origins import CardTrust
 from pushkit.cards.registry import CardOutcome, CardSummary, card_url, fetch_card, verify_cards
 from pushkit.cards.signing import EVERY_SDK, sign_card
-from pushkit.cards.trust import OriginTrust, TrustedKey
-from pushkit.cards.trust_file import load_card_trust, load_public_keys
+from pushkit.cards.trust_file import NamedTrust
 from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
 from pushkit.cards.verify import CardPolicy, verify_card
 from pushkit.cli.options import KeyFile, at_option, key_file_options
@@ -36,14 +35,18 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.terminal.command import json_option, painted
-from pushkit.terminal.options import PATH, allow_option, choice_option, egress_options
+from pushkit.terminal.options import (
+    allow_option,
+    card_trust_options,
+    choice_option,
+    egress_options,
+)
 from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import document, example, in_a_line, table
-from pushkit.url import Url
+from pushkit.url import Url, is_http_url
 
 _T = TypeVar("_T")
 
-_SCHEMES: Final = ("https://", "http://")
 # Stands for the unknown origin of a card in a file, for which --key and --jwks apply as well.
 _ANYWHERE: Final = "https://card.invalid"
 _COVERAGE: Final = {Coverage.WHOLE: "yes", Coverage.PART: "in part", Coverage.NONE: "NO"}
@@ -137,13 +140,7 @@ def sign(
     )
 )
 @click.argument("targets", metavar="FILE_OR_URL…", nargs=-1, required=True)
-@click.option(
-    "--key", "keys", multiple=True, type=PATH, help="Trust these public keys: PEM or a JWK Set."
-)
-@click.option("--jwks", "jwks_urls", multiple=True, metavar="URL", help="Trust this JWK Set.")
-@click.option(
-    "--trust", "trust_file", type=PATH, help="Trust the keys in this TOML file, for each origin."
-)
+@card_trust_options(NamedTrust)
 @click.option("--origin", metavar="URL", help="With --trust: the origin of a card in a file.")
 @choice_option(
     "--admit", of=CardForm, multiple=True, help="Count this form whatever it leaves out."
@@ -155,9 +152,7 @@ def sign(
 def verify(
     *,
     targets: tuple[str, ...],
-    keys: tuple[Path, ...],
-    jwks_urls: tuple[str, ...],
-    trust_file: Path | None,
+    trusted: NamedTrust,
     origin: str | None,
     admit: tuple[CardForm, ...],
     at: datetime | None,
@@ -171,8 +166,9 @@ def verify(
     matters. `kid` and `jku` in a card only select among the keys that you trust; no URL in a card
     is fetched. The exit status is 0 if every card is verified, else 1.
     """
-    _check_options(targets, keys or jwks_urls, trust_file, origin)
-    origins = load_card_trust(trust_file) if trust_file else _origins_of(targets, keys, jwks_urls)
+    _check_targets(targets, trusted.trust_file, origin)
+    urls = filter(is_http_url, targets)
+    origins = trusted.load(*(Url.parse(card_url(each)).origin for each in urls), _ANYWHERE)
     now, policy = at or utc_now(), CardPolicy(admit=frozenset(admit))
 
     async def check(transport: Transport) -> CardVerdict | CardSummary:
@@ -180,12 +176,13 @@ def verify(
         if len(targets) > 1:
             return await verify_cards(targets, trust, transport=transport, now=now, policy=policy)
         [target] = targets
-        where = card_url(target) if _is_url(target) else origin or _ANYWHERE
+        where = card_url(target) if is_http_url(target) else origin or _ANYWHERE
         if not trust.knows(where):
             found = f"no keys are trusted for {Url.parse(where).origin}, only for"
-            click.echo(f"{trust_file}: {found} {', '.join(origins) or 'no origin'}", err=True)
-        trusted = await trust.keys_for(where)
-        return verify_card(await _load(target, transport), trusted, now=now, policy=policy)
+            named = ", ".join(origins) or "no origin"
+            click.echo(f"{trusted.trust_file}: {found} {named}", err=True)
+        keys = await trust.keys_for(where)
+        return verify_card(await _load(target, transport), keys, now=now, policy=policy)
 
     result = _with_transport(allow, connections, check)
     if isinstance(result, CardSummary):
@@ -195,32 +192,14 @@ def verify(
     sys.exit(0 if result.verified else 1)
 
 
-def _check_options(
-    targets: tuple[str, ...], given: tuple[object, ...], trust_file: Path | None, origin: str | None
-) -> None:
-    files = not all(map(_is_url, targets))
-    if trust_file is None and not given:
-        raise click.UsageError("no keys to trust: expected --key, --jwks or --trust")
-    if trust_file is not None and given:
-        raise click.UsageError("expected either --trust, or --key and --jwks")
+def _check_targets(targets: tuple[str, ...], trust_file: Path | None, origin: str | None) -> None:
+    files = not all(map(is_http_url, targets))
     if trust_file is not None and origin is None and files:
         raise click.UsageError("--trust: a card in a file needs --origin")
     if origin is not None and (trust_file is None or not files):
         raise click.UsageError("--origin is only for --trust and a card in a file")
     if len(targets) > 1 and files:
         raise click.UsageError("several cards: expected URLs only, found a file")
-
-
-def _origins_of(
-    targets: tuple[str, ...], keys: tuple[Path, ...], jwks_urls: tuple[str, ...]
-) -> dict[str, OriginTrust]:
-    """Return trust in the keys of the command line, for all of its cards."""
-    given = OriginTrust(
-        keys=tuple(TrustedKey(key=key) for path in keys for key in load_public_keys(path)),
-        jwks_urls=jwks_urls,
-    )
-    origins = [Url.parse(card_url(target)).origin for target in targets if _is_url(target)]
-    return dict.fromkeys([*origins, _ANYWHERE], given)
 
 
 @card.command(epilog=example("pushkit card inspect https://agent.example.com"))
@@ -246,16 +225,12 @@ def _print(document: JsonObject, lines: list[str], *, as_json: bool) -> None:
 # --- loading cards -----------------------------------------------------------------------------
 
 
-def _is_url(target: str) -> bool:
-    return target.lower().startswith(_SCHEMES)
-
-
 def _read(target: str, allow: tuple[str, ...], connections: ConnectionOptions) -> bytes:
     return _with_transport(allow, connections, lambda transport: _load(target, transport))
 
 
 async def _load(target: str, transport: Transport) -> bytes:
-    if _is_url(target):
+    if is_http_url(target):
         return await fetch_card(transport, card_url(target))
     # One byte above the limit is enough for the card to be refused for its size.
     try:

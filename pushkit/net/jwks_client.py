@@ -43,7 +43,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.record import record
 from pushkit.scheduling.renewing import Held, Renewing
-from pushkit.url import masked_url
+from pushkit.url import is_http_url, masked_url
 from pushkit.webhook import Headers
 
 _logger = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ async def load_jwks(
         ConfigError: The set cannot be fetched or read, or a file has no usable key.
     """
     try:
-        if not where.startswith(("https://", "http://")):
+        if not is_http_url(where):
             content = await asyncio.to_thread(Path(where).read_bytes)
             return _usable(where, parse_jwks_file(content, where))
         policy = DestinationPolicy.naming(where)

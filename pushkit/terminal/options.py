@@ -62,6 +62,41 @@ def egress_options(make: Callable[..., object]) -> OptionDecorator:
     )
 
 
+def card_trust_options(make: Callable[..., object]) -> OptionDecorator:
+    """Add whose cards a command trusts, which gets as `trusted` what `make` makes of it."""
+
+    def made(**given: Any) -> object:
+        if not any(given.values()):
+            raise click.UsageError("no keys to trust: expected --key, --jwks or --trust")
+        if given["trust_file"] is not None and (given["keys"] or given["jwks"]):
+            raise click.UsageError("expected either --trust, or --key and --jwks")
+        return make(**given)
+
+    return gathered(
+        "trusted",
+        made,
+        keys=click.option(
+            "--key",
+            "keys",
+            multiple=True,
+            type=PATH,
+            help="Trust these public keys: PEM or a JWK Set.",
+        ),
+        jwks=click.option(
+            "--jwks",
+            multiple=True,
+            metavar="FILE_OR_URL",
+            help="Trust this JWK Set: a file or an https URL.",
+        ),
+        trust_file=click.option(
+            "--trust",
+            "trust_file",
+            type=PATH,
+            help="Trust the keys in this TOML file, for each origin.",
+        ),
+    )
+
+
 def gathered(name: str, make: Callable[..., object], **options: OptionDecorator) -> OptionDecorator:
     """Add options to a command, which gets one object made from their values.
 

@@ -15,6 +15,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey, generate_ke
 from pushkit.signing.jose import at_once, sign_jwt
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
+from pushkit.url import is_http_url
 from pushkit.webhook import Headers
 from receiver.options import Schemes
 from receiver.receiver import Receiver
@@ -65,7 +66,7 @@ class KeySource:
     @property
     def is_url(self) -> bool:
         """Whether the JWK Set is fetched."""
-        return (self.jwks or "").startswith(("http://", "https://"))
+        return is_http_url(self.jwks or "")
 
 
 @dataclass(slots=True)

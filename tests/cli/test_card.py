@@ -196,6 +196,8 @@ def test_a_card_and_its_keys_from_urls(pushkit_command: Run, signed: Path, site:
     assert pushkit_command("card", "verify", loud, *jwks, *ALLOW).out == ran.out
     local = pushkit_command("card", "verify", str(signed), *jwks, *ALLOW)
     assert local.status == 0
+    for target in (str(signed), site.origin):
+        assert pushkit_command("card", "verify", target, "--jwks", "jwks.json", *ALLOW).status == 0
     gone = pushkit_command("card", "verify", str(signed), "--jwks", f"{site.origin}/gone", *ALLOW)
     assert gone.status == 1
     assert "could not be fetched" in gone.out
@@ -287,7 +289,8 @@ def test_a_wrong_call_is_answered_with_usage(
         (["verify", "card.json", "--key", "none.pem"], "No such file"),
         (["verify", "card.json", "--key", "keys.json"], "a key file with private keys"),
         (["verify", "card.json", "--trust", "none.toml", "--origin", "https://a"], "No such file"),
-        (["verify", "card.json", "--jwks", "jwks.json"], "trusted JWK Sets: URL: expected https"),
+        (["verify", "card.json", "--jwks", "none.json"], "No such file"),
+        (["verify", "card.json", "--jwks", "ftp://a/jwks"], "No such file"),
         (["verify", "broken.json", "--key", "agent.pem"], "the card: not JSON"),
         (["sign", "card.json", "--keys", "none.json"], "does not exist"),
         (["sign", "huge.json"], "expected at most"),
@@ -398,4 +401,35 @@ def test_a_card_under_a_pinned_key_alone_names_no_jwk_set(
     own_folder.joinpath("cards.toml").write_text(trust)
     ran = receiver_command("pin", agent.origin, "--trust", "cards.toml", "--allow", "127.0.0.1:*")
     assert (ran.status, ran.out) == (1, "")
-    assert "give the sender a jwks_file" in ran.error
+    assert "or their JWK Set in a file (--jwks FILE)" in ran.error
+
+
+def test_keys_that_are_named_pin_as_a_trust_file_does(receiver_command: Run, agent: Site) -> None:
+    url = f"{agent.origin}{JWKS_PATH}"
+    pin = ("pin", agent.origin.upper())
+    for options, name, value in (
+        (("--jwks", url), "jwks_url", url),
+        (("--jwks", "jwks.json"), "jwks_file", "jwks.json"),
+        (("--key", "agent.pem", "--jwks", "jwks.json"), "jwks_file", "jwks.json"),
+    ):
+        ran = receiver_command(*pin, *options, *ALLOW)
+        assert ran.status == 0
+        [sender] = tomllib.loads(ran.out)["senders"]
+        assert sender[name] == value
+        assert len(sender) == 3
+    assert "(--jwks FILE)" in receiver_command(*pin, "--key", "agent.pem", *ALLOW).error
+    assert receiver_command(*pin, *ALLOW).status == 2
+    assert receiver_command(*pin, "--trust", "cards.toml", "--jwks", url).status == 2
+
+
+def test_a_card_that_only_an_admitted_form_covers_is_pinned_with_a_warning(
+    receiver_command: Run, pushkit_command: Run, agent: Site, card: Path
+) -> None:
+    forms = ("--form", "sdk-without-security-schemes")
+    assert pushkit_command("card", "sign", str(card), *forms, "--out", "s.json").status == 0
+    agent.documents[CARD_PATH] = card.with_name("s.json").read_bytes()
+    pin = ("pin", agent.origin, "--jwks", "jwks.json", *ALLOW)
+    assert "not admitted" in receiver_command(*pin).error
+    admitted = receiver_command(*pin, "--admit", "sdk-without-security-schemes")
+    assert admitted.status == 0
+    assert "not covered: /securitySchemes" in admitted.err
