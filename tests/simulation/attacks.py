@@ -22,7 +22,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.ledger import Instructions
 from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
-from tests.simulation.programs import ISSUER, OTHER_ISSUER, other_key
+from tests.simulation.programs import ISSUER, OTHER_ISSUER, ReceivingUnit, other_key
 from tests.simulation.secrecy import CANARY
 from tests.simulation.webhook import first_request
 from tests.simulation.world import EPOCH, World
@@ -33,6 +33,7 @@ _GIVEN_UP = 20.0  # seconds that the attacker waits for an answer
 _REFETCH = 30.0  # seconds after which a receiver fetches keys again for an unknown `kid`
 _ADDRESS = "203.0.113.66"
 _HOUR = timedelta(hours=1)
+_OVERLAP = timedelta(seconds=5)  # for which a replaced token stays valid
 
 
 @functools.cache
@@ -78,6 +79,7 @@ class Attacker:
         key: Callable[[], SigningKey],
         inboxes: Mapping[str, Disk | PostgresServer],  # the receivers' databases, by host
         instructions: Instructions,  # records what the other trusted sender sends
+        receivers: Mapping[str, ReceivingUnit],  # by host: they hand tokens out
         *,
         quota: int,  # the most unfinished notifications of one sender at a receiver
     ) -> None:
@@ -86,6 +88,7 @@ class Attacker:
         self._key = key
         self._inboxes = inboxes
         self._wishes = instructions
+        self._receivers = receivers
         self._process = Process("attacker", _ADDRESS)
         self._heard: dict[str, list[_Overheard]] = defaultdict(list)
         self._streams: dict[int, bytes] = defaultdict(bytes)
@@ -167,6 +170,66 @@ class Attacker:
             self._wishes.sent_by_other.add(draft.delivery_id)
             self._send(host, f"a flood of {draft.delivery_id}", _raw(draft), {200, 202})
 
+    def do_duel(self, host: str, pairs: int) -> None:
+        """Send two bodies under one new id at the same moment, as another trusted sender."""
+        for _ in range(pairs):
+            one = replace(
+                self._draft(host, other_key()), issuer=OTHER_ISSUER, token=f"{CANARY}-other"
+            )
+            self._wishes.sent_by_other.add(one.delivery_id)
+            other = replace(one, body=one.body.replace(b"_WORKING", b"_SUBMITTED"))
+            self._world.spawn(self._duel(host, one, other), self._process)
+
+    async def _duel(self, host: str, *drafts: Draft) -> None:
+        what, allowed = f"a duel of {drafts[0].delivery_id}", {202, 409}
+        sent = (self._sending(host, what, _raw(draft), allowed) for draft in drafts)
+        if await asyncio.gather(*sent) == [202, 202]:
+            self._world.violated(f"{host} accepted two bodies of one id: {what}")
+
+    def do_forget(self, host: str) -> None:
+        """Lose the memory of ids, as a cache may; the inbox still has what it accepted."""
+        inbox = self._inboxes[host]
+        if isinstance(inbox, Disk):
+            inbox.select("DELETE FROM pushkit_replay")
+
+    def do_renew(self, host: str, number: int, early: bool) -> None:
+        """Replace a token before or after its first notification: both are for its task alone."""
+        self._world.spawn(self._renew(host, f"renewed{number}", early), self._process)
+
+    async def _renew(self, host: str, task: str, early: bool) -> None:
+        old = await self._handed_out(host)
+        if old is None or (not early and not await self._tell(host, old, task, 202)):
+            return
+        new = await self._handed_out(host, replaces=old, overlap=_OVERLAP)
+        if new is None or (early and not await self._tell(host, old, task, 202)):
+            return
+        if await self._tell(host, new, f"not-{task}", 404) and await self._tell(
+            host, new, task, 202
+        ):
+            await asyncio.sleep(2 * _OVERLAP.total_seconds())
+            await self._tell(host, old, task, 404)
+
+    async def _handed_out(self, host: str, **how: Any) -> str | None:
+        asking = self._receivers[host].do(lambda: self._receivers[host].expect(**how))
+        if asking is not None:
+            await asyncio.wait([asking], timeout=_GIVEN_UP)
+        is_done = asking is not None and asking.done() and not asking.cancelled()
+        return asking.result() if is_done and asking is not None else None
+
+    async def _tell(self, host: str, token: str, task: str, expected: int) -> bool:
+        """Notify a task under a token; return whether it was answered as expected."""
+        url = f"https://{host}.example.com/renewed"
+        with contextlib.suppress(NoSigningKeyError):
+            draft = self._draft(host)
+            body = draft.body.replace(b"forged", task.encode())
+            draft = replace(draft, url=url, audience=url, token=token, task_id=task, body=body)
+            self._wishes.sent_by_other.add(draft.delivery_id)
+            # A token is unknown where power was lost, a key where it was not announced.
+            allowed = {expected, 401} if self._world.troubles else {expected}
+            status = await self._sending(host, f"{task} under {token[:4]}", _raw(draft), allowed)
+            return status == expected
+        return False
+
     def _draft(self, host: str, key: SigningKey | None = None) -> Draft:
         self._number += 1
         url = f"https://{host}.example.com/jwt"
@@ -187,7 +250,8 @@ class Attacker:
     def _send(self, host: str, what: str, raw: bytes, allowed: set[int]) -> None:
         self._world.spawn(self._sending(host, what, raw, allowed), self._process)
 
-    async def _sending(self, host: str, what: str, raw: bytes, allowed: set[int]) -> None:
+    async def _sending(self, host: str, what: str, raw: bytes, allowed: set[int]) -> int | None:
+        """Send a request, and check the status of its answer; return it, None without one."""
         client = _Client()
         try:
             async with asyncio.timeout(_GIVEN_UP):
@@ -199,14 +263,14 @@ class Attacker:
                 answer = await client.answered
         except (OSError, TimeoutError) as exc:
             self._world.note(f"{what}: {type(exc).__name__}")
-            return
+            return None
         finally:
             if client.transport is not None:
                 client.transport.abort()
-        self.judge(host, what, answer, allowed)
+        return self.judge(host, what, answer, allowed)
 
-    def judge(self, host: str, what: str, answer: bytes, allowed: set[int]) -> None:
-        """Check that an answer is one of the right ones."""
+    def judge(self, host: str, what: str, answer: bytes, allowed: set[int]) -> int:
+        """Check that an answer is one of the right ones; return its status."""
         text = answer.decode("latin-1")
         status = int(text.split(" ", 2)[1])
         self._world.note(f"{what}: answered {status}")
@@ -222,6 +286,7 @@ class Attacker:
                 self._world.violated(f"{host} keeps {row['found']} notifications of one sender")
         if status not in allowed and not is_busy:
             self._world.violated(f"{what} was answered {status} by {host}")
+        return status
 
 
 _BY_JWT = "SELECT 1 FROM pushkit_inbox WHERE delivery_id = ? AND sender = 'jwt'"

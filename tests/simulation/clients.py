@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any
 
+import asyncpg
+
 from pushkit import (
     Artifact,
     ArtifactUpdate,
@@ -230,7 +232,10 @@ class Clients:
     # --- updates --------------------------------------------------------------------------------
 
     def do_notify(self, agent: int, task: str, number: int, shape: str = "status") -> None:
-        """Notify an update: see `_update` for the shapes; `big` ones may be refused."""
+        """Notify an update: see `_update` for the shapes; `big` ones may be refused.
+
+        `mute` ones say nothing but that the task is working: newer statuses may replace them.
+        """
         self._notify(agent, task, f"{task}#{number}", shape)
 
     def do_finish(self, agent: int, task: str, state: str = "completed") -> None:
@@ -287,6 +292,39 @@ class Clients:
 
         return notify
 
+    def do_enlist(self, agent: int, task: str, number: int, seconds: float, commits: bool) -> None:
+        """Notify an update in a transaction of the agent's own, and commit it or not."""
+        marker = f"{task}#enlisted{number}"
+        notice = Notice(marker, self._world.loop.time(), task, "status")
+        self._promises.notices.append(notice)
+        whole = _task(task, TaskStatus(state=TaskState.WORKING), marker)
+
+        async def enlist(sender: PushSender) -> None:
+            wanting = self._promises.wanting(task)
+            connection: asyncpg.Connection | None = None
+            try:
+                connection = await asyncpg.connect("the agent's own")
+                async with connection.transaction():
+                    result = await sender.notify(
+                        _update(task, marker, "status"),
+                        snapshot=whole,
+                        idempotency_key=marker,
+                        connection=connection,
+                    )
+                    await asyncio.sleep(seconds)
+                    assert commits
+            except AssertionError:  # it has changed its mind, and rolled back
+                notice.not_stored = True
+            except (StorageError, asyncpg.PostgresError, OSError, TimeoutError) as exc:
+                self._world.note(f"not notified in a transaction: {exc!r}")
+            else:
+                self._promises.acknowledged(notice, result, wanting)
+            finally:
+                if connection is not None:
+                    await connection.close()
+
+        self._ask(agent, enlist)
+
     def _check_refusal(self, exc: StorageError) -> None:
         """Check that a fault explains a storage error."""
         now, had_trouble = self._world.loop.time(), self._world.had_trouble
@@ -323,7 +361,8 @@ class Clients:
             self._ask(agent, lambda sender: sender.outbox.retry_now(wanted))
 
     def do_cancel(self, agent: int, task: str) -> None:
-        if wanted := self._chosen("state = 'pending' AND task_id = ?", task)[:_CHOSEN]:
+        found = self._chosen("state = 'pending' AND task_id = ?", task)
+        if wanted := (found[:-1] or found)[:_CHOSEN]:  # what is behind them is sent
             self._wishes.may_be_cancelled |= set(wanted)
             self._ask(agent, lambda sender: sender.outbox.cancel(wanted))
 
@@ -383,11 +422,12 @@ def _update(task: str, marker: str, shape: str) -> TaskUpdate:
     if shape == "task":
         status = TaskStatus(state=TaskState.WORKING, message=message)
         return TaskSnapshot(task=_task(task, status, marker))
-    state = TaskState.WORKING if shape in ("status", "bare", "said", "big") else TaskState(shape)
+    is_working = shape in ("status", "bare", "said", "big", "mute")
+    state = TaskState.WORKING if is_working else TaskState(shape)
     said = message if shape in ("said", "big") else None
     return StatusUpdate(
         task_id=task,
         context_id="context",
         status=TaskStatus(state=state, message=said),
-        metadata=_marked(marker),
+        metadata={} if shape == "mute" else _marked(marker),
     )

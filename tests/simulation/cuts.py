@@ -49,6 +49,8 @@ _QUEUE = "pushkit.delivery.queues:Queues.add"
 _TRANSACTION = "pushkit.delivery.enqueue:_Transaction"
 _ATTEMPT = "pushkit.delivery.attempt:Attempt"
 _WORKER = "pushkit.delivery.worker:Worker"
+_SETTLER = "pushkit.delivery.settle:Settler"
+_OUTBOX = "pushkit.outbox.store:OutboxStore"
 _CHAIN = "pushkit.delivery.chain"
 _SET_CONFIG = "pushkit.delivery.registrar:Registrar.put"
 _SUBSCRIPTIONS = "pushkit.subscriptions.store"
@@ -62,6 +64,7 @@ _CALLING = "receiver.callbacks.dispatcher:Dispatcher._call_back"
 _CALLBACK_LEASES = "receiver.callbacks.leases:Leases"
 _REPLAY = "receiver.replay.memory"
 _VERIFY = "receiver.verification"
+_REGISTRATIONS = "receiver.registrations:RegistrationStore"
 
 _LOST_LEASE = ("not drained", "has its lease", "came again", "two at once", "overtook")
 _AT_ONCE = ("two at once", "came again", "overtook", "has its lease", "two attempts at once")
@@ -318,12 +321,31 @@ CUTS = (
         "used a connection with an unrequested answer",
         answers(f"{_CONNECTION}.on_message_begin", "_waiter", "False"),
     ),
+    # --- destinations ---------------------------------------------------------------------------
+    _cut(
+        "wait of a destination",
+        "`Retry-After` holds what its owner sends to that destination, not only the one delivery.",
+        "another delivery came",
+        answers(f"{_SETTLER}._for_destination", "wait_until", "False"),
+    ),
+    _cut(
+        "breaker",
+        "A destination that failed five times in a row gets nothing for a while.",
+        "came while its breaker was open",
+        returns("pushkit.delivery.answers:wait_after", "None"),
+    ),
+    _cut(
+        "probation",
+        "After that, it gets one attempt at a time until it works.",
+        "came beside another on probation",
+        passes(f"{_WORKER}._claim_script", "SlotLimits", "probation_from", "10**9"),
+    ),
     # --- subscriptions and operators ------------------------------------------------------------
     _cut(
         "410",
         "A webhook that answered 410 gets nothing more.",
         ("sent for a removed subscription", "sent after it was paused, disabled or removed"),
-        skips("pushkit.delivery.settle:Settler._for_subscription", "cancel_subscription"),
+        skips(f"{_SETTLER}._for_subscription", "cancel_subscription"),
     ),
     _cut(
         "removed",
@@ -336,6 +358,24 @@ CUTS = (
         "A delivery that is brought back keeps its number of claims.",
         "came after",
         sql(f"{_STATES}:REDRIVEN", "fruitless_claims = 0", r"\g<0>, claims = 0"),
+    ),
+    _cut(
+        "cancelled head",
+        "After an operator cancelled a delivery, the next one of its queue is sent.",
+        "not drained",
+        skips("pushkit.outbox.dead_letters:DeadLetters.cancel", "set_head"),
+    ),
+    _cut(
+        "superseded head",
+        "After a newer status replaced a delivery, the next one of its queue is sent.",
+        "not drained",
+        skips(f"{_OUTBOX}.supersede", "set_head"),
+    ),
+    _cut(
+        "superseded statuses",
+        "Only statuses that say nothing else are replaced by newer ones.",
+        "cancelled without an instruction",
+        ignores(f"{_OUTBOX}.supersede", "status"),
     ),
     # --- what is stored -------------------------------------------------------------------------
     _cut(
@@ -368,6 +408,18 @@ CUTS = (
         "No error contains the password of the database.",
         "a secret is in",
         calls(f"{_POSTGRES}._unreachable", "host_of", "self._dsn"),
+    ),
+    _cut(
+        "transaction of a caller",
+        "An update that is notified on a connection is stored with its transaction, or not at all.",
+        ("reported as not stored", "sent, but not in the outbox"),
+        answers("pushkit.delivery.enqueue:Enqueuer.store", "connection", "True"),
+    ),
+    _cut(
+        "no slot before a commit",
+        "What is stored in a caller's transaction gets no slot before that commits.",
+        ("slots of its worker are lost", "not drained"),
+        passes("pushkit.delivery.sender:PushSender.notify", "Notice", "worker", "self._worker"),
     ),
     _cut(
         "savepoint",
@@ -481,6 +533,42 @@ CUTS = (
         "A known id with another body is refused.",
         "was answered 200",
         answers(f"{_REPLAY}:_judge", "body_sha256", "False"),
+    ),
+    _cut(
+        "id conflict of a recent id",
+        "An id that this process accepted lately is refused with another body, too.",
+        "was answered 200",
+        asks_not("receiver.service_state:ServiceState.accepted_before", "body_sha256"),
+    ),
+    _cut(
+        "id conflict at once",
+        "Of two bodies that come under one id at the same moment, one is refused.",
+        ("was answered 200", "accepted two bodies of one id"),
+        answers(f"{_ACCEPTING}:Acceptance._judge_copies", "body_sha256", "False"),
+    ),
+    _cut(
+        "id conflict in the inbox",
+        "An id that the memory has lost, but the inbox has with another body, is refused.",
+        "was answered 200",
+        ignores("receiver.inbox.store:Inbox.has", "body"),
+    ),
+    _cut(
+        "replaced token",
+        "A token that was replaced ends with its overlap.",
+        "was answered 202",
+        sql(f"{_REGISTRATIONS}.replace", r"ELSE \$4", "ELSE $4 + 1000000000000"),
+    ),
+    _cut(
+        "task of a new token",
+        "A token that replaces another is for the same task.",
+        "was answered 202",
+        passes(f"{_REGISTRATIONS}.replace", "_replace", "task_id", "None"),
+    ),
+    _cut(
+        "task of both tokens",
+        "The first notification binds a token and those that replace it to its task.",
+        "was answered 202",
+        sql(f"{_REGISTRATIONS}.bind", "OR expectation", "OR 1 = 0 AND expectation"),
     ),
     _cut(
         "inbox bound",

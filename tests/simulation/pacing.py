@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import inf
 
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Process
@@ -22,6 +23,9 @@ _FIRST_WAIT = 0.8  # seconds: the shortest wait of the schedule, and its jitter
 _SAME = 500_000  # microseconds within which no delivery is attempted twice
 _TRIES = 8  # attempts in the schedule
 _LONGEST = 60.0  # seconds: no lease is longer
+_IN_A_ROW = 5  # failures that open a destination's breaker
+_FAILURES_FROM = 500  # the status from which an answer is a failure of the destination
+_OPEN_FOR = 29.8  # seconds that a breaker is open at least
 _HURRYING = frozenset({"subscribe", "redrive", "resend", "retry_now", "enable", "resume"})
 _UNDER_WAY = 10.0  # seconds that an attempt may take
 # The errors that end a delivery at once; others do when the schedule is used up.
@@ -89,6 +93,7 @@ class Pacing:
         earlier = self._arrivals[row["owner"], arrival.host]
         for before in earlier[-20:]:
             self._check_wait(before, arrival)
+        self._check_breaker(earlier[-20:], arrival)
         earlier.append(arrival)
 
     def _check_one_at_a_time(self, row: sqlite3.Row, arrival: Arrival) -> None:
@@ -186,6 +191,30 @@ class Pacing:
             self._world.violated(
                 f"{whom} delivery came {waited:.3f} s after {before.status}: {arrival.delivery_id}"
             )
+
+    def _check_breaker(self, earlier: Sequence[Arrival], arrival: Arrival) -> None:
+        """A destination that failed five times in a row waits, and then gets one request at a time.
+
+        Failures are counted only where it is certain that the sender counted them, too.
+        """
+        failures: list[Arrival] = []
+        ended = -inf
+        for each in sorted(earlier, key=lambda each: each.answered_at or inf):
+            if each.answered_at is None:
+                if not each.is_under_way:
+                    return  # it ended without an answer, and nobody knows when
+            elif (each.status or 0) < _FAILURES_FROM or each.asked_for or each.after_babble:
+                failures.clear()
+                ended = each.answered_at
+            elif each.is_heard() and each.answered_at > ended + _SETTLED:
+                failures.append(each)
+        if len(failures) < _IN_A_ROW or self._is_excused(failures[0], arrival):
+            return
+        opened = failures[_IN_A_ROW - 1].answered_at or 0.0
+        if opened + _SETTLED < arrival.at < opened + _OPEN_FOR:
+            self._world.violated(f"came while its breaker was open: {arrival.delivery_id}")
+        if arrival.at > opened + _OPEN_FOR and any(each.is_under_way for each in earlier):
+            self._world.violated(f"came beside another on probation: {arrival.delivery_id}")
 
     def _is_excused(self, before: Arrival, arrival: Arrival) -> bool:
         begin, end, had_trouble = before.at - 2, arrival.at, self._world.had_trouble

@@ -34,7 +34,7 @@ from pushkit.keys import primitives
 from pushkit.keys.jwk import SigningKey, public_jwk
 from pushkit.keys.jwks import parse_jwks
 from pushkit.secrets.resealing import SecretsAdmin
-from pushkit.secrets.sealing import SecretKey, SecretKeys
+from pushkit.secrets.sealing import SecretKey, SecretKeys, is_sealed
 from pushkit.storage.database import Database
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
@@ -134,6 +134,8 @@ class _Play:
         self.outbox = self._new_disk()
         self.machine = Machine(self.world, f"{_AGENTS}.1", disk=self.outbox)
         options = _CROWDED if scenario.crowded else _SLOW if scenario.slow else _OPTIONS
+        if scenario.coalesces:
+            options = replace(options, coalesce=True, max_backlog_per_subscription=3)
         if scenario.most is not None:
             options = replace(
                 options,
@@ -180,6 +182,7 @@ class _Play:
             timeout=_TIMEOUT.total_seconds(),
             worker_of=self._worker_of,
             faulty_hosts=self.faulty_hosts,
+            coalesces=scenario.coalesces,
         )
         self.clients = Clients(self.world, self.senders, self.keys, self.outbox, self.promises)
         self.attacker = Attacker(
@@ -187,6 +190,7 @@ class _Play:
             self._signing_key,
             self.promises.inboxes,
             self.promises.instructions,
+            self.receivers,
             # Processes that share an inbox each count by themselves, once a second.
             quota=_INBOX_QUOTA * (2 if scenario.twins else 1),
         )
@@ -250,6 +254,7 @@ class _Play:
         self.hosts[name] = machine
         steps = self.scenario.steps
         hows = {step.args[5] for step in steps if step.kind == "subscribe" and len(step.args) > 5}
+        hows |= {"renewed" for step in steps if step.kind == "renew"}
         new = functools.partial(
             ReceivingUnit, self.world, host=name, callback=self._called_back, hows=hows
         )
@@ -650,6 +655,9 @@ class _Play:
         for row in self.outbox.select("SELECT id, token, credentials FROM pushkit_subscriptions"):
             if CANARY in f"{row['token']} {row['credentials']}":
                 self.world.violated(f"a secret is stored in plaintext: {row['id']}")
+        for row in self.outbox.select("SELECT delivery_id, answer FROM pushkit_attempts"):
+            if row["answer"] is not None and not is_sealed(bytes(row["answer"])):
+                self.world.violated(f"an answer is stored in plaintext: {row['delivery_id']}")
 
     def do_disk(self, error: str, lasts: float) -> None:
         # A short error is retried, and excuses no repetition.

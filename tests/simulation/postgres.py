@@ -30,8 +30,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import asyncpg
+from asyncpg.connection import _ConnectionProxy
 
 from pushkit.storage.migrations import Migration, migrate
+from pushkit.storage.postgres import _FUNCTIONS, _HAS_TABLE
 from pushkit.storage.sqlite import in_sqlite, run_script
 from tests.simulation.database_pool import DatabasePool
 from tests.simulation.disk import MOVING, OnMove
@@ -53,7 +55,20 @@ _SERVER = "CREATE TABLE server (started INTEGER PRIMARY KEY)"
 _ADVISORY = "SELECT pg_advisory_xact_lock"
 _TRY_ADVISORY = " WHERE pg_try_advisory_xact_lock(hashtextextended(name, 0))"
 _SPECIAL = ("LOCK TABLE", _ADVISORY, "SET LOCAL lock_timeout")
-_WITHOUT_EFFECT = ("SELECT pushkit_check", "LOCK TABLE", "SET LOCAL statement_timeout")
+_WITHOUT_EFFECT = (
+    *("SELECT pushkit_check", "LOCK TABLE", "SET LOCAL statement_timeout"),
+    *("SAVEPOINT", "RELEASE SAVEPOINT"),
+)
+# What the server says about itself: the role owns everything.
+_CATALOGUE = re.compile(r"SHOW |.*\b(pg_\w+_start_time|pg_proc|pg_class|pg_language)\b", re.DOTALL)
+_SAID = {
+    "pg_postmaster_start_time()": "SELECT 'read committed', 1, 'pushkit', 'public', 1",
+    "pg_namespace": "SELECT 'pushkit' AS role, 1 AS oid, 'public' AS name, 'pushkit' AS owner,"
+    " 1 AS is_open, 1 AS may_create, 1 AS has_tables",
+    "SHOW transaction_read_only": "SELECT 'off'",
+    "prosrc": "SELECT NULL AS prosrc WHERE 0" + "".join(" UNION ALL SELECT ?" for _ in _FUNCTIONS),
+}
+_SOURCES = [each.split("$$")[1] for each in _FUNCTIONS]
 
 
 @dataclass(eq=False)
@@ -643,10 +658,13 @@ class PostgresServer:
         finally:
             self._current = None
 
-    def _run_special(
+    def _run_special(  # noqa: PLR0911  # a table
         self, transaction: _Transaction, sql: str, values: Sequence[Any]
     ) -> list[sqlite3.Row] | None:
         """Run a statement about locks by name, settings or the schema; None if it is about rows."""
+        if _CATALOGUE.match(sql):
+            said = next((each for words, each in _SAID.items() if words in sql), "SELECT 1 WHERE 0")
+            return self._storage.execute(said, _SOURCES if "?" in said else ()).fetchall()
         if sql.startswith("LOCK TABLE"):
             return []  # a migration has the whole database anyway
         if sql.startswith(_ADVISORY):
@@ -936,7 +954,10 @@ class PostgresServer:
         translated = self._storage.translated
         cached = translated.get(sql)
         if cached is None:
-            cached = translated[sql] = in_sqlite(self._with_locks(sql))
+            sql_here = sql.replace(
+                _HAS_TABLE, "SELECT 1 AS found FROM sqlite_master WHERE name = $1"
+            )
+            cached = translated[sql] = in_sqlite(self._with_locks(sql_here))
         return cached
 
     def _with_locks(self, sql: str) -> str:
@@ -972,6 +993,7 @@ class PostgresServer:
 def _manner_of(sql: str) -> tuple[bool, bool]:
     """Return whether a statement is about no row, and whether it only reads."""
     is_special = sql.startswith(_SPECIAL) or sql.endswith(_TRY_ADVISORY)
+    is_special |= _CATALOGUE.match(sql) is not None
     return is_special, _READING.match(sql) is not None
 
 
@@ -1016,8 +1038,8 @@ def _seconds(sql: str) -> float:
     return int(found[1]) / (1 if found[2] == "s" else 1000)
 
 
-class _Connection:
-    """The parts of asyncpg's connection that `PostgresDatabase` uses."""
+class _Connection(_ConnectionProxy):  # so that it passes for asyncpg's
+    """The parts of asyncpg's connection that `PostgresDatabase` and its callers use."""
 
     def __init__(self, server: PostgresServer, command_timeout: float | None) -> None:
         self._server = server
@@ -1101,8 +1123,14 @@ class _Connection:
         elif sql == "ROLLBACK":
             async with asyncio.timeout(within.get("timeout")):
                 await transaction.rollback()
+        elif sql.startswith("ROLLBACK TO"):  # its callers roll back everything then
+            assert self._transaction is not None
+            self._server.fail(self._transaction)
         elif "FUNCTION" not in sql and not sql.startswith(_WITHOUT_EFFECT):
             await self.fetch(sql, *values)
+
+    async def fetchrow(self, sql: str, *values: Any) -> sqlite3.Row | None:
+        return next(iter(await self.fetch(sql, *values)), None)
 
     async def fetchval(self, sql: str, *values: Any, **_within: float) -> Any:
         if sql == "SELECT pg_backend_pid()":
@@ -1138,6 +1166,9 @@ class _Connection:
         for listener in self._terminated:
             self._server.loop.call_soon(listener, self)
         self._terminated = []
+
+    def is_in_transaction(self) -> bool:
+        return self._transaction is not None
 
     @property
     def is_broken(self) -> bool:

@@ -14,6 +14,7 @@ from aiohttp import web
 from tenacity import stop_after_attempt
 
 from pushkit import Algorithm, PushSender, RetryPolicy, SenderOptions, Signing, wait_schedule
+from pushkit.errors import PushkitError
 from pushkit.keys.jwk import (
     SigningKey,
     VerificationKey,
@@ -86,6 +87,8 @@ def trusted(hows: Collection[str], trust: str = "all") -> list[TrustedSender]:
         "both": {"issuer": ISSUER, "schemes": {"jwt", "http-message-signatures"}, **keys},
         "samples": {"profile": SenderProfile.A2A_SAMPLES, **keys},
         "unsigned": {"profile": SenderProfile.UNSIGNED_SECRET_ONLY},
+        # Its tokens are handed out, and each belongs to one task.
+        "renewed": {"issuer": ISSUER, "tasks": TaskPolicy.BIND, "tokens": [], **keys},
     }
     other = TrustedSender(
         name="other",
@@ -99,7 +102,9 @@ def trusted(hows: Collection[str], trust: str = "all") -> list[TrustedSender]:
         return [other]
     return [other] + [
         TrustedSender(
-            name=how, path=f"/{how}", tasks=TaskPolicy.ANY, tokens=_tokens(trust), **given[how]
+            name=how,
+            path=f"/{how}",
+            **{"tasks": TaskPolicy.ANY, "tokens": _tokens(trust), **given[how]},
         )
         for how in given
         if how == "jwt" or how in hows
@@ -207,6 +212,15 @@ class ReceivingUnit(Unit):
         await web.TCPSite(runner, self.machine.address, 443, ssl_context=tls).start()
         self._runner = runner
         await asyncio.Event().wait()
+
+    async def expect(self, **how: Any) -> str | None:
+        """Hand out a token to the sender `renewed`; None if that fails."""
+        if self._receiver is None:
+            return None
+        try:
+            return (await self._receiver.expect("renewed", **how)).config.token
+        except PushkitError:
+            return None
 
     def reload(self, trust: str) -> None:
         """Change whom it trusts, now and at its next starts."""

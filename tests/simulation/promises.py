@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from math import inf
 
 from pushkit import NotifyResult, TaskState
+from pushkit.secrets.sealing import is_sealed
 from receiver import Notification
 from tests.simulation.coverage import key_of
 from tests.simulation.disk import Disk
@@ -93,11 +94,13 @@ class Promises:
         inboxes: Mapping[str, Disk | PostgresServer],  # the receivers' databases, by receiver
         *,
         timeout: float,  # seconds after which a sender stops waiting for an answer
+        coalesces: bool = False,  # whether backlogs are short, and newer statuses replace older
         # Returns the name under which a process claims deliveries, if it is known.
         worker_of: Callable[[Process], str | None] = lambda _: None,
         faulty_hosts: Collection[str] = (),  # hosts that ever had a fault
     ) -> None:
         self.instructions = Instructions(world.loop.time)
+        self._coalesces = coalesces
         self._worker_of = worker_of
         self._faulty_hosts = faulty_hosts
         self._newest: dict[str, int] = {}
@@ -147,7 +150,8 @@ class Promises:
                 self._world.violated(f"the same idempotency key made another delivery than {lost}")
         for each in result.refused:
             self._world.secrets.check("a refusal", each.message)
-            is_full = each.code == "backlog_full" and each.owner.startswith("mallory")
+            is_full = each.owner.startswith("mallory") or self._coalesces
+            is_full &= each.code == "backlog_full"
             is_full &= not TaskState(notice.shape).terminal if notice.shape in _STATES else True
             if (each.code, notice.shape) not in _REFUSALS and not is_full:
                 self._world.violated(
@@ -319,7 +323,7 @@ class Promises:
             is_its_own = before.sender == notification.sender
             if is_its_own and now - process.thawed_at > _AWAKE:
                 self._check_call(receiver, before, delivery_id, now)
-        if notification.sender == "other":
+        if notification.sender in {"other", "renewed"}:
             if delivery_id not in self.instructions.sent_by_other:
                 self._world.violated(f"called back, but forged: {delivery_id}")
             return self._note_call(calls, notification.sender, process, now)
@@ -412,7 +416,9 @@ class Promises:
         )
 
     def _check_answer(self, delivery_id: str, answer: bytes) -> None:
-        """An answer is stored with the delivery whose request it answered."""
+        """An answer is stored with the delivery whose request it answered, or sealed for it."""
+        if is_sealed(answer):
+            return
         said = answer.decode(errors="replace")
         is_its_own = said.startswith(delivery_id) or delivery_id.startswith(said)
         if self.inboxes and said.startswith('{"type":'):
@@ -482,10 +488,22 @@ class Promises:
         instructions = self.instructions
         if row["cancelled_by"] == "operator":
             return row["id"] in instructions.may_be_cancelled
+        if row["cancelled_by"] == "superseded":
+            return self._is_superseded(row)
         if row["cancelled_by"] == "disabled" and self._was_gone(row["subscription_id"]):
             return True
         is_wanted = whom in instructions.cancelling or row["task_id"] in instructions.erased
         return row["cancelled_by"] in ("disabled", "removed") and is_wanted
+
+    def _is_superseded(self, row: sqlite3.Row) -> bool:
+        """Only a status that says nothing else is replaced, and only by a newer status."""
+        newer = self._outbox.select(
+            "SELECT 1 FROM pushkit_deliveries WHERE subscription_id = ? AND seq > ?"
+            " AND status IS NOT NULL",
+            row["subscription_id"],
+            row["seq"],
+        )
+        return row["status"] == "bare" and bool(newer or self.instructions.is_purged)
 
     def _was_gone(self, subscription: str) -> bool:
         of_it = self._outbox.select(

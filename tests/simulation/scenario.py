@@ -11,11 +11,11 @@ from typing import Any
 from tests.simulation.triggers import add_triggers
 from tests.simulation.workload import (
     GENERATORS,
+    SELDOM_GENERATORS,
     SPAN,
     Actors,
     Step,
     any_behaviour,
-    rivals,
     staggered,
     subscriptions,
     together,
@@ -34,6 +34,7 @@ class Scenario:
     # Whether limits are low, hostile owners use them up, and other owners must not be delayed by
     # that.
     crowded: bool = False
+    coalesces: bool = False  # whether queues are short, and newer statuses replace older ones
     most: int | None = None  # the most subscriptions of an owner, in place of the usual limit
     agents: int = 1  # how many agents enqueue (and deliver, if there are no workers)
     workers: int = 0  # how many processes only deliver
@@ -124,11 +125,15 @@ def make_scenario(seed: int) -> Scenario:
         steps += together(chance, actors)
     if agents > 1 and not workers and not is_hostile and chance.random() < 0.3:
         steps += staggered(chance, actors)
-    apart = random.Random(f"concurrent {seed}")  # so that all other scenarios stay as they were
-    if not is_hostile and apart.random() < 0.15:
-        steps += rivals(apart, actors)
-    for generator in generators:
-        steps += GENERATORS[generator](chance, actors)
+    seldom: list[str] = []
+    for name, (generator, share) in SELDOM_GENERATORS.items():
+        apart = random.Random(f"{name} {seed}")
+        is_possible = not is_hostile and (postgres or name != "enlisting")
+        if is_possible and apart.random() < share / 100:
+            seldom.append(name)
+            steps += generator(apart, actors)
+    for name in generators:
+        steps += GENERATORS[name](chance, actors)
 
     def add(at: float, kind: str, *args: Any) -> None:
         steps.append(Step(round(at, 3), kind, args))
@@ -146,8 +151,9 @@ def make_scenario(seed: int) -> Scenario:
     steps = [replace(step, at=round(step.at * pace, 3)) for step in steps]
     return Scenario(
         seed=seed,
-        generators=" ".join(generators),
+        generators=" ".join((*generators, *seldom)),
         crowded=is_hostile,
+        coalesces="coalescing" in seldom,
         agents=agents,
         workers=workers,
         mute=mute,

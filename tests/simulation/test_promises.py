@@ -273,7 +273,7 @@ def _flooded(case: Case) -> None:
         case.accept(str(number), sender="other")
     no_key: Any = None
     attacker = Attacker(
-        case.world, no_key, case.promises.inboxes, case.promises.instructions, quota=20
+        case.world, no_key, case.promises.inboxes, case.promises.instructions, {}, quota=20
     )
     attacker.judge("recv0", "a flood of one", b"HTTP/1.1 202 Accepted\r\n\r\n", {202})
 
@@ -285,7 +285,7 @@ def _moved(table: str, before: str | None, after: str | None) -> Callable[[Case]
 def _answered(what: bytes) -> Callable[[Case], None]:
     def history(case: Case) -> None:
         no_key: Any = None
-        attacker = Attacker(case.world, no_key, {}, case.promises.instructions, quota=20)
+        attacker = Attacker(case.world, no_key, {}, case.promises.instructions, {}, quota=20)
         attacker.judge("recv0", "a forgery", what, {401})
 
     return history
@@ -334,6 +334,11 @@ def _answered(what: bytes) -> Callable[[Case], None]:
             _finished("dead", last_error="timeout", attempts=8),
             "dead without a reason for its error",
             id="timed out at a host that was well",
+        ),
+        pytest.param(
+            _finished("cancelled", cancelled_by="superseded", status="bare"),
+            "cancelled without an instruction",
+            id="superseded by nothing",
         ),
         pytest.param(
             _moved("pushkit_deliveries", "delivered", "in_flight"),
@@ -406,6 +411,53 @@ def test_a_forged_notification_that_is_called_back_is_seen(case: Case, sender: s
     case.call_back("forged_1", sender=sender)
 
     assert len(case.world.violations) == 1
+
+
+def _fail(case: Case, name: str, seconds: float = 1.0) -> Arrival:
+    """Let a delivery arrive, and fail at once, some time after the one before it."""
+    case.pass_time(seconds)
+    case.store(name, subscription_id=name, claims=1)
+    case.subscribe(name)
+    failed = case._arrival(name, 500, answered_at=case.world.loop.time())
+    case.pacing.arrived(failed)
+    return failed
+
+
+@pytest.mark.parametrize(
+    ("waited", "seen"),
+    [
+        pytest.param(0.1, [], id="it was under way"),
+        pytest.param(20.0, ["came while its breaker was open: next"], id="too early"),
+        pytest.param(30.0, [], id="after the wait"),
+    ],
+)
+def test_a_request_while_a_breaker_is_open_is_seen(
+    case: Case, waited: float, seen: list[str]
+) -> None:
+    for number in range(5):
+        _fail(case, f"failed {number}")
+
+    _fail(case, "next", waited)
+
+    assert case.world.violations == seen
+
+
+def test_a_success_between_failures_keeps_a_breaker_closed(case: Case) -> None:
+    for number in range(8):
+        _fail(case, f"failed {number}").status = 204 if number == 4 else 500
+
+    assert case.world.violations == []
+
+
+def test_two_requests_at_once_on_probation_are_seen(case: Case) -> None:
+    for number in range(5):
+        _fail(case, f"failed {number}")
+    case.pass_time(30)
+    for name in ("probe", "other"):
+        case.store(name, subscription_id=name, claims=1)
+        case.ask(name)
+
+    assert case.world.violations == ["came beside another on probation: other"]
 
 
 def test_two_requests_of_a_subscription_at_once_are_seen_whatever_the_outbox_says(

@@ -54,6 +54,7 @@ _BEHAVIOURS = {
     "slow": Behaviour(after=3.0),
     "sluggish": Behaviour(after=8.0),
     "late": Behaviour(after=12.0),
+    "tired": Behaviour(status=500, after=2.0),
     "hang": Behaviour(status=None),
     "close": Behaviour(closes=True),
     "drip": Behaviour(status=200, drips=0.2),

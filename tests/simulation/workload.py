@@ -14,11 +14,11 @@ from tests.simulation.attacks import FORGERIES
 
 __all__ = [
     "GENERATORS",
+    "SELDOM_GENERATORS",
     "SPAN",
     "Actors",
     "Step",
     "any_behaviour",
-    "rivals",
     "staggered",
     "subscriptions",
     "together",
@@ -177,6 +177,66 @@ def rivals(chance: random.Random, actors: Actors) -> Iterator[Step]:
             agent, host = chance.randrange(actors.agents), chance.choice(actors.hosts)
             rounds = chance.choice((1, 3, 6, 10))
             yield _step(at + chance.random() * 0.01, "rival", agent, task, owner, host, rounds)
+
+
+def outage(chance: random.Random, actors: Actors) -> Iterator[Step]:
+    """A webhook fails, or asks to wait, while an owner has several queues to it."""
+    at, agent = 3 + chance.random() * SPAN / 3, chance.randrange(actors.agents)
+    host = chance.choice(actors.webhooks)
+    how = chance.choice(("500", "tired", "503 Retry-After 30", "429 Retry-After 30"))
+    # Enough to open a breaker, or so few that only the wait that was asked for holds them.
+    tasks = range(4 if "Retry-After" in how else chance.randint(6, 8))
+    for task in tasks:
+        config = (f"outage{task}", "patient", host, "1.0", "jwt", "")
+        yield _step(chance.random() * 2, "subscribe", agent, *config)
+    yield _step(at - 0.5, "behaviour", host, how)
+    for number, after in enumerate((0.0, chance.uniform(2, 12), chance.uniform(12, 50))):
+        for task in tasks if number else tasks[:-2]:  # later ones have nothing older to wait for
+            yield _step(at + after + chance.random() / 10, "notify", agent, f"outage{task}", number)
+    yield _step(at + chance.uniform(13, 60), "cancel", agent, "outage0")
+    yield _step(at + chance.choice((20, 60, 100)), "behaviour", host, "ok")
+
+
+def coalescing(chance: random.Random, actors: Actors) -> Iterator[Step]:
+    """Newer statuses replace older ones in a queue whose webhook fails."""
+    at, host = 5 + chance.random() * SPAN / 2, chance.choice(actors.webhooks)
+    yield _step(chance.random(), "subscribe", 0, "crowded", "owner0", host, "1.0", "jwt", "")
+    yield _step(at, "behaviour", host, "503")
+    for number in range(chance.randint(5, 12)):
+        at += chance.expovariate(1.0)
+        shape = chance.choice(("said", "chunk")) if number % 4 in {1, 2} else "mute"
+        yield _step(at, "notify", chance.randrange(actors.agents), "crowded", number, shape)
+    yield _step(at + chance.random() * 10, "behaviour", host, "ok")
+
+
+def enlisting(chance: random.Random, actors: Actors) -> Iterator[Step]:
+    """Agents notify updates within transactions of their own, and commit some of them."""
+    for number in range(chance.randint(2, 6)):
+        agent, task = chance.randrange(actors.agents), chance.choice(actors.tasks)
+        seconds, commits = chance.choice((0.0, 0.05, 0.5)), chance.random() < 0.5
+        yield _step(_moment(chance), "enlist", agent, task, number, seconds, commits)
+
+
+def disputes(chance: random.Random, actors: Actors) -> Iterator[Step]:
+    """Ids come again with other bodies: soon, at once, and after they were forgotten."""
+    for receiver in actors.receivers:
+        config = ("disputed", "owner0", receiver, "1.0", "jwt", "")
+        yield _step(chance.random(), "subscribe", 0, *config)
+        for number in range(3):
+            yield _step(3.0 + number, "notify", 0, "disputed", number)
+        at = 10 + chance.random() * SPAN / 2
+        yield _step(at, "duel", receiver, chance.choice((1, 4, 8)))
+        yield _step(at + 1, "reuse", receiver, chance.randrange(100))
+        yield _step(at + 2, "forget", receiver)
+        for _ in range(2):
+            yield _step(at + 2 + chance.random(), "reuse", receiver, chance.randrange(100))
+
+
+def renewals(chance: random.Random, actors: Actors) -> Iterator[Step]:
+    """Clients replace tokens that they handed out, before and after their first notification."""
+    for receiver in actors.receivers:
+        for number in range(2):
+            yield _step(_moment(chance), "renew", receiver, number, chance.random() < 0.5)
 
 
 def changes(chance: random.Random, actors: Actors) -> Iterator[Step]:
@@ -346,4 +406,14 @@ GENERATORS: Final[dict[str, Generator]] = {
     "hostile": hostile,
     "leaving": leaving,
     "endless": endless,
+}
+# Generators used besides, each in so many of a hundred scenarios without hostile owners. Each draws
+# from a stream of its own, so that scenarios without it stay as they are.
+SELDOM_GENERATORS: Final[dict[str, tuple[Generator, int]]] = {
+    "concurrent": (rivals, 15),
+    "outage": (outage, 20),
+    "coalescing": (coalescing, 6),
+    "enlisting": (enlisting, 30),  # on PostgreSQL only
+    "disputes": (disputes, 15),
+    "renewals": (renewals, 15),
 }
