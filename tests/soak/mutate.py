@@ -1,6 +1,6 @@
 """Mutation testing: change the code in one place, and check that a test fails; a seeded sample.
 
-python -m tests.soak.mutate run --room signing --seed 7 --count 40 [--from 40]
+python -m tests.soak.mutate run --room signing --sample 40 --seed 7
 python -m tests.soak.mutate retry --room signing tests/pushkit/test_audience.py
 python -m tests.soak.mutate report
 python -m tests.soak.mutate judge 1a2b3c4d "the second check refuses the same"
@@ -10,7 +10,8 @@ or piece of SQL. `ROOMS` lists the modules, and the tests that have to catch the
 tests run once without a mutant, to record which test runs which line. A mutant is then run against
 the tests that run its line: one case of each test first, tests that start a process last.
 Everything runs in a copy of the tree, one process at a time, at low priority. Results are appended
-to one file, so that `--from` continues a run; the names of mutants survive changes of other code.
+to one file: the same command continues an interrupted run, and a larger sample begins behind the
+smaller one. The names of mutants survive changes of other code.
 `retry` runs new tests against survivors. `judge` records that a mutant is equivalent to the code.
 """
 
@@ -117,11 +118,29 @@ ROOMS: Mapping[str, Room] = {
     "outbox": Room(modules=("pushkit/outbox/*.py",), tests=_STORED),
     "delivery": Room(modules=("pushkit/delivery/*.py",), tests=(*_DELIVERY, "tests/faults")),
     "verification": Room(
-        modules=(
-            *("receiver/verification.py", "receiver/selection.py", "receiver/service_state.py"),
-            *("receiver/edge.py", "receiver/accepting.py", "receiver/refusals.py"),
+        modules=("receiver/verification.py", "receiver/selection.py"),
+        tests=(
+            *(*_PIPELINE, "tests/receiver/test_conformance.py", "tests/receiver/test_unsigned.py"),
+            *("tests/receiver/test_keys_of_one_kid.py", "tests/receiver/test_hostile_keys.py"),
+            *("tests/receiver/test_expected.py", "tests/receiver/test_trust.py"),
         ),
-        tests=("tests/receiver", "tests/soak/test_fuzz_receiver.py"),
+    ),
+    "accepting": Room(
+        modules=(
+            *("receiver/accepting.py", "receiver/edge.py", "receiver/service_state.py"),
+            "receiver/refusals.py",
+        ),
+        tests=(
+            *(*_PIPELINE, "tests/receiver/test_edge.py", "tests/receiver/test_capacity.py"),
+            *("tests/receiver/test_expected.py", "tests/receiver/test_replay.py"),
+            *("tests/receiver/test_limits.py", "tests/receiver/test_refusals.py"),
+            *("tests/receiver/test_log_of_refusals.py", "tests/receiver/test_app.py"),
+            *("tests/receiver/test_asgi.py", "tests/receiver/replay"),
+        ),
+    ),
+    "callbacks": Room(
+        modules=("receiver/callbacks/*.py",),
+        tests=("tests/receiver/callbacks", "tests/receiver/test_life.py"),
     ),
     "replay": Room(
         modules=("receiver/replay/*.py",),
@@ -134,13 +153,17 @@ ROOMS: Mapping[str, Room] = {
         modules=(
             *("receiver/registrations.py", "receiver/expectation.py", "receiver/limits.py"),
             *("receiver/peers.py", "receiver/senders.py", "receiver/trust.py"),
-            *("receiver/edge.py", "receiver/app.py", "receiver/asgi.py", "receiver/reload.py"),
+            *("receiver/app.py", "receiver/asgi.py", "receiver/reload.py"),
         ),
         tests=("tests/receiver",),
     ),
     "inbox": Room(
-        modules=("receiver/inbox/*.py", "receiver/callbacks/*.py", "receiver/admin.py"),
-        tests=("tests/receiver",),
+        modules=("receiver/inbox/*.py", "receiver/admin.py"),
+        tests=(
+            *("tests/receiver/inbox", "tests/receiver/callbacks", "tests/receiver/test_admin.py"),
+            *("tests/receiver/test_expected.py", "tests/receiver/test_capacity.py"),
+            "tests/receiver/test_replay.py",
+        ),
     ),
 }
 
@@ -326,14 +349,13 @@ class Tests:
         return [portions[0][:_FIRST], portions[0][_FIRST:], *portions[1:]]
 
 
-def run(
-    names: Sequence[str], *, seed: int, numbers: range, results: Path, root: Path = ROOT
-) -> None:
-    """Try these mutants of each room's sample, and append the results."""
+def run(names: Sequence[str], *, seed: int, number: int, results: Path, root: Path = ROOT) -> None:
+    """Try so many mutants of each room that have no result yet, and append the results."""
     commit = _commit(root)
     with tempfile.TemporaryDirectory(prefix="pushkit-mutants-") as folder:
         scratch = Scratch(root, Path(folder))
         chosen = {name: sample(ROOMS[name], seed, scratch.folder) for name in names}
+        known = {(line["name"], line["seed"]) for line in _last(results)}
         started = time.monotonic()
         modules = {mutant.path for mutants in chosen.values() for mutant in mutants}
         wanted = sorted({test for one in names for test in ROOMS[one].tests})
@@ -344,17 +366,19 @@ def run(
         rest = [
             (name, mutant)
             for name, mutants in chosen.items()
-            for mutant in mutants[numbers.start : numbers.stop]
+            for mutant in mutants[:number]
+            if (mutant.name, seed) not in known
         ]
-        # Mutants caught by the first tests are reported soon; the others survive so far.
+        # Mutants caught by the first tests are reported soon, survivors of all tests at the end.
         for portions in (slice(0, 1), slice(1, 2), slice(2, None)):
             left: list[tuple[str, Mutant]] = []
             for name, mutant in rest:
                 started = time.monotonic()
                 judged = mutant.name in _judged(results)
                 found = None if judged else tests.outcome(mutant, portions)
-                if found is None and not judged:
+                if found is None and not judged and portions.stop is not None:
                     left.append((name, mutant))
+                    continue
                 outcome, by = found or ("survived", "")
                 result = Result(
                     name=mutant.name,
@@ -487,9 +511,8 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run")
     running.add_argument("--room", choices=[*ROOMS], action="append", dest="rooms")
-    running.add_argument("--seed", type=int, default=0)
-    running.add_argument("--from", type=int, default=0, dest="first")
-    running.add_argument("--count", type=int, default=25)
+    running.add_argument("--sample", type=int, default=25, help="how many of each room")
+    running.add_argument("--seed", type=int, default=0, help="another seed: another sample")
     retrying = commands.add_parser("retry")
     retrying.add_argument("--room", choices=[*ROOMS], action="append", dest="rooms")
     retrying.add_argument("tests", nargs="+")
@@ -499,9 +522,9 @@ def main() -> int:
     judging.add_argument("reason")
     given = parser.parse_args()
     if given.command == "run":
-        numbers = range(given.first, given.first + given.count)
         with _servers():
-            run(given.rooms or list(ROOMS), seed=given.seed, numbers=numbers, results=given.results)
+            rooms = given.rooms or list(ROOMS)
+            run(rooms, seed=given.seed, number=given.sample, results=given.results)
     elif given.command == "retry":
         with _servers():
             retry(given.tests, names=given.rooms or list(ROOMS), results=given.results)

@@ -114,6 +114,12 @@ def test_a_place_is_the_statement_around_it(line: int, lines: set[int] | None) -
     assert place(PLACES, line) == lines
 
 
+@pytest.mark.parametrize("room", mutate.ROOMS.values(), ids=mutate.ROOMS.keys())
+def test_a_room_has_the_modules_and_tests_that_it_names(room: mutate.Room) -> None:
+    assert all([*mutate.ROOT.glob(pattern)] for pattern in room.modules)
+    assert [name for name in room.tests if not (mutate.ROOT / name).exists()] == []
+
+
 ALL_MUTANTS = """
 import sys
 from pathlib import Path
@@ -121,7 +127,8 @@ sys.path.insert(0, sys.argv[1])
 from tests.soak import mutate
 root, results = map(Path, sys.argv[2:])
 mutate.ROOMS = {"door": mutate.Room(modules=("pushkit/*.py",), tests=("tests",))}
-mutate.run(["door"], seed=1, numbers=range(99), results=results, root=root)
+for number in (3, 99):  # the second run continues the first
+    mutate.run(["door"], seed=1, number=number, results=results, root=root)
 """
 
 
@@ -177,6 +184,7 @@ def test_who_is_caught_and_who_survives_is_told_with_a_diff(
     assert ran.returncode == 0, ran.stderr
     found = [json.loads(line) for line in results.read_text().splitlines()]
     tests = "tests/test_guests.py::test_"
+    assert len(found) == len({line["name"] for line in found})
     outcomes = {added(line["diff"]): line["by"] or line["outcome"] for line in found}
     assert outcomes["return age >= 17"] == "survived"
     assert outcomes["return (age < 18)"] == f"{tests}a_child_may_not"
