@@ -394,12 +394,14 @@ class PushSender:
     async def unready(self) -> dict[str, str]:
         """Return what prevents delivery: `{}`, or the reason by part.
 
-        The parts are `storage`, `worker` (it does not run) and `keys`.
+        The parts are `storage`, `worker` (it does not run, and the sender was not opened without
+        one) and `keys`.
         """
         found: dict[str, str] = {}
         if fault := await fault_of(self._database, self._database.now()):
             found["storage"] = f"storage: {fault}"
-        if self._running is None or self._running.done():
+        without = self._is_open and self._running is None  # opened by `open()`: others deliver
+        if not without and (self._running is None or self._running.done()):
             found["worker"] = "worker: it does not run"
         try:
             self._keys.ring().active_key(self._clock())

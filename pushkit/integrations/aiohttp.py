@@ -1,4 +1,4 @@
-"""aiohttp: routes for the sender's public keys, the agent's signed card, and metrics."""
+"""aiohttp: routes for the sender's public keys and health, the agent's card, and metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from aiohttp import web
 
 from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH, CardPublisher
 from pushkit.delivery.sender import PushSender
-from pushkit.integrations.asgi import Document, HasMetrics, card_of, jwks_of, metrics_of
+from pushkit.integrations.asgi import (
+    Document,
+    HasMetrics,
+    card_of,
+    health_of,
+    jwks_of,
+    metrics_of,
+)
 
 JWKS_PATH = "/.well-known/jwks.json"
 
@@ -33,6 +40,11 @@ def card_routes(
 def metrics_route(of: HasMetrics, path: str = "/metrics") -> web.RouteDef:
     """Return a route with metrics of a sender or a receiver, counted from now on; for operators."""
     return _route(path, metrics_of(of))
+
+
+def health_route(sender: PushSender, path: str = "/readyz") -> web.RouteDef:
+    """Return a route with the health of a sender, as `HealthApp`; for operators."""
+    return _route(path, health_of(sender))
 
 
 def _route(path: str, document: Document) -> web.RouteDef:

@@ -1,4 +1,4 @@
-"""ASGI: the sender's public keys, the agent's signed card, and metrics, as small applications.
+"""ASGI: the sender's public keys and health, the agent's card, and metrics, as small applications.
 
 For Starlette, FastAPI and a2a-sdk agents. Put the card's route before the SDK's, which serves the
 unsigned card at the same path:
@@ -6,7 +6,8 @@ unsigned card at the same path:
     Starlette(routes=[
         Route("/.well-known/jwks.json", JwksApp(sender)),
         Route("/.well-known/agent-card.json", CardApp(publisher)),
-        Route("/metrics", MetricsApp(sender)),  # reachable by operators only
+        Route("/metrics", MetricsApp(sender)),  # reachable by operators only, as is the next one
+        Route("/readyz", HealthApp(sender)),
         *agent_routes,
     ])
 """
@@ -23,6 +24,7 @@ from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError
 from pushkit.logs import RepeatedLog
+from pushkit.telemetry.readiness import readiness
 from pushkit.webui.asgi import Message, Receive, Send, refuse_websocket
 
 if TYPE_CHECKING:
@@ -87,6 +89,17 @@ def metrics_of(of: HasMetrics) -> Document:
     return document
 
 
+def health_of(sender: PushSender) -> Document:
+    """Return whether a sender can store and deliver: 200, or 503 with a line per fault."""
+
+    async def document(_: str | None) -> DocumentResponse:
+        status, body = readiness(await sender.unready())
+        headers = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
+        return DocumentResponse(status=status, headers=headers, body=body)
+
+    return document
+
+
 class _DocumentApp:
     """Answers every GET and HEAD with a document, whatever the path."""
 
@@ -127,3 +140,14 @@ class MetricsApp(_DocumentApp):
 
     def __init__(self, of: HasMetrics) -> None:
         super().__init__(metrics_of(of))
+
+
+class HealthApp(_DocumentApp):
+    """Answers every GET and HEAD with the health of a sender, as `/readyz` of `pushkit worker`.
+
+    It is 200, or 503 with a line per fault: of the outbox, the worker in this process (unless the
+    sender was opened without one, by `open()`), or the signing key.
+    """
+
+    def __init__(self, sender: PushSender) -> None:
+        super().__init__(health_of(sender))

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from pushkit.logs import RepeatedLog, printable
 from pushkit.telemetry.metrics import Metrics, Page
+from pushkit.telemetry.readiness import readiness
 from pushkit.terminal.listening import accepting
 
 _log = logging.getLogger("pushkit.telemetry")
@@ -44,12 +45,7 @@ class Endpoints:
             return await self.metrics.page()
         if path == "/healthz":
             return Page(200, b"alive\n")
-        unready, degraded = await self.unready(), self.degraded()
-        lines = ["not ready" if unready else "ready"]
-        lines += [*unready.values(), *(f"degraded: {each}" for each in degraded.values())]
-        text = "".join(f"{' '.join(line.split())}\n" for line in lines)
-        # A path of the file system may contain surrogates, which UTF-8 cannot encode.
-        return Page(503 if unready else 200, text.encode("utf-8", "backslashreplace"))
+        return Page(*readiness(await self.unready(), self.degraded()))
 
 
 @contextlib.asynccontextmanager

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 from datetime import timedelta
+from pathlib import Path
 
 import aiohttp
 import httpx
 import pytest
 from aiohttp import web
-from pytest_aiohttp.plugin import AiohttpServer
+from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
-from pushkit import BreakerPolicy, PushSender
-from pushkit.integrations.aiohttp import metrics_route
-from pushkit.integrations.asgi import MetricsApp
+from pushkit import BreakerPolicy, KeyRing, PushSender
+from pushkit.clock import utc_now
+from pushkit.integrations.aiohttp import health_route, metrics_route
+from pushkit.integrations.asgi import HealthApp, MetricsApp
 from pushkit.telemetry.endpoints import Endpoints, serving
 from tests.clock import Clock
 from tests.metrics_page import MetricsRead
@@ -153,6 +155,40 @@ async def test_an_agent_serves_metrics_on_its_own_route(
     async with httpx.AsyncClient(transport=transport, base_url="http://agent") as client:
         assert MetricsRead.of((await client.get("/")).content).value("pushkit_database_up") == 1
         assert (await client.post("/")).status_code == 405
+
+
+@pytest.mark.parametrize("framework", ["aiohttp", "asgi"])
+async def test_an_agent_serves_the_health_of_its_sender(
+    aiohttp_client: AiohttpClient, tmp_path: Path, framework: str
+) -> None:
+    sender = PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(utc_now()),
+        database=tmp_path / "outbox.db",
+    )
+    app = web.Application()
+    app.add_routes([health_route(sender)])
+    client = await aiohttp_client(app)
+    transport = httpx.ASGITransport(HealthApp(sender))
+
+    async def health() -> tuple[int, str]:
+        if framework == "aiohttp":
+            async with client.get("/readyz") as answer:
+                return answer.status, await answer.text()
+        async with httpx.AsyncClient(transport=transport, base_url="http://agent") as asgi:
+            got = await asgi.get("/readyz")
+            return got.status_code, got.text
+
+    status_, text = await health()
+    assert (status_, text.partition("\n")[0]) == (503, "not ready")
+    await sender.open()  # to store only
+    assert await health() == (200, "ready\n")
+    await sender.start()
+    assert await health() == (200, "ready\n")
+    await sender.close()
+    status_, text = await health()
+    assert status_ == 503
+    assert "worker: it does not run\n" in text
 
 
 async def test_readyz_escapes_a_file_name_that_is_not_utf_8(senders: Senders) -> None:
