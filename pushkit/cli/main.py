@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from importlib.metadata import entry_points
+import functools
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 
 import click
 
-from pushkit.terminal.command import LazyGroup, run_command
+from pushkit.errors import ConfigError
+from pushkit.terminal.command import LazyGroup, find_command, loaded, run_command
 from pushkit.terminal.output import example
 from pushkit.version import __version__
 
@@ -35,20 +38,19 @@ class _Commands(LazyGroup):
         if own is not None:
             return own
         for entry_point in entry_points(group=_ENTRY_POINTS, name=cmd_name):
-            try:
-                command = entry_point.load()
-            except ImportError as exc:
-                raise click.ClickException(_import_error(entry_point.module, exc)) from exc
-            return command if isinstance(command, click.Command) else None
+            return loaded(cmd_name, functools.partial(_found, entry_point))
         return None
 
 
-def _import_error(module: str, exc: ImportError) -> str:
-    package = module.partition(".")[0]
-    found = getattr(sys.modules.get(package), "__file__", None)
-    if found is None or hasattr(sys.modules[package], "__path__"):
-        return f"{module} cannot be imported: {exc}"
-    return f"{found} hides the package `{package}`, which has this command: rename the file"
+def _found(entry_point: EntryPoint) -> click.Command:
+    """Import a command of another package. Raises ConfigError: something hides our `receiver`."""
+    package = entry_point.module.partition(".")[0]
+    if package == "receiver":
+        spec, ours = find_spec(package), Path(__file__).resolve().parents[2] / package
+        found = Path((spec and spec.origin) or ours / "__init__.py").resolve()
+        if found.parent != ours:
+            raise ConfigError(f"{found} hides the package `{package}`: rename it")
+    return find_command(entry_point.module, entry_point.attr)
 
 
 @click.group(

@@ -11,7 +11,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -44,9 +44,41 @@ class LazyGroup(click.Group):
         """Return a command by its name."""
         module = self._modules.get(cmd_name)
         if module is not None and cmd_name not in self.commands:
-            found = getattr(importlib.import_module(module), cmd_name.replace("-", "_"))
-            self.add_command(found, cmd_name)
+            name = cmd_name.replace("-", "_")
+            self.add_command(loaded(cmd_name, lambda: find_command(module, name)), cmd_name)
         return super().get_command(ctx, cmd_name)
+
+
+def find_command(module: str, name: str) -> click.Command:
+    """Import a module, and return the command in it."""
+    found = getattr(importlib.import_module(module), name)
+    if not isinstance(found, click.Command):
+        raise TypeError(f"{module}:{name} is no command")
+    return found
+
+
+def loaded(name: str, load: Callable[[], click.Command]) -> click.Command:
+    """Return the command that `load` returns; if it fails, one that reports why.
+
+    So that a command that cannot be loaded, because another module has the name of ours or a
+    library is missing, leaves the others, and `--help`, as they are.
+    """
+    try:
+        return load()
+    except (Exception, SystemExit) as exc:  # noqa: BLE001  # a module of somebody else was run
+        reason = f"cannot be loaded: {str(exc) or type(exc).__name__}"
+
+    def report(**_: object) -> NoReturn:
+        raise click.ClickException(f"{name} {reason}")
+
+    return click.Command(
+        name,
+        callback=report,
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+        short_help=reason,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True},
+    )
 
 
 def run_command(group: click.Group) -> None:

@@ -18,6 +18,8 @@ from pushkit.terminal.toml import Location, line_of, mistakes_of, name_of
 from pushkit.url import parse_host_and_port
 from receiver.settings.service import ReceiverSettings
 
+_NO_SETTING = "there is no such setting"
+
 
 def load_settings(path: Path) -> ReceiverSettings:
     """Read and check a configuration file.
@@ -28,7 +30,12 @@ def load_settings(path: Path) -> ReceiverSettings:
     try:
         text = path.read_text("utf-8-sig")  # some editors write a byte order mark
         place = functools.partial(_place, path, text)
-        settings = ReceiverSettings(**tomllib.loads(text)).read_from(path, place)
+        document = tomllib.loads(text)
+        # Arguments of pydantic's, not settings: members of ours never begin with `_`.
+        unknown: list[Location] = [(name,) for name in document if name.startswith("_")]
+        for each in unknown:
+            del document[str(each[0])]
+        settings = ReceiverSettings(**document).read_from(path, place)
     except FileNotFoundError as exc:
         instead = "name the configuration by --config or RECEIVER_CONFIG"
         raise ConfigError(f"{path}: {exc.strerror}; {instead}") from exc
@@ -37,7 +44,8 @@ def load_settings(path: Path) -> ReceiverSettings:
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{path}: not UTF-8 at byte {exc.start}") from exc
     except ValidationError as exc:
-        raise ConfigError("\n".join(_mistakes(exc, path, text))) from exc
+        found = [(at, _NO_SETTING) for at in unknown] + list(mistakes_of(exc, ReceiverSettings))
+        raise ConfigError("\n".join(f"{place(at)}: {says}" for at, says in found)) from exc
     except SettingsError as exc:
         field = re.search(r'field "(\w+)"', str(exc))
         variable = f"RECEIVER_{field[1].upper()}" if field else "the environment"
@@ -45,6 +53,7 @@ def load_settings(path: Path) -> ReceiverSettings:
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{path}: not TOML: {exc}") from exc
     wrong = [
+        *((at, _NO_SETTING) for at in unknown),
         *_unknown_senders(settings),
         *_refused_urls(settings),
         *_taken_ports(settings),
@@ -96,11 +105,6 @@ def _taken_ports(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
             other = taken.setdefault(host_and_port, location)
             if other != location:
                 yield location, f"found {address}, which {name_of(other)} has: choose another port"
-
-
-def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:
-    found = mistakes_of(error, ReceiverSettings)
-    return [f"{_place(path, text, location)}: {says}" for location, says in found]
 
 
 def _place(path: Path, text: str, location: Location) -> str:

@@ -143,18 +143,55 @@ def test_a_terminal_without_unicode_shows_a_code_in_place_of_a_character() -> No
 
 
 @pytest.mark.slow
-def test_a_file_that_hides_a_package_with_commands_is_named(tmp_path: Path) -> None:
-    (tmp_path / "receiver.py").write_text("")
-    ran = subprocess.run(  # ours
-        [sys.executable, "-m", "pushkit.cli.main", "listen"],
-        env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 1
-    assert f"{tmp_path}/receiver.py hides the package `receiver`" in ran.stderr
-    assert "Traceback" not in ran.stderr
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        pytest.param("receiver.py", "", id="a file"),
+        pytest.param("receiver.py", "raise SystemExit(3)", id="a program"),
+        pytest.param("receiver/__init__.py", "", id="a package"),
+    ],
+)
+def test_what_hides_a_package_with_commands_is_named_in_their_place(
+    tmp_path: Path, file: str, content: str
+) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(  # noqa: S603  # ours
+            [sys.executable, "-m", "pushkit.cli.main", *words],
+            env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    said = f"cannot be loaded: {path} hides the package `receiver`: rename it"
+    listed = run("--help")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "".join(f"listen {said}".split()) in "".join(listed.stdout.split())
+    assert "\n  worker " in listed.stdout
+    for options in ([], ["--help"], ["--jwks", "jwks.json"]):
+        ran = run("listen", *options)
+        assert ran.returncode == 1
+        assert ran.stderr == f"Error: listen {said}\n"
+    assert run("keys", "--help").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_command_whose_library_is_missing_is_reported_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "pydantic.py").write_text("raise ImportError('no pydantic here')")
+    for program in ("pushkit.cli.main", "receiver.cli"):
+        ran = subprocess.run(  # noqa: S603  # ours
+            [sys.executable, "-m", program, "--help"],
+            env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert "cannot be loaded: no pydantic here" in ran.stdout
 
 
 @pytest.mark.parametrize(

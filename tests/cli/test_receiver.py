@@ -265,6 +265,11 @@ def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: 
     ("old", "new", "says"),
     [
         pytest.param("url =", "ulr =", "{0}:1: ulr: there is no such setting", id="top level"),
+        *(
+            pytest.param("url =", f"{name} = 1\nurl =", f"{{0}}:1: {name}: there is no", id=name)
+            for name in ("_env_prefix", "_env_file", "_cli_parse_args", "__pydantic_self__")
+        ),
+        pytest.param("url =", "_env_file =", "{0}:1: _env_file: there is no", id="and missing"),
         pytest.param("issuer", "isuer", "{0}:6: senders[0].isuer:", id="misspelt member"),
         pytest.param('"bind"', '"all"', "{0}:9: senders[0].tasks:", id="no such policy"),
         pytest.param("tasks", 'schemes=["x"]\ntasks', "{0}:9: senders[0].schemes[0]", id="scheme"),
