@@ -6,6 +6,7 @@ One signature that counts is enough; malformed ones beside it do no harm.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
@@ -18,11 +19,12 @@ from pushkit.cards.trust import TrustedKey, TrustedKeys
 from pushkit.cards.verdict import CardVerdict, Decision, SignatureVerdict, coverage, listed
 from pushkit.cards.walks import Gap
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
-from pushkit.keys.jwk import VerificationKey
+from pushkit.keys.jwk import VerificationKey, thumbprint
 from pushkit.record import field, record
 from pushkit.signing.jose import find_verifying_key
 
 _MAX_TRIES: Final = 64
+_THUMBPRINT: Final = re.compile(r"[\w-]{43}", re.ASCII)
 
 
 class CardPolicy(NamedTuple):
@@ -171,12 +173,8 @@ class _Verifier:
         found = [(canonical, entries[key]) for canonical, key in results if key is not None]
         if not found:
             stated = f"the form {signature.form}, which it states" if signature.form else "any form"
-            tried_keys = "every trusted key"
-            if signature.kid in {entry.key.kid for entry in keys}:
-                tried_keys = "the trusted key with its `kid`"
-            elif signature.kid is not None:
-                tried_keys += ", none of which has its `kid`"
-            raise _RefusedError(Decision.DOES_NOT_HOLD, f"{tried_keys}, in {stated}")
+            detail = f"{_tried(signature, keys)}, in {stated}: {_cause(signature, keys)}"
+            raise _RefusedError(Decision.DOES_NOT_HOLD, detail)
         return found
 
     def _canonical(self, form: CardForm) -> Canonical | None:
@@ -185,6 +183,30 @@ class _Verifier:
             with contextlib.suppress(CanonicalizationError):
                 self._made[form] = canonicalize(self._card, form)
         return self._made[form]
+
+
+def _tried(signature: CardSignature, keys: list[TrustedKey]) -> str:
+    if signature.kid in {entry.key.kid for entry in keys}:
+        return "the trusted key with its `kid`"
+    tried = "every trusted key"
+    return tried if signature.kid is None else f"{tried}, none of which has its `kid`"
+
+
+def _cause(signature: CardSignature, keys: list[TrustedKey]) -> str:
+    """Return what probably happened to a card whose signature is invalid."""
+    changed, other_key = (
+        "the card was changed after it was signed",
+        "it was signed with another key",
+    )
+    if signature.kid in {entry.key.kid for entry in keys}:
+        form = "" if signature.form else ", or in a form that is not known"
+        return f"{changed}, or signed by another key under this `kid`{form}"
+    # A key from a PEM has its thumbprint as `kid`, which the signer may have named otherwise.
+    unnamed = any(entry.key.kid == thumbprint(entry.key.public_key) for entry in keys)
+    if signature.kid is None or (unnamed and not _THUMBPRINT.fullmatch(signature.kid)):
+        hint = "; to know, give a JWK Set, or the PEM's `kid` in a trust file" if unnamed else ""
+        return f"{other_key}, or {changed}{hint}"
+    return other_key
 
 
 def _rank(entry: SignatureVerdict) -> tuple[bool, int, int, bool]:

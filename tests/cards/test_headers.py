@@ -10,12 +10,12 @@ from typing import Any
 import jwt
 import pytest
 
-from pushkit.cards import CardVerdict, canonicalize, verify_card
+from pushkit.cards import CardVerdict, TrustedKeys, canonicalize, verify_card
 from pushkit.cards.document import MAX_SIGNATURES
 from pushkit.cards.forms import CardForm
 from pushkit.errors import MalformedCardError
-from pushkit.keys.jwk import Algorithm, generate_key
-from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load, signature
+from pushkit.keys.jwk import Algorithm, generate_key, public_pem, verification_key_from_pem
+from tests.cards.vectors import KEY, NOW, SIGNING_KEY, TRUST, as_bytes, load, signature
 
 CARD = load("cards_v10")["c21_spec_85_sample"]
 PAYLOAD = canonicalize(CARD, CardForm.SPEC).payload
@@ -140,20 +140,33 @@ def test_a_last_character_with_bits_left_over_is_another_spelling() -> None:
     assert "canonical base64url" in verdict.reason
 
 
+CHANGED, OTHER_KEY = "the card was changed after it was signed", "it was signed with another key"
+UNNAMED = "every trusted key, none of which has its `kid`"
+PEM = TrustedKeys.pinned(verification_key_from_pem(public_pem(KEY)))
+
+
 @pytest.mark.parametrize(
-    ("kid", "reason"),
+    ("kid", "trust", "tried", "cause"),
     [
-        ("key-1", "the trusted key with its `kid`, in any form"),
-        ("other", "every trusted key, none of which has its `kid`, in any form"),
-        (None, "every trusted key, in any form"),
+        pytest.param(
+            "key-1", TRUST, "the trusted key with its `kid`", f"{CHANGED}, or signed", id="known"
+        ),
+        pytest.param("other", TRUST, UNNAMED, OTHER_KEY, id="unknown"),
+        pytest.param("other", PEM, UNNAMED, f"{OTHER_KEY}, or {CHANGED}; to know, give", id="pem"),
+        pytest.param("x" * 43, PEM, UNNAMED, OTHER_KEY, id="pem-and-a-thumbprint"),
+        pytest.param(None, TRUST, "every trusted key", f"{OTHER_KEY}, or {CHANGED}", id="none"),
     ],
-    ids=["known-kid", "unknown-kid", "no-kid"],
 )
-def test_a_signature_by_another_key_does_not_hold(kid: str | None, reason: str) -> None:
+def test_a_signature_by_another_key_does_not_hold(
+    kid: str | None, trust: TrustedKeys, tried: str, cause: str
+) -> None:
     stranger = generate_key(Algorithm.ES256)
-    verdict = verify(signature(PAYLOAD, {"typ": "JOSE", "kid": kid}, stranger))
+    entries = [signature(PAYLOAD, {"typ": "JOSE", "kid": kid}, stranger)]
+    verdict = verify_card(as_bytes({**CARD, "signatures": entries}), trust, now=NOW)
     assert not verdict.verified
-    assert verdict.reason.endswith(f"it is invalid under {reason}")
+    reason = verdict.reason.partition("it is invalid under ")[2]
+    assert reason.startswith(f"{tried}, in any form: {cause}")
+    assert ("changed" in reason) is ("changed" in cause)
 
 
 def test_a_card_that_is_not_signed() -> None:

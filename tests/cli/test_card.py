@@ -98,6 +98,18 @@ def test_signed_verified_tampered_refused(pushkit_command: Run, signed: Path) ->
     assert "it is invalid" in ran.out
 
 
+def test_a_tampered_card_and_a_wrong_key_are_told_apart(pushkit_command: Run, signed: Path) -> None:
+    assert pushkit_command("keys", "new", "other.json").status == 0
+    export = ("keys", "export", "--keys", "other.json", "--format", "pem", "--out", "other.pem")
+    assert pushkit_command(*export).status == 0
+    wrong_key = pushkit_command("card", "verify", str(signed), "--key", "other.pem")
+    assert "it was signed with another key" in wrong_key.out
+    signed.write_text(signed.read_text().replace("GeoSpatial", "Evil"))
+    tampered = pushkit_command("card", "verify", str(signed), "--key", "agent.pem")
+    assert "the card was changed after it was signed" in tampered.out
+    assert "another key" not in tampered.out.replace("another key under this `kid`", "")
+
+
 def test_a_card_from_standard_input(pushkit_command: Run, signed: Path) -> None:
     content = signed.read_bytes()
     ran = pushkit_command("card", "verify", "-", "--key", "jwks.json", stdin=content)
