@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -16,7 +15,6 @@ from pushkit.cards.document import is_card
 from pushkit.cards.trust_file import NamedTrust
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.terminal.options import (
     allow_option,
@@ -102,7 +100,7 @@ async def _pin(url: str, trusted: NamedTrust, policy: CardPolicy, client: Transp
     origins = trusted.load(Url.parse(card_url(url)).origin)
     async with (
         closing(client) as transport,
-        closing(CardTrust(origins, fetch=functools.partial(fetch_jwks, transport))) as trust,
+        closing(CardTrust(origins, transport=transport)) as trust,
     ):
         now = datetime.now(UTC)
-        return await pin_card(url, trust, transport=transport, now=now, policy=policy)
+        return await pin_card(url, trust, now=now, policy=policy)

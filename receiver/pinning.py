@@ -21,7 +21,6 @@ from pushkit.cards import (
     fetch_card,
     verify_card,
 )
-from pushkit.net.transport import Transport
 from pushkit.url import Url
 
 
@@ -42,7 +41,6 @@ async def pin_card(
     url: str,
     trust: CardTrust,
     *,
-    transport: Transport,
     now: datetime,
     policy: CardPolicy = FULL_COVERAGE,
 ) -> PinnedCard:
@@ -51,9 +49,10 @@ async def pin_card(
     Raises:
         CardRefusedError: No signature is accepted; the message says why.
         PushkitError: It cannot be fetched, or is no card.
+        ConfigError: The trust has no transport.
     """
     url = card_url(url)
-    content = await fetch_card(transport, url)
+    content = await fetch_card(trust.transport, url)
     keys = await trust.keys_for(url, content)
     verdict = await asyncio.to_thread(verify_card, content, keys, now=now, policy=policy)
     verdict.require()

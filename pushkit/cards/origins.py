@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
+from typing import Self
 
 from pushkit.bounded_json import JsonValue
 from pushkit.cards.document import named_keys
@@ -14,7 +18,9 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, KeysUnavailableError
 from pushkit.keys.jwk import thumbprint
 from pushkit.keys.jwks import KeysByKid
-from pushkit.net.jwks_client import FetchJwks, JwksClient
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.jwks_client import FetchJwks, JwksClient, fetch_jwks
+from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.url import Url, masked_url
 
 
@@ -23,26 +29,61 @@ class CardTrust:
 
     Raises:
         ConfigError: An origin is not a URL, has a path, is given twice, or has JWKS URLs while
-            there is no `fetch`.
+            there is neither `transport` nor `fetch`.
     """
 
     def __init__(
         self,
         origins: Mapping[str, OriginTrust],  # `{"https://agent.example.com": OriginTrust(...)}`
         *,
-        # Fetches a JWK Set, for example `functools.partial(fetch_jwks, transport)`, under the
-        # transport's destination policy. None if no origin has a JWKS URL.
-        fetch: FetchJwks | None = None,
+        # Fetches cards and JWK Sets, under its destination policy; closed by whoever made it. None
+        # if no origin has a JWKS URL. `CardTrust.open` makes one.
+        transport: Transport | None = None,
+        fetch: FetchJwks | None = None,  # fetches JWK Sets instead
         clock: Callable[[], datetime] = utc_now,  # the current time, aware and in UTC
     ) -> None:
         self._origins = _by_origin(origins)
+        self._transport = transport
+        if fetch is None and transport is not None:
+            fetch = functools.partial(fetch_jwks, transport)
         urls = {url for trust in self._origins.values() for url in trust.jwks_urls}
         if urls and fetch is None:
-            raise ConfigError("card trust: JWKS URLs need a `fetch`")
+            raise ConfigError("card trust: JWKS URLs need a transport: use `CardTrust.open`")
         # Without `stale_for`: the keys of an expired set do not count, and checks await the fetch.
         self._clients = (
             {url: JwksClient(url, fetch=fetch, clock=clock) for url in urls} if fetch else {}
         )
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(
+        cls,
+        origins: Mapping[str, OriginTrust],
+        *,
+        allow: Sequence[
+            str
+        ] = (),  # for development: hosts for which the destination rules are lifted
+        proxy: str | None = None,  # an egress proxy, `http://[user:password@]host:port`
+        ca_file: str | Path | None = None,  # root certificates in PEM, beside the system's
+    ) -> AsyncIterator[Self]:
+        """Open the trust with an HTTP client of its own, and close both at the end.
+
+        Raises:
+            ConfigError: An origin, the proxy's URL or the file of roots cannot be used.
+        """
+        options = ConnectionOptions(proxy=proxy, ca_file=None if ca_file is None else Path(ca_file))
+        async with (
+            closing(Transport(DestinationPolicy(allow, loopback=True), options)) as transport,
+            closing(cls(origins, transport=transport)) as trust,
+        ):
+            yield trust
+
+    @property
+    def transport(self) -> Transport:
+        """The HTTP client that fetches cards and JWK Sets. Raises ConfigError if there is none."""
+        if self._transport is None:
+            raise ConfigError("card trust: found no transport: use `CardTrust.open`")
+        return self._transport
 
     def knows(self, url: str) -> bool:
         """Return whether the operator trusts any key or JWK Set for the origin of a URL."""

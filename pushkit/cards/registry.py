@@ -95,15 +95,18 @@ async def verify_cards(
     urls: Iterable[str],
     trust: CardTrust,
     *,
-    transport: Transport,
     now: datetime,
     policy: CardPolicy = FULL_COVERAGE,
 ) -> CardSummary:
-    """Fetch and verify many cards, 16 at a time, under the transport's destination policy.
+    """Fetch and verify many cards, 16 at a time, with the transport of `trust`.
 
     An error with one card becomes the outcome of that card, and the others are still checked. The
     URLs are those of cards or of agents; duplicates are checked once.
+
+    Raises:
+        ConfigError: The trust has no transport.
     """
+    transport = trust.transport
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def check(url: str) -> CardCheck:

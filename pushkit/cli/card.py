@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -32,7 +31,6 @@ from pushkit.cli.options import KeyFile, at_option, key_file_options
 from pushkit.clock import utc_now
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.terminal.command import json_option, painted
 from pushkit.terminal.options import (
@@ -172,9 +170,9 @@ def verify(
     now, policy = at or utc_now(), CardPolicy(admit=frozenset(admit))
 
     async def check(transport: Transport) -> CardVerdict | CardSummary:
-        trust = CardTrust(origins, fetch=partial(fetch_jwks, transport))
+        trust = CardTrust(origins, transport=transport)
         if len(targets) > 1:
-            return await verify_cards(targets, trust, transport=transport, now=now, policy=policy)
+            return await verify_cards(targets, trust, now=now, policy=policy)
         [target] = targets
         where = card_url(target) if is_http_url(target) else origin or _ANYWHERE
         if not trust.knows(where):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
@@ -27,15 +26,20 @@ from pushkit.cards import (
     verify_cards,
 )
 from pushkit.cards.document import MAX_CARD_BYTES
-from pushkit.errors import CardUnavailableError, DestinationRefusedError, TransportError
+from pushkit.errors import (
+    CardUnavailableError,
+    ConfigError,
+    DestinationRefusedError,
+    TransportError,
+)
 from pushkit.integrations.aiohttp import card_routes
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport
 from tests.cards.vectors import KEY, SIGNING_KEY, load
+from tests.eventually import eventually
 
 CARD = load("cards_v10")["c21_spec_85_sample"]
 NOW = datetime.now(UTC)
@@ -49,6 +53,10 @@ class Agents:
         self.at_once = self.most_at_once = 0
         self.server: TestServer
         self.jwks_fetched = 0
+
+    def connections(self) -> int:
+        assert self.server.handler is not None
+        return len(self.server.handler.connections)
 
     def url(self, path: str) -> str:
         return str(self.server.make_url(path))
@@ -110,7 +118,7 @@ async def transport() -> AsyncIterator[Transport]:
 
 def trust_in(agents: Agents, transport: Transport) -> CardTrust:
     origin = OriginTrust(keys=(TrustedKey(key=KEY),), jwks_urls=(agents.url("/jwks.json"),))
-    return CardTrust({agents.url("/"): origin}, fetch=partial(fetch_jwks, transport))
+    return CardTrust({agents.url("/"): origin}, transport=transport)
 
 
 async def test_a_list_of_cards_is_checked_and_summed_up(
@@ -132,7 +140,7 @@ async def test_a_list_of_cards_is_checked_and_summed_up(
     }
     urls = [agents.url(path) for path in expected]
     trust = trust_in(agents, transport)
-    summary = await verify_cards(urls, trust, transport=transport, now=NOW)
+    summary = await verify_cards(urls, trust, now=NOW)
     found = dict(zip(expected, (check.outcome for check in summary.checks), strict=True))
     assert found == expected, [check.reason for check in summary.checks]
     assert summary.counts[CardOutcome.FAILED] == 5
@@ -146,7 +154,7 @@ async def test_a_list_of_cards_is_checked_and_summed_up(
 async def test_the_same_card_twice_is_checked_once(agents: Agents, transport: Transport) -> None:
     url = agents.url("/good")
     trust = trust_in(agents, transport)
-    summary = await verify_cards([url, url], trust, transport=transport, now=NOW)
+    summary = await verify_cards([url, url], trust, now=NOW)
     assert [check.url for check in summary.checks] == [url]
     assert summary.all_verified
 
@@ -154,7 +162,7 @@ async def test_the_same_card_twice_is_checked_once(agents: Agents, transport: Tr
 async def test_nothing_can_be_said_about_an_origin_that_nobody_trusts(
     agents: Agents, transport: Transport
 ) -> None:
-    summary = await verify_cards([agents.url("/good")], CardTrust({}), transport=transport, now=NOW)
+    summary = await verify_cards([agents.url("/good")], CardTrust({}, transport=transport), now=NOW)
     [check] = summary.checks
     assert check.outcome is CardOutcome.UNTRUSTED
     assert not summary.all_verified
@@ -164,8 +172,8 @@ async def test_keys_that_cannot_be_had_are_a_failure_and_not_a_forgery(
     agents: Agents, transport: Transport
 ) -> None:
     origin = OriginTrust(jwks_urls=(agents.url("/none"),))
-    trust = CardTrust({agents.url("/"): origin}, fetch=partial(fetch_jwks, transport))
-    summary = await verify_cards([agents.url("/by-ring")], trust, transport=transport, now=NOW)
+    trust = CardTrust({agents.url("/"): origin}, transport=transport)
+    summary = await verify_cards([agents.url("/by-ring")], trust, now=NOW)
     [check] = summary.checks
     assert check.outcome is CardOutcome.FAILED
     assert "could not be fetched" in check.reason
@@ -176,7 +184,6 @@ async def test_the_policy_is_that_of_the_caller(agents: Agents, transport: Trans
     summary = await verify_cards(
         [agents.url("/tampered")],
         trust_in(agents, transport),
-        transport=transport,
         now=NOW,
         policy=policy,
     )
@@ -185,8 +192,24 @@ async def test_the_policy_is_that_of_the_caller(agents: Agents, transport: Trans
 
 async def test_no_card_is_no_success() -> None:
     transport = Transport(DestinationPolicy())
-    summary = await verify_cards([], CardTrust({}), transport=transport, now=NOW)
+    summary = await verify_cards([], CardTrust({}, transport=transport), now=NOW)
     assert not summary.all_verified
+
+
+async def test_an_open_trust_fetches_cards_and_keys_and_closes_what_it_opened(
+    agents: Agents,
+) -> None:
+    origins = {agents.url("/"): OriginTrust(jwks_urls=(agents.url("/jwks.json"),))}
+    async with CardTrust.open(origins) as trust:
+        [check] = (await verify_cards([agents.url("/by-ring")], trust, now=NOW)).checks
+        assert check.outcome is CardOutcome.VERIFIED, check.reason
+        assert await fetch_card(trust.transport, agents.url("/good"))
+        assert agents.connections()
+    await eventually(lambda: not agents.connections())
+    with pytest.raises(ConfigError, match=r"CardTrust\.open"):
+        CardTrust(origins)
+    with pytest.raises(ConfigError, match=r"CardTrust\.open"):
+        await verify_cards([agents.url("/by-ring")], CardTrust({}), now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +234,7 @@ async def test_cards_are_fetched_from_public_hosts_alone(agents: Agents) -> None
         await fetch_card(strict, agents.url("/good"))
     summary = await verify_cards(
         [agents.url("/good"), "https://[::1", "file:///etc/passwd", "https://169.254.169.254/"],
-        CardTrust({}),
-        transport=strict,
+        CardTrust({}, transport=strict),
         now=NOW,
     )
     assert {check.outcome for check in summary.checks} == {CardOutcome.FAILED}

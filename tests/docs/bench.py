@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -24,15 +23,11 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from pushkit import PushSender, StatusUpdate, TaskState, TaskStatus, load_key_ring
+from pushkit import PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.a2a import parse_inline_config
 from pushkit.bounded_json import JsonValue
-from pushkit.cards import CardTrust, load_card_trust
 from pushkit.clock import utc_now
 from pushkit.integrations.push_config_api import PushConfigApi
-from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import fetch_jwks
-from pushkit.net.transport import Transport
 from receiver import Receiver, TaskPolicy, TrustedSender
 from receiver.integrations.a2a_sdk import PushClient
 from receiver.testing import SigningAgent
@@ -53,7 +48,6 @@ ISSUER = "https://agent.example.com"
 IMPORTED: Names = {
     each.__name__: each
     for each in (
-        CardTrust,
         FastAPI,
         Mapping,
         Path,
@@ -63,8 +57,6 @@ IMPORTED: Names = {
         Scenario,
         Starlette,
         Step,
-        fetch_jwks,
-        load_card_trust,
         parse_inline_config,
         timedelta,
     )
@@ -72,7 +64,6 @@ IMPORTED: Names = {
     "DefaultRequestHandler": DefaultRequestHandler,
     "JsonValue": JsonValue,
     "logging": logging,
-    "partial": partial,
 }
 
 
@@ -108,19 +99,6 @@ async def nothing_else(_world: World) -> AsyncIterator[Names]:
 @contextlib.asynccontextmanager
 async def an_sdk_agent(_world: World) -> AsyncIterator[Names]:
     yield {"task_store": InMemoryTaskStore(), "executor": AskingAgent(), "card": AgentCard()}
-
-
-@contextlib.asynccontextmanager
-async def cards(_world: World) -> AsyncIterator[Names]:
-    transport = Transport(DestinationPolicy())
-    yield {
-        "transport": transport,
-        "card_bytes": Path("agent-card.json").read_bytes(),
-        "card_url": f"{ISSUER}/.well-known/agent-card.json",
-        "urls": [ISSUER],
-        "key_ring": load_key_ring("keys.json"),
-    }
-    await transport.close()
 
 
 @contextlib.asynccontextmanager
@@ -223,7 +201,6 @@ def completed(task_id: str) -> StatusUpdate:
 
 SCENES: dict[str, Callable[[World], AbstractAsyncContextManager[Names]]] = {
     "README.md": an_sdk_agent,
-    "docs/cards.md": cards,
     "docs/push-config-api.md": a_request_for_an_agent,
     "docs/receiver-storage.md": a_client,
     "docs/receiver-trust.md": a_notification,

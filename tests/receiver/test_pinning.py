@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +12,6 @@ from pushkit import KeyRing
 from pushkit.cards import CardTrust, OriginTrust, sign_card
 from pushkit.keys.jwks import jwks_document
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from receiver.pinning import pin_card
 from tests.cards.vectors import load
@@ -45,9 +43,8 @@ async def test_the_issuer_is_the_base_url_as_agents_write_it(
     await internet.serve(serve, name=AGENT, port=port)
     options = ConnectionOptions(resolver=internet.network.names, ca_file=internet.ca_file)
     async with closing(Transport(DestinationPolicy(), options)) as transport:
-        fetch = functools.partial(fetch_jwks, transport)
         origins = {issuer: OriginTrust(jwks_urls=(jwks_url,))}
-        async with closing(CardTrust(origins, fetch=fetch)) as trust:
-            pinned = await pin_card(f"https://{AGENT}:{port}", trust, transport=transport, now=now)
+        async with closing(CardTrust(origins, transport=transport)) as trust:
+            pinned = await pin_card(f"https://{AGENT}:{port}", trust, now=now)
 
     assert (pinned.issuer, pinned.jwks_url) == (issuer, jwks_url)
