@@ -20,7 +20,7 @@ from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.dialling import EgressProxy
 from pushkit.net.oauth import ClientAuthentication, OAuthClient
 from pushkit.net.tls import ClientCertificate
-from pushkit.terminal.toml import Location, line_of, mistakes_of, name_of
+from pushkit.terminal.toml import File, Location, line_of, mistakes_of, name_of
 from pushkit.url import masked_url
 
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -59,7 +59,7 @@ class _OAuth(_Table):
     token_url: str
     client_id: str
     client_secret_env: str | None = None
-    client_secret_file: Path | None = None
+    client_secret_file: File | None = None
     scope: str = ""
     audience: str = ""
     resource: str = ""
@@ -79,13 +79,13 @@ class _Credentials(_Table):
     tenant: str = ""
     scheme: str | None = None
     credentials_env: str | None = None
-    credentials_file: Path | None = None
+    credentials_file: File | None = None
     oauth: _OAuth | None = None
-    client_certificate: Path | None = None
-    client_key: Path | None = None
+    client_certificate: File | None = None
+    client_key: File | None = None
     client_key_password_env: str | None = None
-    client_key_password_file: Path | None = None
-    ca_file: Path | None = None
+    client_key_password_file: File | None = None
+    ca_file: File | None = None
 
     def build(self, base: Path) -> DestinationCredentials:
         return DestinationCredentials(
@@ -125,7 +125,7 @@ class _Credentials(_Table):
 class _File(_Table):
     proxy: str | None = None
     proxy_env: str | None = None
-    ca_file: Path | None = None
+    ca_file: File | None = None
     verify_ownership: bool = False
     rate_per_origin: Annotated[float, Field(gt=0)] | None = None
     rules: _Rules = Field(default_factory=_Rules.model_construct)

@@ -9,11 +9,21 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from datetime import date, time
-from typing import Final, TypeAlias, TypeGuard, get_args
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias, TypeGuard, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+
+def _path_of_file(value: Path) -> Path:
+    if value == Path() or "\0" in str(value):  # the empty path, and what no system opens
+        raise ValueError("expected the path of a file")
+    return value
+
+
+File = Annotated[Path, AfterValidator(_path_of_file)]
+"""The path of a file."""
 Location: TypeAlias = tuple[int | str, ...]
 
 _TABLE = re.compile(r"^\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?")

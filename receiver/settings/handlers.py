@@ -18,7 +18,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.url import Url
 from receiver.callbacks.registry import CallbackFunction, Timeout, Wanted
 from receiver.forwards import STREAM_SCHEMES, CommandForward, Forward, HttpForward, StreamForward
-from receiver.settings.values import ModuleAndFunction, Positive, PositiveOrNone
+from receiver.settings.values import ModuleAndFunction, NotEmpty, Positive, PositiveOrNone
 
 
 class WantedSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
@@ -28,7 +28,7 @@ class WantedSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     kinds: list[UpdateKind] = []
     states: list[TaskState] = []  # task states; all if empty
     senders: list[str] = []  # names of senders; all if empty
-    tasks: list[str] = []  # ids of tasks; all if empty
+    tasks: list[NotEmpty] = []  # ids of tasks; all if empty
 
     def wanted(self, *, name: str | None, timeout: Timeout) -> Wanted:
         """Return the arguments with which the callback is registered."""
@@ -71,7 +71,7 @@ class ForwardSettings(WantedSettings):
 
     to: str | None = None  # a URL that notifications are posted to, or a Redis stream's
     command: list[str] | None = None  # a command that gets each on its standard input
-    name: str | None = None  # its name in the log and the inbox; by default its URL or command
+    name: NotEmpty | None = None  # its name in the log and the inbox; by default its URL or command
     timeout_seconds: Positive = 30  # how long one attempt may take
 
     @model_validator(mode="after")

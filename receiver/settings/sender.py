@@ -14,14 +14,15 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
+from pushkit.terminal.toml import File
 from receiver.senders import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
-from receiver.settings.values import File, NotNegative, Positive, Secrets, Url, rate, read_text
+from receiver.settings.values import NotEmpty, NotNegative, Positive, Secrets, Url, rate, read_text
 
 
 class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     """One `[[senders]]` table; see `receiver.trust.TrustedSender`."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: NotEmpty
     issuer: str | None = None
     jwks_url: str | None = None
     stale_for_seconds: Annotated[NotNegative, Field(le=7 * 86400)] = 3600

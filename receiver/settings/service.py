@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from pushkit.errors import ConfigError
 from pushkit.storage.location import is_file
 from pushkit.terminal.log_output import LogFormat
-from pushkit.terminal.toml import Location
+from pushkit.terminal.toml import File, Location
 from receiver.callbacks.registry import NO_TIMEOUT
 from receiver.limits import ConnectionLimits, Limits
 from receiver.peers import ForwardedHeader
@@ -29,9 +29,9 @@ from receiver.settings.tables import (
     TlsSettings,
 )
 from receiver.settings.values import (
-    File,
     HostAndPort,
     Network,
+    NotEmpty,
     NotNegative,
     Positive,
     PositiveOrNone,
@@ -58,7 +58,7 @@ class ReceiverSettings(
     log_format: LogFormat = LogFormat.TEXT
     tracing: bool = False  # whether to emit spans (OpenTelemetry)
     # A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
-    database: Annotated[str, Field(min_length=1)] = "inbox.db"
+    database: NotEmpty = "inbox.db"
     replay: str | None = None
     retention: RetentionSettings = RetentionSettings()
     allow: list[str] = []  # hosts allowed for development, as `host:port` or `host:*`

@@ -11,8 +11,17 @@ from pydantic import BaseModel, model_validator
 from pushkit.alerts.alerts import AlertOptions
 from pushkit.programs import find_program
 from pushkit.terminal.options import DashboardOptions
+from pushkit.terminal.toml import File
 from receiver.inbox.retention import InboxRetention
-from receiver.settings.values import Days, File, HostAndPort, NotNegative, Positive, Url, read_text
+from receiver.settings.values import (
+    Days,
+    HostAndPort,
+    NotEmpty,
+    NotNegative,
+    Positive,
+    Url,
+    read_text,
+)
 
 LISTEN: Final = "127.0.0.1:8091"
 VARIABLE: Final = "RECEIVER_DASHBOARD_TOKEN"
@@ -55,7 +64,7 @@ class DashboardSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
 
     # `host:port` of its own listener. Beyond loopback a token is required.
     listen: HostAndPort = LISTEN
-    hosts: list[str] = []  # host names that it is served under
+    hosts: list[NotEmpty] = []  # host names that it is served under
     # A file with the token, mode 0600; `RECEIVER_DASHBOARD_TOKEN` may contain it instead.
     token_file: File | None = None
     allow_actions: bool = False  # whether the holder of the token may redrive

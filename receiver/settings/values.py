@@ -68,12 +68,6 @@ def _none_for_ever(value: object) -> object:
     return value
 
 
-def _without_nul(value: Path) -> Path:
-    if "\0" in str(value):  # no operating system opens it
-        raise ValueError("expected the path of a file")
-    return value
-
-
 def _no_boolean(value: object) -> object:
     if isinstance(value, bool):  # pydantic reads it as 0 or 1
         raise ValueError("expected a whole number, found true or false")  # noqa: TRY004
@@ -103,7 +97,7 @@ Secrets = Annotated[
 Positive = Annotated[int, BeforeValidator(_no_boolean), Field(gt=0, le=_LARGEST)]
 NotNegative = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0, le=_LARGEST)]
 PositiveOrNone = Annotated[Positive | Literal["none"], WrapValidator(_whole_or_none)]
-File = Annotated[Path, AfterValidator(_without_nul)]
+NotEmpty = Annotated[str, Field(min_length=1)]
 Url = Annotated[str, AfterValidator(_absolute_url)]
 Proxy = Annotated[str, AfterValidator(_proxy)]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]

@@ -166,6 +166,12 @@ OAUTH = CREDENTIALS + '[credentials.oauth]\ntoken_url = "https://t.partner.net"\
         pytest.param(
             "[[credentials]]", ":1: credentials[0].origin: expected, but missing", id="no origin"
         ),
+        pytest.param('ca_file = ""', ":1: ca_file: expected the path of a file", id="no roots"),
+        pytest.param(
+            CREDENTIALS + 'ca_file = ""',
+            ":3: credentials[0].ca_file: expected the path of a file",
+            id="no roots of a destination",
+        ),
         pytest.param("rate_per_origin = 0", ":1: rate_per_origin: ", id="a rate of nothing"),
         pytest.param(
             'proxy = "http://canary:1"\nproxy_env = "EGRESS"',

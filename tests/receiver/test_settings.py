@@ -160,6 +160,10 @@ def test_a_value_that_no_receiver_can_be_built_with_is_refused_with_its_place(
         ('validation_echo = "perhaps"', "3: validation_echo: expected true or false, found text"),
         ('log_format = "xml"', "3: log_format: expected 'text' or 'json'"),
         ('database = ""', "3: database: expected at least one character"),
+        ('ca_file = ""', "3: ca_file: expected the path of a file"),
+        ('tls = {certificate = "", key = "k"}', "3: tls.certificate: expected the path of a file"),
+        ('dashboard = {audit_log = ""}', "dashboard.audit_log: expected the path of a file"),
+        ('dashboard = {hosts = [""]}', "dashboard.hosts[0]: expected at least one character"),
         ('tls = "cert.pem"', "3: tls: expected a table, found a string"),
         ('tls = {certificate = "c"}', "3: tls.key: expected, but missing"),
         ("alerts = {lgo = true}", "3: alerts.lgo: there is no such setting; did you mean 'log'?"),
@@ -200,6 +204,16 @@ def test_a_mistake_says_what_was_found_and_what_was_expected_in_words_of_the_fil
             '[[forwards]]\nto = "redis://:secret@127.0.0.1"',
             "9: forwards[0].to: expected redis://host:port/db?stream=name[&maxlen=number]",
             id="stream",
+        ),
+        pytest.param(
+            '[[forwards]]\nto = "https://in.example"\nname = ""',
+            "10: forwards[0].name: expected at least one character",
+            id="no name",
+        ),
+        pytest.param(
+            '[[callbacks]]\ncall = "json:loads"\ntasks = [""]',
+            "10: callbacks[0].tasks[0]: expected at least one character",
+            id="no task",
         ),
         pytest.param(
             '[[forwards]]\ncommand = ["./nowhere"]',
