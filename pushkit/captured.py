@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pushkit.bounded_json import JsonObject, read_json_object, write_json
 from pushkit.errors import ConfigError, InvalidUrlError, MalformedJsonError, MalformedRequestError
+from pushkit.files import read_file
 from pushkit.record import record
 from pushkit.url import Url
 from pushkit.webhook import Headers, WebhookRequest
@@ -66,7 +67,7 @@ def circumstances_of(path: Path) -> Circumstances | None:
     if path.suffix != ".http" or not beside.is_file():
         return None
     try:
-        document = read_json_object(beside.read_bytes())
+        document = read_json_object(read_file(beside))
         jwks, issuer = document["jwks"], document["issuer"]
         return Circumstances(
             received_at=_moment(str(document["received_at"])),

@@ -6,7 +6,6 @@ import asyncio
 import json
 from datetime import timedelta
 from pathlib import Path
-from typing import TextIO
 
 import click
 
@@ -14,7 +13,7 @@ from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
 from pushkit.storage.migrations import Access
-from pushkit.terminal.options import refuse_given
+from pushkit.terminal.options import read_by, read_stream, refuse_given
 from pushkit.terminal.output import example
 from receiver.admin import open_inbox
 from receiver.options import config_option
@@ -39,7 +38,8 @@ _MAX_EXPIRES_IN = 10 * 365 * 86400
 )
 @click.option(
     "--replaces",
-    type=click.File("r"),
+    type=click.File("rb"),
+    callback=read_by(read_stream),
     help="A file with the token that the new one replaces; - for standard input.",
 )
 @click.option(
@@ -56,7 +56,7 @@ def expect(
     version: str,
     expires_in: int | None,
     authentication: str | None,
-    replaces: TextIO | None,
+    replaces: bytes | None,
     overlap: int,
 ) -> None:
     """Mint a token, and print the push config to hand to the agent."""
@@ -88,9 +88,9 @@ def expect(
     click.echo(json.dumps(asyncio.run(register())))
 
 
-def _read_token(file: TextIO) -> str:
+def _read_token(content: bytes) -> str:
     try:
-        return file.read().strip()
+        return content.decode("utf-8").strip()
     except UnicodeDecodeError as exc:
         raise ConfigError(
             "replaces: expected a file with a token, found one that is no text"

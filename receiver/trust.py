@@ -19,6 +19,7 @@ from pushkit.errors import (
     KeyFileError,
     KeysUnavailableError,
 )
+from pushkit.files import read_file
 from pushkit.keys.jwks import KeysByKid, keys_by_kid, parse_jwks_file
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, fetch_jwks
@@ -287,7 +288,7 @@ def _local_keys(sender: TrustedSender) -> KeysByKid:
         return keys_by_kid(sender.keys or ())
     name, path = sender.name, Path(sender.jwks_file)
     try:
-        found = parse_jwks_file(path.read_bytes(), path, sender.algorithms)
+        found = parse_jwks_file(read_file(path), path, sender.algorithms)
     except OSError as exc:
         raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc.strerror}") from exc
     except (JwksError, KeyFileError) as exc:

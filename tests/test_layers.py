@@ -29,6 +29,7 @@ SENDER_ROWS = [
         "bounded_json",
         "caching",
         "clock",
+        "files",
         "lazy",
         "programs",
         "traceparent",

@@ -17,7 +17,6 @@ revoked_at = 2026-05-01T12:00:00Z
 
 from __future__ import annotations
 
-import codecs
 import logging
 import re
 import tomllib
@@ -28,6 +27,7 @@ from typing import Any, Final
 
 from pushkit.cards.trust import OriginTrust, TrustedKey
 from pushkit.errors import ConfigError, JwksError, KeyFileError, PushkitError
+from pushkit.files import read_file
 from pushkit.keys.jwk import Algorithm, VerificationKey, verification_key_from_pem
 from pushkit.keys.jwks import parse_jwks_file
 from pushkit.record import record
@@ -55,8 +55,7 @@ def load_card_trust(path: str | Path) -> dict[str, OriginTrust]:
     """
     path = Path(path)
     try:
-        # Some editors write a byte order mark.
-        document = tomllib.loads(path.read_text("utf-8-sig"))
+        document = tomllib.loads(read_file(path).decode("utf-8"))
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror or 'cannot be read'}") from exc
     except (ValueError, RecursionError) as exc:
@@ -112,7 +111,7 @@ def load_public_keys(
     """
     path = Path(path)
     try:
-        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        content = read_file(path)
     except OSError as exc:
         raise KeyFileError(f"{path}: {exc.strerror or 'cannot be read'}") from exc
     is_pem = content.lstrip()[:1] != b"{"

@@ -30,6 +30,7 @@ from pushkit.cards.verify import CardPolicy, verify_card
 from pushkit.cli.options import KeyFile, at_option, key_file_options
 from pushkit.clock import utc_now
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
+from pushkit.files import unmarked
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.terminal.command import json_option, painted
@@ -233,8 +234,7 @@ async def _load(target: str, transport: Transport) -> bytes:
     # One byte above the limit is enough for the card to be refused for its size.
     try:
         with click.open_file(target, "rb") as file:
-            content: bytes = file.read(MAX_CARD_BYTES + 1)
-            return content
+            return unmarked(file.read(MAX_CARD_BYTES + 1))
     except OSError as exc:
         raise ConfigError(f"{target}: {exc.strerror or 'cannot be read'}") from exc
 

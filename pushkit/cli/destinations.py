@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, model_va
 
 from pushkit.a2a import Authentication
 from pushkit.errors import ConfigError
+from pushkit.files import read_file
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.dialling import EgressProxy
@@ -165,7 +166,7 @@ def load_destinations(path: Path) -> dict[str, Any]:
             file, which may be a secret.
     """
     try:
-        text = path.read_text("utf-8-sig")  # some editors write a byte order mark
+        text = read_file(path).decode("utf-8")
         read = _File.model_validate(tomllib.loads(text), context=path.parent)
         return read.build(path.parent)
     except OSError as exc:
@@ -204,7 +205,7 @@ def _secret(base: Path, name: str, variable: str | None, file: Path | None) -> s
     if file is None:
         return None
     try:
-        secret = (base / file).read_text("utf-8").strip()
+        secret = read_file(base / file).decode("utf-8").strip()
     except OSError as exc:
         raise ConfigError(f"{name}_file: {file}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:

@@ -15,6 +15,7 @@ from pushkit.cli.options import KeyFile, key_file_options, read_passphrase
 from pushkit.clock import utc_now
 from pushkit.delivery.documents import key_document
 from pushkit.errors import KeyFileError
+from pushkit.files import read_file
 from pushkit.keys.jwk import (
     Algorithm,
     SigningKey,
@@ -127,7 +128,7 @@ def _imported(
 ) -> SigningKey:
     secret = None if passphrase_file is None else read_passphrase(passphrase_file)
     try:
-        found = signing_key_from_pem(pem.read_bytes(), secret, kid=kid, algorithm=algorithm)
+        found = signing_key_from_pem(read_file(pem), secret, kid=kid, algorithm=algorithm)
         others_read = pem.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
     except KeyFileError as exc:
         raise KeyFileError(f"{pem}: {exc}") from exc

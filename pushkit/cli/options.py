@@ -15,6 +15,7 @@ import click
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import InvalidUrlError, KeyFileError
+from pushkit.files import read_file
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.ring import KeyRing
 from pushkit.signing.scheme import Scheme
@@ -91,7 +92,7 @@ def read_passphrase(file: Path | None) -> bytes | None:
         given = secret_variable(_PASSPHRASE_VARIABLE)
         return None if given is None else os.fsencode(given)
     try:
-        passphrase = file.read_bytes().rstrip(b"\r\n")
+        passphrase = read_file(file).rstrip(b"\r\n")
     except OSError as exc:
         raise KeyFileError(f"{file}: {exc.strerror}") from exc
     if not passphrase:

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from pushkit.captured import fields_to_send, read_request
-from pushkit.errors import MalformedRequestError, PushkitError
+from pushkit.errors import ConfigError, MalformedRequestError, PushkitError
+from pushkit.files import read_file
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.terminal.options import FILE, egress_options, seconds_option
@@ -47,7 +48,9 @@ def replay(
 
 def _read(file: Path) -> WebhookRequest:
     try:
-        return read_request(file.read_bytes())
+        return read_request(read_file(file))
+    except OSError as exc:
+        raise ConfigError(f"{file}: {exc.strerror}") from exc
     except MalformedRequestError as exc:
         raise MalformedRequestError(f"{file}: {exc}") from exc
 

@@ -53,6 +53,7 @@ from pushkit.terminal.options import (
     egress_options,
     gathered,
     read_by,
+    read_stream,
     seconds_option,
 )
 from pushkit.terminal.output import example
@@ -110,7 +111,7 @@ class OneUpdate:
     "one",
     OneUpdate,
     body=click.argument(
-        "body", metavar="UPDATE", type=click.File("rb"), callback=read_by(lambda file: file.read())
+        "body", metavar="UPDATE", type=click.File("rb"), callback=read_by(read_stream)
     ),
     url=click.option("--to", "url", required=True, help="The webhook URL."),
     issuer=click.option("--issuer", required=True, help="The `iss`, which names the sender."),

@@ -56,7 +56,7 @@ from pushkit.signing.standard_webhooks import (
 )
 from pushkit.signing.times import check_expiry, check_not_before, check_timestamp
 from pushkit.signing.token import hash_token, read_token
-from pushkit.terminal.options import FILE, allow_option, egress_options, seconds_option
+from pushkit.terminal.options import FILE, allow_option, egress_options, read_stream, seconds_option
 from pushkit.terminal.output import in_a_line
 from pushkit.url import audience_of, audience_with_query
 from pushkit.webhook import WebhookRequest
@@ -162,7 +162,7 @@ def verify(
     audience and token. For options that are not given, the values that `listen --save` stored with
     a request are used. The exit status is 0 if no check fails, else 1.
     """
-    request = read_request(request_file.read())
+    request = read_request(read_stream(request_file))
     chosen = list(dict.fromkeys(schemes))
     file = Path(getattr(request_file, "name", "-"))  # standard input may have no name
     saved = circumstances_of(file)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pushkit.errors import KeyFileError
+from pushkit.files import unmarked
 from pushkit.url import shown_path
 
 _MODE: Final = 0o600
@@ -60,7 +61,7 @@ def read_private(path: Path, *, made_by: str) -> bytes:
             raise KeyFileError(f"{path}: may not be read by {_ourselves()}") from exc
         with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
             _require_private(path, os.fstat(descriptor))
-            contents = file.read(_MAX_BYTES + 1)
+            contents = unmarked(file.read(_MAX_BYTES + 1))
     if len(contents) > _MAX_BYTES:
         raise KeyFileError(f"{path}: larger than {_MAX_BYTES} bytes; not a key file")
     return contents

@@ -28,6 +28,7 @@ from pushkit.errors import (
     KeysUnavailableError,
     PushkitError,
 )
+from pushkit.files import read_file
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import (
     MAX_JWKS_BYTES,
@@ -228,7 +229,7 @@ async def load_jwks(
     """
     try:
         if not is_http_url(where):
-            content = await asyncio.to_thread(Path(where).read_bytes)
+            content = await asyncio.to_thread(read_file, Path(where))
             return _usable(where, parse_jwks_file(content, where))
         policy = DestinationPolicy.naming(where)
         if allow is not None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pushkit.errors import ConfigError, InvalidSignatureError, MalformedRequestError
+from pushkit.files import unmarked
 from pushkit.keys.jwk import SigningKey, VerificationKey
 from pushkit.keys.primitives import (
     ed25519_public_bytes,
@@ -40,7 +41,7 @@ SIGNATURE_HEADER = "webhook-signature"
 _SECRET_PREFIX, _PRIVATE_PREFIX, _PUBLIC_PREFIX = "whsec_", "whsk_", "whpk_"
 _MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
 _SEED_BYTES, _PRIVATE_BYTES = 32, 64
-_MAX_FILE_CHARS = 64 * 1024
+_MAX_FILE_BYTES = 64 * 1024
 
 # A rotation needs few. One of v1a costs a pass over the body for each key of the receiver.
 _MAX_SIGNATURES = 32
@@ -156,10 +157,13 @@ def load_webhook_secrets(path: Path | None) -> tuple[str, ...]:
     if path is None:
         return ()
     try:
-        with path.open(encoding="utf-8") as file:
-            lines = file.read(_MAX_FILE_CHARS).split("\n")
+        with path.open("rb") as file:
+            lines = unmarked(file.read(_MAX_FILE_BYTES)).decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path}: expected a text file with one webhook secret a line") from exc
+        reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8"
+        raise ConfigError(
+            f"{path}: {reason}; expected a text file with one webhook secret a line"
+        ) from exc
     found = tuple(line.strip() for line in lines if line.strip())
     if not found:
         raise ConfigError(f"{path}: expected one webhook secret a line, found none")

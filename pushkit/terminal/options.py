@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 from click.core import ParameterSource
 
+from pushkit.errors import ConfigError
+from pushkit.files import unmarked
 from pushkit.storage.location import masked
 from pushkit.terminal.command import json_option, parse_age
 from pushkit.terminal.output import Columns, table_of
@@ -153,6 +155,19 @@ def with_place(command: str) -> str:
 def read_by(read: Callable[[Any], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return a callback for click that applies a function to the value of an option, if any."""
     return lambda _context, _parameter, value: None if value is None else read(value)
+
+
+def read_stream(file: IO[bytes]) -> bytes:
+    """Return the content of a file or of standard input, without a byte order mark.
+
+    Raises:
+        ConfigError: It cannot be read, or is not UTF-8 by its mark.
+    """
+    try:
+        return unmarked(file.read())
+    except OSError as exc:
+        file.close()
+        raise ConfigError(f"{getattr(file, 'name', '-')}: {exc.strerror}") from exc
 
 
 def variable_option(*names: str, envvar: str, **more: Any) -> OptionDecorator:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import click
 
 from pushkit.errors import ConfigError
+from pushkit.files import unmarked
 from pushkit.terminal.options import PATH, OptionDecorator, gathered
 
 _MAX_JUDGED_BYTES: Final = 1024 * 1024
@@ -49,7 +50,7 @@ class OutFile:
             return
         try:
             with self.path.open("rb") as file:
-                content = file.read(_MAX_JUDGED_BYTES)
+                content = unmarked(file.read(_MAX_JUDGED_BYTES))
         except OSError as exc:
             raise ConfigError(
                 f"{self.path}: cannot be read to see what would be lost ({exc.strerror}):"

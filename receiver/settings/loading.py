@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from pushkit.errors import ConfigError, DestinationRefusedError
+from pushkit.files import read_file
 from pushkit.net.destination import DestinationPolicy
 from pushkit.terminal.toml import Location, line_of, mistakes_of, name_of
 from pushkit.url import parse_host_and_port
@@ -28,7 +29,7 @@ def load_settings(path: Path) -> ReceiverSettings:
         ConfigError: `file:line: member: what was expected`, one line per mistake.
     """
     try:
-        text = path.read_text("utf-8-sig")  # some editors write a byte order mark
+        text = read_file(path).decode("utf-8")
         place = functools.partial(_place, path, text)
         document = tomllib.loads(text)
         # Arguments of pydantic's, not settings: members of ours never begin with `_`.

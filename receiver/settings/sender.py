@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from pushkit.bounded_json import JsonValue, read_json_object
 from pushkit.errors import ConfigError, PushkitError
+from pushkit.files import read_file
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
@@ -118,7 +119,7 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
             return None
         path = folder / self.card
         try:
-            return read_json_object(path.read_bytes())
+            return read_json_object(read_file(path))
         except (OSError, PushkitError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else exc
             raise ConfigError(f"sender {self.name!r}: card: {path}: {reason}") from exc

@@ -19,6 +19,7 @@ from pydantic import (
 
 from pushkit.arguments import LONGEST_AGE
 from pushkit.errors import ConfigError
+from pushkit.files import read_file
 from pushkit.net.dialling import EgressProxy
 from pushkit.url import audience_of, parse_host_and_port
 from receiver.limits import RateLimit
@@ -113,7 +114,7 @@ def rate(per_second: int) -> RateLimit:
 def read_text(path: Path, *, setting: str) -> str:
     """Return the text of a file that a setting names. Raises ConfigError: it cannot be read."""
     try:
-        return path.read_text("utf-8-sig")
+        return read_file(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8"
         raise ConfigError(f"{setting}: cannot read {path}: {reason}") from exc

@@ -370,7 +370,7 @@ def test_the_tolerance_can_be_narrowed(verify: Run, captured: Captured) -> None:
         pytest.param(b"{", "the request file: not JSON", id="half JSON"),
         pytest.param(b'{"body":"x"}', "members `headers` and `body`", id="no headers"),
         pytest.param(b"POST http://[x HTTP/1.1\r\n\r\n", "the target is not a URL", id="no URL"),
-        pytest.param(b"\xff\xfe\x00\r\n\r\n", "no HTTP/1.1 request", id="bytes"),
+        pytest.param(b"\xff\x00\xfe\r\n\r\n", "no HTTP/1.1 request", id="bytes"),
     ],
 )
 def test_what_is_no_request_is_said_in_one_line(
