@@ -16,7 +16,7 @@ from pushkit.delivery.subscription_admin import Changed
 from pushkit.keys.source import KeySource
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.exchange import PageRequest
-from pushkit.webui.site import Site, id_of
+from pushkit.webui.site import Acted, Site, fields_of, id_of
 
 if TYPE_CHECKING:
     from pushkit.delivery.admin import OutboxAdmin
@@ -110,13 +110,13 @@ def _add_actions(site: Site, outbox: OutboxAdmin, subscriptions: SubscriptionAdm
         not_done = {} if len(done) == len(ids) else {"not_pending": len(ids) - len(done)}
         return _result("cancelled", done, not_done)
 
-    async def redrive_all(request: PageRequest) -> str:
-        query = {name: request.field(name) for name in _FILTERS if request.field(name)}
+    async def redrive_all(request: PageRequest) -> Acted:
+        query = fields_of(request, _FILTERS)
         found = await outbox.redrive(delivery_filter(query))
         _, said = _again("redriven", found)
-        return f"/deliveries?{urlencode({**query, 'said': said})}"
+        return Acted(f"/deliveries?{urlencode({**query, 'said': said})}", found.ids)
 
-    site.action("/deliveries/redrive-all", "redrive-all", redrive_all)
+    site.action("/deliveries/redrive-all", "redrive-all", redrive_all, kept=_FILTERS)
     site.actions("/deliveries", "redrive", redrive, kept=_FILTERS)
     site.actions("/deliveries", "resend", resend, kept=_FILTERS)
     site.actions("/deliveries", "retry", retry, kept=_FILTERS)
@@ -129,12 +129,13 @@ def _add_actions(site: Site, outbox: OutboxAdmin, subscriptions: SubscriptionAdm
 
 
 def _add_change(site: Site, name: str, change: _Change, done: str) -> None:
-    async def one(request: PageRequest) -> str:
+    async def one(request: PageRequest) -> Acted:
         found = await change([id_of(request)])
         said = done if found.ids else "Nothing changed: it was in that state already."
         if found.missing:
             said = "There is no such subscription."
-        return f"/subscriptions/{quote(id_of(request), safe='')}?{urlencode({'said': said})}"
+        then = f"/subscriptions/{quote(id_of(request), safe='')}?{urlencode({'said': said})}"
+        return Acted(then, found.ids)
 
     site.action(f"/subscriptions/{{id}}/{name}", name, one)
 

@@ -10,10 +10,11 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -33,8 +34,15 @@ if TYPE_CHECKING:
     from pushkit.webui.asgi import AsgiSite
 
 
+class Acted(NamedTuple):
+    """The result of an action."""
+
+    then: str  # the path of the page that shows it
+    ids: Sequence[object]  # what was changed
+
+
 Handler: TypeAlias = Callable[[PageRequest], Awaitable[Answer]]
-Action: TypeAlias = Callable[[PageRequest], Awaitable[str]]
+Action: TypeAlias = Callable[[PageRequest], Awaitable[Acted]]
 Documents: TypeAlias = Callable[[PageRequest], Awaitable[JsonObject]]
 Act: TypeAlias = Callable[[list[str]], Awaitable[tuple[JsonObject, str]]]
 """Acts on the items of these ids; returns the result as a document, and as a sentence."""
@@ -43,6 +51,8 @@ _HERE: Final = Path(__file__).parent
 _MAX_FORM_BYTES: Final = 64 * 1024
 _MAX_LIVE: Final = 32
 _MAX_TICKED: Final = 200
+_AUDITED: Final = 10  # the most ids in a line of the audit log
+_AUDITED_CHARS: Final = 500  # the longest filter there
 _MAX_ID_CHARS: Final = 128
 _LIVE_INTERVAL: Final = 5.0  # seconds
 _LIVE_FOR: Final = 600  # seconds
@@ -159,15 +169,16 @@ class Site:
         `kept` names the filters of the list, to which the page returns.
         """
 
-        async def one(request: PageRequest) -> str:
-            _, said = await act([id_of(request)])
-            return f"{path}/{quote(id_of(request), safe='')}?{urlencode({'said': said})}"
+        async def one(request: PageRequest) -> Acted:
+            found, said = await act([id_of(request)])
+            then = f"{path}/{quote(id_of(request), safe='')}?{urlencode({'said': said})}"
+            return Acted(then, _ids_in(found))
 
-        async def ticked(request: PageRequest) -> str:
+        async def ticked(request: PageRequest) -> Acted:
             ids = request.form.get("id", [])[:_MAX_TICKED]
-            said = (await act(ids))[1] if ids else "Nothing was selected."
-            query = _filled({name: request.field(name) for name in kept})
-            return f"{path}?{urlencode({**query, 'said': said})}"
+            found, said = await act(ids) if ids else ({}, "Nothing was selected.")
+            query = fields_of(request, kept)
+            return Acted(f"{path}?{urlencode({**query, 'said': said})}", _ids_in(found))
 
         async def by_api(request: PageRequest) -> Answer:
             self._check_actions()
@@ -176,22 +187,26 @@ class Site:
                 raise Refused(403, "an action of the API needs the Bearer token")
             self._audit(request, name, "asked")
             found, _ = await act([id_of(request)])
-            self._audit(request, name, "done")
+            self._audit(request, name, "done", ids=_ids_in(found))
             return _json(found)
 
         self.action(f"{path}/{{id}}/{name}", name, one)
-        self.action(f"{path}/{name}", name, ticked)
+        self.action(f"{path}/{name}", name, ticked, kept=kept)
         self._route("POST", f"/api/v1{path}/{{id}}/{name}", by_api)
 
-    def action(self, path: str, name: str, act: Action) -> None:
-        """Serve an action of a form, and redirect to the page that `act` returns."""
+    def action(self, path: str, name: str, act: Action, *, kept: Sequence[str] = ()) -> None:
+        """Serve an action of a form, and redirect to the page that `act` returns.
+
+        `kept` names the fields that hold the filter.
+        """
 
         async def serve(request: PageRequest) -> Answer:
             self._check_form(request)
-            self._audit(request, name, "asked")
-            then = await act(request)
-            self._audit(request, name, "done")
-            return _see_other(request, then)
+            wanted = fields_of(request, kept)
+            self._audit(request, name, "asked", wanted, request.form.get("id", [])[:_MAX_TICKED])
+            acted = await act(request)
+            self._audit(request, name, "done", wanted, acted.ids)
+            return _see_other(request, acted.then)
 
         self._route("POST", path, serve)
 
@@ -387,10 +402,28 @@ class Site:
         ):
             raise Refused(403, "the form has expired: load its page again")
 
-    def _audit(self, request: PageRequest, name: str, stage: str) -> None:
-        """Write a line of the audit log, at the stage `asked` (so none is missing) or `done`."""
-        peer = one_word(request.peer)
-        _audit.info("%s %s path=%s from=%s", name, stage, printable(request.path), peer)
+    def _audit(
+        self,
+        request: PageRequest,
+        name: str,
+        stage: str,
+        wanted: Mapping[str, str] = MappingProxyType({}),
+        ids: Sequence[object] = (),
+    ) -> None:
+        """Write a line of the audit log, at the stage `asked` (so none is missing) or `done`.
+
+        It has the filter, and the ids that were ticked, or changed in the end: the first ones, and
+        how many there are.
+        """
+        line = f"{name} {stage} path={printable(request.path)}"
+        if wanted:
+            line += f" filter={urlencode(wanted)[:_AUDITED_CHARS]}"
+        if ids or stage == "done":
+            line += f" count={len(ids)}"
+        if ids:
+            more = ",…" if len(ids) > _AUDITED else ""
+            line += f" ids={','.join(one_word(str(each)) for each in ids[:_AUDITED])}{more}"
+        _audit.info("%s from=%s", line, one_word(request.peer))
 
     # --- static --------------------------------------------------------------------------------
 
@@ -415,6 +448,17 @@ def id_of(request: PageRequest) -> str:
     if len(found) > _MAX_ID_CHARS or not found.isprintable():
         raise Refused(404, "there is nothing with this id")
     return found
+
+
+def fields_of(request: PageRequest, names: Iterable[str]) -> dict[str, str]:
+    """Return these fields of a form, without empty ones."""
+    return _filled({name: request.field(name) for name in names})
+
+
+def _ids_in(found: JsonObject) -> Sequence[object]:
+    """Return the ids that an action changed."""
+    ids = found.get("ids")
+    return ids if isinstance(ids, list) else []
 
 
 def _filled(fields: Mapping[str, str]) -> dict[str, str]:

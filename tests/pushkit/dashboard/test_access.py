@@ -286,8 +286,36 @@ async def test_a_failed_delivery_is_redriven_and_delivered(
     assert "Redriven" in page
     assert "Attempt 2" in page
     lines = [r.getMessage() for r in caplog.records if r.name == "pushkit.dashboard.audit"]
-    path = f"path=/deliveries/{delivery_id}/redrive from=127.0.0.1"
-    assert lines == [f"redrive asked {path}", f"redrive done {path}"]
+    path = f"path=/deliveries/{delivery_id}/redrive"
+    assert lines == [
+        f"redrive asked {path} from=127.0.0.1",
+        f"redrive done {path} count=1 ids={delivery_id} from=127.0.0.1",
+    ]
+
+
+async def test_the_audit_log_says_what_a_bulk_action_changed(
+    house: House, operator: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pushkit.dashboard.audit")
+    ids = [await house.dead_letter(f"task-{n:02}") for n in range(12)]
+    page = await operator.get("/deliveries?state=dead&error=rejected")
+    await operator.submit(page, "Redrive", id=ids[0])
+    page = await operator.get("/deliveries?state=dead&error=rejected")
+    await operator.submit(page, "Redrive them all")
+
+    lines = [r.getMessage() for r in caplog.records if r.name == "pushkit.dashboard.audit"]
+    how = "filter=state=dead&error=rejected"
+    assert lines[0] == (
+        f"redrive asked path=/deliveries/redrive {how} count=1 ids={ids[0]} from=127.0.0.1"
+    )
+    assert lines[1] == lines[0].replace("asked", "done")
+    assert lines[2] == (f"redrive-all asked path=/deliveries/redrive-all {how} from=127.0.0.1")
+    found = re.fullmatch(
+        rf"redrive-all done path=/deliveries/redrive-all {how} count=11 ids=(\S+),… from=127.0.0.1",
+        lines[3],
+    )
+    assert found
+    assert len(set(found[1].split(",")) & set(ids[1:])) == 10
 
 
 async def test_several_dead_letters_are_redriven_together(house: House, operator: Browser) -> None:
