@@ -66,6 +66,7 @@ class Chain:
         self._longest_wait = longest_wait.total_seconds()
         self._may_continue = may_continue
         self._deadlines = deadlines
+        self._current: Claimed | None = first  # the last one that was begun
         self._answered: list[Claimed] = []  # attempted, and not settled yet
         self._waiting: deque[Claimed] = deque()  # stored, and next
         self._settling: asyncio.Task[None] | None = None  # settles while an attempt runs
@@ -77,6 +78,11 @@ class Chain:
         self._loop = asyncio.get_running_loop()
         self._change: asyncio.Future[None] | None = None
         self._is_timed = False
+
+    def ids(self) -> list[str]:
+        """Return the ids of the deliveries in it."""
+        current = () if self._current is None else (self._current,)
+        return [each.delivery.id for each in (*current, *self._answered, *self._waiting)]
 
     def is_late(self) -> bool:
         """Return whether the attempt of the first delivery might outlast its lease."""
@@ -117,15 +123,15 @@ class Chain:
 
         After an error, deliveries that are left stay under their leases.
         """
-        current: Claimed | None = self._first
         try:
-            while current is not None:
+            while (current := self._current) is not None:
                 current.result = await self._attempt.make(current)
                 self._answered.append(current)
                 if current.result.outcome is not Outcome.DELIVERED:
                     self._is_open = False
-                while (current := await self._next()) is None and not self._end_if_empty():
+                while (following := await self._next()) is None and not self._end_if_empty():
                     await self._settle_all()
+                self._current = following
         finally:
             self._is_open = False
             self._stop_timer()

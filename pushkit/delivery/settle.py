@@ -162,7 +162,7 @@ class Settler:
             ):
                 if not is_ours and result.wait_until is not None:
                     # The delivery was cancelled meanwhile; its destination waits all the same.
-                    yield from self.destinations.postpone(delivery, result.wait_until)
+                    yield from self.destinations.postpone(delivery, result.wait_until, now)
                 if not is_ours or result.outcome is Outcome.NOT_BEGUN:
                     continue
                 # The first answer ends the failures in a row.
@@ -248,10 +248,10 @@ class Settler:
             counted = yield from destinations.failed(delivery, now)
             wait = None if counted is None else wait_after(self.options.breaker, counted)
             if wait is not None:
-                yield from destinations.postpone(delivery, now + wait)
+                yield from destinations.postpone(delivery, now + wait, now)
                 events.append(BreakerOpened(at=now, error=result.error, **about))
         if result.wait_until is not None:
-            yield from destinations.postpone(delivery, result.wait_until)
+            yield from destinations.postpone(delivery, result.wait_until, now)
         return events
 
     # --- the next deliveries -------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
 import secrets
 import time
@@ -161,14 +162,19 @@ class Worker:
         # Only with the lock: others would take over the deliveries in slots of a worker without it.
         self.slots.is_open = self._is_running
         claimed: list[Claimed] = []
+        live = [each.delivery.id for each in self.pump.items()]
+        live += itertools.chain.from_iterable(chain.ids() for chain in self.slots.chains.values())
         try:
-            return await self._database.write(self._claim_script(claimed))
+            return await self._database.write(self._claim_script(claimed, live))
         except BaseException:
             self.slots.cancel(claimed)
             raise
 
-    def _claim_script(self, claimed: list[Claimed]) -> Script[list[Claimed]]:
-        """Claim due deliveries, and append them to `claimed`; each of them holds a slot."""
+    def _claim_script(self, claimed: list[Claimed], live: Sequence[str]) -> Script[list[Claimed]]:
+        """Claim due deliveries, and append them to `claimed`; each of them holds a slot.
+
+        `live` has the ids of all deliveries in progress.
+        """
         free, since = self.slots.take_for_claim(), time.perf_counter()
         try:
             now = yield from self._database.now()
@@ -187,6 +193,7 @@ class Worker:
                 now=now,
                 held=self.slots.held(),
                 used=self.slots.use.of,
+                live=list(dict.fromkeys(live)),
             )
             deliveries = result.deliveries
             found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])

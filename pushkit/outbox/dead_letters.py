@@ -58,7 +58,8 @@ class DeadLetters:
         """Make pending deliveries due now; return those that were pending."""
         rows = yield from run_for_ids(
             "UPDATE pushkit_deliveries"
-            " SET not_before = CASE WHEN not_before > $1 THEN $1 ELSE not_before END"
+            " SET not_before = CASE WHEN not_before > $1 THEN $1 ELSE not_before END,"
+            " scheduled_at = $1"
             " WHERE state = 'pending' AND id IN ($ids) RETURNING id",
             sorted(set(ids)),
             to_micros(now),

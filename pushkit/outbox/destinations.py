@@ -24,15 +24,15 @@ class DestinationStore:
     A transaction that settles runs them last: many transactions need the row of one destination.
     """
 
-    def postpone(self, delivery: Delivery, until: datetime) -> Script[None]:
-        """Let the destination of a delivery wait until a time."""
+    def postpone(self, delivery: Delivery, until: datetime, now: datetime) -> Script[None]:
+        """Let the destination of a delivery wait until a time, from now on."""
         yield Statement(
-            "INSERT INTO pushkit_destinations (tenant, owner, origin, until)"
-            " VALUES ($1, $2, $3, $4)"
+            "INSERT INTO pushkit_destinations (tenant, owner, origin, until, set_at)"
+            " VALUES ($1, $2, $3, $4, $5)"
             # The longer of two waits counts, whichever answer came last.
-            " ON CONFLICT (tenant, owner, origin) DO UPDATE SET until = excluded.until"
-            " WHERE excluded.until > pushkit_destinations.until",
-            (*destination_of(delivery), to_micros(until)),
+            " ON CONFLICT (tenant, owner, origin) DO UPDATE SET until = excluded.until,"
+            " set_at = excluded.set_at WHERE excluded.until > pushkit_destinations.until",
+            (*destination_of(delivery), to_micros(until), to_micros(now)),
         )
 
     def failed(self, delivery: Delivery, now: datetime) -> Script[int | None]:
@@ -81,7 +81,7 @@ class DestinationStore:
         waited = 0
         for tenant, owner, origin in sorted(set(keys)):
             rows = yield Statement(
-                "UPDATE pushkit_destinations SET until = $4, failures ="
+                "UPDATE pushkit_destinations SET until = $4, set_at = $4, failures ="
                 " CASE WHEN failures < CAST($5 AS INTEGER) THEN CAST($5 AS INTEGER)"
                 " ELSE failures END"
                 " WHERE tenant = $1 AND owner = $2 AND origin = $3 AND until > $4"

@@ -20,13 +20,22 @@ from pushkit.outbox.parking import (
     first_heads,
     offer_parked_heads,
     park,
+    recall_parked,
     reschedule,
 )
 from pushkit.outbox.shares import Head, InFlight, Owner, SlotLimits, share_out, what_blocks
 from pushkit.outbox.states import CLAIMED, LOST
 from pushkit.record import field, record
 from pushkit.scheduling.retry import after_fruitless_claims
-from pushkit.storage.script import Rows, Script, Statement, moment_or_none, run_for_ids, to_micros
+from pushkit.storage.script import (
+    Row,
+    Rows,
+    Script,
+    Statement,
+    moment_or_none,
+    run_for_ids,
+    to_micros,
+)
 
 _EVER = 2**63 - 1
 _A_FEW, _MANY = 16, 256
@@ -74,6 +83,7 @@ class Leases:
         now: datetime,
         held: Mapping[DestinationKey, int] | None = None,
         used: Callable[[Owner], float] = lambda _: 0,
+        live: Sequence[str] = (),
     ) -> Script[ClaimResult]:
         """Lease heads that are due, in the order of `share_out`.
 
@@ -83,10 +93,18 @@ class Leases:
             held: How many slots each destination holds at the worker. The rows do not show
                 deliveries that were cancelled in flight, whose owner could take one slot more.
             used: How much each owner used the worker's slots recently (see `RecentUse.of`).
+            live: What the worker has in progress. If these leases have ended, the clock was set
+                forward: they begin anew.
         """
         moment = to_micros(now)
         load = yield from _read_load(claim.worker, moment, held or {})
         if load.has_expired:
+            yield from run_for_ids(
+                "UPDATE pushkit_deliveries SET lease_until = $2 WHERE id IN ($ids)"
+                " AND lease_worker = $1 AND lease_until <= $3 AND state = 'in_flight'",
+                live,
+                *(claim.worker, to_micros(claim.until), moment),
+            )
             yield from self._release_expired(now)
             load = yield from _read_load(claim.worker, moment, held or {})
         if limits.slots < 1:
@@ -179,19 +197,32 @@ class Leases:
         return [heads[0]._replace(until=0)]  # the next claims park the heads that wait
 
     def after_setback(self, now: datetime) -> Script[None]:
-        """Make deliveries due that were never tried, after the clock was set back."""
-        moment = to_micros(now)
-        never_tried = "state = 'pending' AND not_before > $1 AND attempts = 0"
-        never_tried += " AND fruitless_claims = 0"
-        heads = yield Statement(
-            f"SELECT 1 FROM pushkit_deliveries WHERE head = 1 AND {never_tried} LIMIT 1", (moment,)
+        """Let waits that were set in the future begin now, after the clock was set back.
+
+        Deliveries that were never tried are due at once.
+        """
+        moment = (to_micros(now),)
+        yield Statement(
+            "UPDATE pushkit_destinations SET until = $1 + until - set_at, set_at = $1"
+            " WHERE set_at > $1",
+            moment,
         )
+        never_tried = "attempts = 0 AND fruitless_claims = 0"
+        late = f"state = 'pending' AND not_before > $1 AND ({never_tried} OR scheduled_at > $1)"
+        heads: list[Row] = []
+        for head in (1, 2):  # each has an index
+            heads += yield Statement(
+                f"SELECT 1 FROM pushkit_deliveries WHERE head = {head} AND {late} LIMIT 1", moment
+            )
         if heads:
             yield Statement(
-                "UPDATE pushkit_deliveries SET not_before = $1 WHERE id IN (SELECT id"
-                f" FROM pushkit_deliveries WHERE {never_tried} FOR UPDATE SKIP LOCKED)",
-                (moment,),
+                f"UPDATE pushkit_deliveries SET not_before = $1 + CASE WHEN {never_tried} THEN 0"
+                " ELSE not_before - scheduled_at END, scheduled_at = $1 WHERE id IN (SELECT id"
+                f" FROM pushkit_deliveries WHERE {late} FOR UPDATE SKIP LOCKED)",
+                moment,
             )
+        yield from self.hold_parking()
+        yield from recall_parked(*moment)
 
     def working(self) -> Script[list[str]]:
         """Return the names of the workers that have deliveries in flight."""
@@ -281,4 +312,4 @@ def _release(lost: Rows, error: str, now: datetime) -> Script[None]:
         # The first time any other delivery may have ended the process.
         wait = min(after_fruitless_claims(claims - 1), _LONGEST_AFTER_A_DEATH)
         again_at = to_micros(now + wait) if wait else None
-        yield from run_for_ids(LOST.where("id IN ($ids)"), ids, error, again_at)
+        yield from run_for_ids(LOST.where("id IN ($ids)"), ids, error, again_at, to_micros(now))

@@ -257,6 +257,15 @@ CREATE INDEX pushkit_deliveries_heads
     WHERE head >= 1 AND head <= 1 AND state = 'pending';
 """),
         may_roll=True,
+    ),
+    # A wait that was set by a clock that was ahead counts from when that is corrected.
+    Migration(
+        16,
+        statements("""
+ALTER TABLE pushkit_deliveries ADD COLUMN scheduled_at BIGINT;
+ALTER TABLE pushkit_destinations ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0;
+"""),
+        may_roll=True,
         anew=SCHEMA,
     ),
 )

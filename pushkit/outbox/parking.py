@@ -165,6 +165,17 @@ def reschedule(parked: ParkedHeads) -> Script[None]:
         )
 
 
+def recall_parked(now: int) -> Script[None]:
+    """Read destinations again as soon as their waits end, after the clock was set back."""
+    yield Statement(
+        "UPDATE pushkit_parked SET again_at = (SELECT CASE WHEN MAX(h.until) > $1 THEN MAX(h.until)"
+        " ELSE $1 END FROM pushkit_destinations h WHERE h.tenant = pushkit_parked.tenant"
+        " AND h.owner = pushkit_parked.owner AND h.origin = pushkit_parked.origin)"
+        " WHERE again_at > $1",
+        (now,),
+    )
+
+
 def _note(again_at: Mapping[DestinationKey, int]) -> Script[None]:
     yield from insert_rows(
         "INSERT INTO pushkit_parked (tenant, owner, origin, again_at) VALUES $rows"

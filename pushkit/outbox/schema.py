@@ -76,7 +76,8 @@ CREATE TABLE pushkit_deliveries (  -- the columns that attempts change: narrow r
     claims BIGINT NOT NULL DEFAULT 0,             -- fences late results off
     fruitless_claims INTEGER NOT NULL DEFAULT 0,  -- claims in a row without a request
     cancelled_by TEXT,
-    first_attempt TEXT             -- the first attempt, if it delivered
+    first_attempt TEXT,            -- the first attempt, if it delivered
+    scheduled_at BIGINT            -- when `not_before` was set to a later time
 );
 CREATE UNIQUE INDEX pushkit_deliveries_seq ON pushkit_deliveries (subscription_id, seq);
 CREATE UNIQUE INDEX pushkit_deliveries_key  -- finds a task's deliveries, too
@@ -128,6 +129,7 @@ CREATE TABLE pushkit_destinations (  -- those that failed or asked to wait
     origin TEXT NOT NULL,
     until BIGINT NOT NULL DEFAULT 0,
     failures INTEGER NOT NULL DEFAULT 0,  -- in a row
+    set_at BIGINT NOT NULL DEFAULT 0,     -- when `until` was set
     PRIMARY KEY (tenant, owner, origin)
 );
 

@@ -134,7 +134,7 @@ def _store_results(
             values = padded(some)
             rows = yield Statement(
                 _settling(len(values), folds=bool(folded), is_last=bool(last)),
-                (*shared, worker, *itertools.chain.from_iterable(values)),
+                (*shared, worker, now, *itertools.chain.from_iterable(values)),
             )
             found |= {(row["id"], row["claims"]): row for row in rows}
     return found
@@ -144,10 +144,10 @@ def _store_results(
 def _settling(number: int, *, folds: bool, is_last: bool) -> str:
     """Return the statement that settles so many deliveries with the same columns.
 
-    Parameters from `$8` on: the id of each delivery, and its claim, or, for first claims, the
+    Parameters from `$9` on: the id of each delivery, and its claim, or, for first claims, the
     attempt that is folded into the row. The last of a queue also returns what is behind it.
     """
-    firsts = range(8, 8 + 2 * number, 2)
+    firsts = range(9, 9 + 2 * number, 2)
     if folds:
         attempts = " ".join(f"WHEN ${n} THEN ${n + 1}" for n in firsts)
         folded = f", first_attempt = CASE id {attempts} END"

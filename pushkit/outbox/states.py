@@ -101,7 +101,7 @@ CHAINED: Final = Transition(
 LOST: Final = Transition(
     (DeliveryState.IN_FLIGHT,),
     DeliveryState.PENDING,
-    f"{_NO_LEASE}, last_error = $1, not_before = COALESCE($2, not_before)",
+    f"{_NO_LEASE}, last_error = $1, not_before = COALESCE($2, not_before), scheduled_at = $3",
 )
 CANCELLED_WITH_SUBSCRIPTION: Final = Transition(
     _UNFINISHED,
@@ -134,6 +134,7 @@ SETTLED: Final = {
 SETTLING: Final = (
     f"UPDATE pushkit_deliveries SET state = $1, head = 0, {_NO_LEASE}, last_status = $2,"
     " last_error = $3, not_before = COALESCE($4, not_before), finished_at = $5,"
+    " scheduled_at = CASE WHEN CAST($4 AS BIGINT) IS NULL THEN scheduled_at ELSE $8 END,"
     " attempts = attempts + CAST($6 AS INTEGER),"
     " fruitless_claims = CASE CAST($6 AS INTEGER) WHEN 1 THEN 0 ELSE fruitless_claims END"
 )

@@ -185,6 +185,10 @@ class Pump(Generic[Item]):
         self._running[task] = item
         task.add_done_callback(self._finished)
 
+    def items(self) -> Sequence[Item]:
+        """Return the items in progress."""
+        return list(self._running.values())
+
     def free_slot(self, task: asyncio.Task[None]) -> None:
         """Free the slot of an item in progress, whose task the caller owns from now on."""
         self._finished(task)

@@ -154,7 +154,7 @@ class Ledger:
         passed = yield from settle([(delivery, result)], worker, self.now)
         [is_ours] = passed.are_ours
         if is_ours and result.wait_until is not None:
-            yield from self.destinations.postpone(delivery, result.wait_until)
+            yield from self.destinations.postpone(delivery, result.wait_until, self.now)
         return is_ours
 
     def redrive(self, delivery: Delivery, state: DeliveryState = DeliveryState.DEAD) -> list[str]:

@@ -52,7 +52,7 @@ def test_a_failure_while_it_waits_already_does_not_count(ledger: Ledger) -> None
     [delivery] = claim(ledger)
     fail(ledger, delivery)
     until = ledger.now + timedelta(seconds=30)
-    ledger.run(ledger.destinations.postpone(delivery, until))
+    ledger.run(ledger.destinations.postpone(delivery, until, ledger.now))
     assert fail(ledger, delivery, 2) == [None, None]
     ledger.advance(30)
     assert fail(ledger, delivery) == [2]
@@ -95,6 +95,6 @@ def test_the_next_moment_is_the_end_of_the_wait(ledger: Ledger) -> None:
     delivery = failing(ledger)
     enqueue(ledger, tasks=1)
     until = ledger.now + timedelta(seconds=45)
-    ledger.run(ledger.destinations.postpone(delivery, until))
+    ledger.run(ledger.destinations.postpone(delivery, until, ledger.now))
     assert claim(ledger) == []
     assert ledger.next_due() == until
