@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pushkit.cards import CardForm, Gap, canonicalize, verify_card
+from pushkit.cards import CardForm, CardPolicy, Gap, canonicalize, verify_card
 from pushkit.cards.forms import FORMS, canonical_json
 from pushkit.cards.schema import CARD_1_0, Container, Presence
 from pushkit.errors import CanonicalizationError
@@ -259,3 +259,39 @@ def test_only_the_default_of_its_own_type_means_the_same_as_no_field(
     at[member] = value
     same_type = type(value) is type(default)
     assert (canonicalize(card, form).payload == without) == same_type
+
+
+SDKS = [form for form in CardForm if FORMS[form].hides]
+
+
+@pytest.mark.parametrize("form", SDKS)
+@pytest.mark.parametrize(
+    ("message", "member", "means_absent"),
+    [
+        ("capabilities", "streaming", None),  # false was set: not the same as no member
+        ("capabilities", "pushNotifications", None),
+        ("provider", "url", ""),
+        (None, "documentationUrl", ""),
+        (None, "defaultInputModes", []),
+        (None, "provider", {}),
+    ],
+)
+def test_a_falsy_value_is_signed_by_sdks_unless_it_means_the_same_as_no_member(
+    form: CardForm, message: str | None, member: str, means_absent: Any
+) -> None:
+    card: dict[str, Any] = {
+        "name": "A",
+        "url": "https://a.example.com/",
+        "capabilities": {"extensions": [{"uri": "urn:x"}]},
+        "provider": {"organization": "O"},
+    }
+    holder = card if message is None else card[message]
+    holder.pop(member, None)
+    signed = signature(canonicalize(card, form).payload, {"typ": "JOSE"})
+    policy = CardPolicy(admit=frozenset(CardForm))
+    for value in (None, False, 0, 0.0, "", [], {}):
+        holder[member] = value
+        served = as_bytes({**card, "signatures": [signed]})
+        verdict = verify_card(served, TRUST, now=NOW, policy=policy)
+        is_absent = value is None or (type(value) is type(means_absent) and value == means_absent)
+        assert verdict.verified is is_absent, value
