@@ -465,6 +465,24 @@ async def test_a_sender_that_drops_the_token_is_matched_by_its_credentials(
     assert [verdict.status for verdict in verdicts] == [202, 404]
 
 
+async def test_static_credentials_and_those_that_were_handed_out_are_both_accepted(
+    make_world: WorldFactory,
+) -> None:
+    world = make_world(tasks=TaskPolicy.ANY, tokens=[STATIC], credentials=["Bearer static"])
+    config = await with_credentials(world)
+
+    verdicts = [
+        await speak_with(world, config, "task-1"),
+        await speak_with(world, config, "task-2", token=""),
+        await speak_with(world, config, "task-3", token=STATIC),
+        await speak_with(world, config, "task-4", token=STATIC, value="Bearer static"),
+        await speak_with(world, config, "task-5", token=STATIC, value="Bearer other"),
+        await speak_with(world, config, "task-6", token=STATIC, name="X-Other"),
+    ]
+
+    assert [verdict.status for verdict in verdicts] == [202, 202, 202, 202, 401, 401]
+
+
 async def test_an_api_key_may_also_come_as_authorization(registered: World) -> None:
     config = await with_credentials(registered, "ApiKey")
     assert config.authentication is not None

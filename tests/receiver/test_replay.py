@@ -118,6 +118,32 @@ async def test_the_same_id_with_another_body_is_a_conflict(world: World) -> None
     assert world.rows()["pushkit_inbox"] == 1
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_known_id_and_body_signed_for_another_task_are_no_retry(
+    world: World, *, restarted: bool
+) -> None:
+    await world.receive(world.draft())
+    if restarted:
+        await world.restart()
+    other = world.draft()
+    other.claim(taskId="task-2")
+
+    verdicts = [await world.receive(each) for each in (other, world.draft())]
+
+    assert [verdict.code for verdict in verdicts] == ["malformed_request", "duplicate"]
+
+
+@pytest.mark.parametrize("identifier", ["taskId", "configId"])
+async def test_a_known_id_and_body_signed_with_an_impossible_id_are_no_retry(
+    world: World, identifier: str
+) -> None:
+    await world.receive(world.draft())
+    other = world.draft()
+    other.claim(**{identifier: "x" * 513})
+
+    assert (await world.receive(other)).code == "malformed_request"
+
+
 async def test_a_refused_request_leaves_its_id_free(world: World) -> None:
     refused = world.draft()
     refused.replace_header("X-A2A-Token", "other")
