@@ -231,11 +231,20 @@ def test_values_of_the_wrong_type_are_kept_and_covered(form: CardForm) -> None:
     assert json.loads(found.payload)["skills"] == {"id": "s", "x": 1}
 
 
-@pytest.mark.parametrize("form", [CardForm.SPEC, CardForm.SDK])
+@pytest.mark.parametrize("form", CardForm)
+@pytest.mark.parametrize("value", ["", 0, 0.0, [], {}], ids=repr)
+def test_a_capability_of_another_type_is_signed(form: CardForm, value: Any) -> None:
+    card: dict[str, Any] = {"name": "A", "capabilities": {"pushNotifications": True}}
+    without = canonicalize(card, form).payload
+    card["capabilities"]["streaming"] = value
+    assert canonicalize(card, form).payload != without
+
+
+@pytest.mark.parametrize("form", [CardForm.SPEC, CardForm.SDK, CardForm.PYTHON_ASCII])
 @pytest.mark.parametrize(
     ("member", "default"), [("tenant", ""), ("required", False), ("examples", []), ("scopes", {})]
 )
-@pytest.mark.parametrize("value", ["", False, [], {}], ids=repr)
+@pytest.mark.parametrize("value", ["", False, 0, 0.0, [], {}], ids=repr)
 def test_only_the_default_of_its_own_type_means_the_same_as_no_field(
     form: CardForm, member: str, default: Any, value: Any
 ) -> None:

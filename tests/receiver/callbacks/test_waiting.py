@@ -13,7 +13,7 @@ import pytest
 from pushkit.errors import ConfigError, StorageError
 from pushkit.keys.jwk import Algorithm, generate_key
 from receiver import Notification, TaskState
-from tests.eventually import DEADLINE
+from tests.eventually import DEADLINE, eventually
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
@@ -61,6 +61,31 @@ async def test_an_unknown_state_ends_the_wait_if_it_is_final(
 
     assert found.seq == (1 if ends else 2)
     assert yielded == ([1] if ends else [1, 2])
+
+
+async def test_closing_raises_nothing_beside_waits_that_end_at_the_same_moment(
+    world: World,
+) -> None:
+    await world.receive(world.draft(state="working"))
+    receiver, seen = world.receiver, list[Notification]()
+    # A predicate that is never true.
+    waits = [
+        receiver.wait("task-1", until=lambda each: bool(seen.append(each))) for _ in range(1000)
+    ]
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    await eventually(lambda: len(seen) == 1000)
+    await receiver.inbox.find()  # there is one reader: by then, all have looked for the next
+    closing = asyncio.create_task(receiver.close())
+    for task in tasks:  # one in each round of the event loop, so also in that which ends them
+        if closing.done():
+            break
+        task.cancel()
+        await asyncio.sleep(0)
+
+    await closing
+
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(each) for each in ended} <= {asyncio.CancelledError, StorageError}
 
 
 async def test_one_notification_ends_two_waits(world: World) -> None:
