@@ -29,6 +29,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LONGEST_PAUSE = timedelta(seconds=30)
 # More new objects than a full house of requests holds. By default it is 700: 14 notifications.
 _COLLECT_AFTER = 10_000
+_RELAY_SECONDS = 1.0  # between two looks at the relay's socket
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -84,6 +85,7 @@ class Supervisor:
             channels = self._relay.channels
             ready = wait([signals, *sentinels, *channels], self._until_restart())
             self._relay.forward()
+            self._relay.keep()
             numbers = set(os.read(signals, 4096)) if signals in ready else set()
             if numbers & set(STOP_SIGNALS):
                 return True
@@ -115,9 +117,10 @@ class Supervisor:
                 self._children[number] = self._spawn(number, pause)
 
     def _until_restart(self) -> float | None:
-        """Return the seconds until the next restart of a dead process; None if there is none."""
-        due = [child.due for child in self._children if child.dead]
-        return max(min(due) - time.monotonic(), 0) if due else None
+        """Return the seconds until a dead process is restarted or the relay looked at, if any."""
+        now = time.monotonic()
+        waits = [max(child.due - now, 0) for child in self._children if child.dead]
+        return min([*waits, *([_RELAY_SECONDS] if self._relay.channels else [])], default=None)
 
     def _spawn(self, number: int, pause: timedelta) -> _Child:
         process = _SPAWN.Process(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,7 @@ _WATCHED: Final = "WATCHDOG_PID"
 _READY, _ALIVE, _STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
 _PROCESS: Final = "X_PROCESS"
 _LONGEST: Final = 4096
+_NAME: Final = "notify"
 
 
 @contextlib.asynccontextmanager
@@ -71,20 +73,34 @@ class Relay:
         self._ready: set[str] = set()
         self._alive: set[str] = set()
         self._is_ready = False
-        self._open = contextlib.ExitStack()
+        self._folder: Path | None = None  # of the socket
         self.channels: list[socket.socket] = []  # the socket to wait for before `forward`, if any
 
     def __enter__(self) -> Self:
         if _SOCKET in os.environ:
-            folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="pushkit-notify-"))
-            channel = self._open.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-            channel.setblocking(False)
-            channel.bind(str(Path(folder) / "notify"))
-            self.channels = [channel]
+            self._folder = Path(tempfile.mkdtemp(prefix="pushkit-notify-"))
+            self._listen(self._folder)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        for channel in self.channels:
+            channel.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _listen(self, folder: Path) -> None:
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        channel.setblocking(False)
+        channel.bind(str(folder / _NAME))
+        self.channels = [channel]
+
+    def keep(self) -> None:
+        """Make the socket again if it was removed, as whoever cleans `/tmp` does."""
+        if self._folder is not None and not (self._folder / _NAME).exists():
+            for channel in self.channels:
+                channel.close()
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._listen(self._folder)
 
     @contextlib.contextmanager
     def receiving(self) -> Iterator[None]:

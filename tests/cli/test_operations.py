@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -330,3 +331,20 @@ def test_systemd_hears_of_a_receiver(start: Start, systemd: Systemd, own_folder:
     process.terminate()
     assert systemd.hears_until("STOPPING") == {process.pid}
     assert process.wait(DEADLINE) == 0
+
+
+def test_processes_go_on_reporting_where_temporary_files_were_removed(
+    start: Start, systemd: Systemd, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    temporary = tmp_path_factory.mktemp("t")
+    database = str(temporary.with_name("outbox.db"))
+    command = worker("--processes", "2", port=free_port(), database=database)
+    process = start(*command, **systemd.variables, TMPDIR=str(temporary))
+    systemd.hears_until("WATCHDOG")
+    for folder in temporary.iterdir():
+        shutil.rmtree(folder)
+    for _ in range(5):
+        assert systemd.hears_until("WATCHDOG") == {process.pid}
+    process.terminate()
+    assert process.wait(DEADLINE) == 0
+    assert list(temporary.iterdir()) == []
