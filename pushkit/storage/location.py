@@ -26,6 +26,7 @@ _HOST = r"(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(:[0-9]+)?"
 _HOSTS = re.compile(f"{_HOST}(,{_HOST})*")
 _AUTHORITY = re.compile(r"(?<=://)[^/?#]*")
 _USER_AND_PASSWORD = re.compile(r"([^:/?#\s]*://[^:@/?#]*):.*@", re.DOTALL)
+_SECRET = re.compile("pass|secret|scram", re.IGNORECASE)
 _PARAMETER = re.compile(r"(?<=[?&])([^=&]*)=[^&]*")
 
 
@@ -136,7 +137,7 @@ def _masked_authority(found: re.Match[str]) -> str:
 
 
 def _masked_parameter(found: re.Match[str]) -> str:
-    return f"{found[1]}=***" if "pass" in unquote(found[1]).lower() else found[0]
+    return f"{found[1]}=***" if _SECRET.search(unquote(found[1])) else found[0]
 
 
 def _first(query: dict[str, list[str]], name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import aiodns
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -17,9 +19,12 @@ from pushkit import AlertOptions, KeyRing, PushSender, SenderOptions, load_key_r
 from pushkit.cards import sign_card
 from pushkit.cli.destinations import load_destinations
 from pushkit.errors import ConfigError
+from pushkit.net.transport import ConnectionOptions
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver import Receiver, TaskPolicy, TrustedSender, fetch_trust
 from receiver.forwards import HttpForward
+from receiver.listening.listener import Listening, listening
+from receiver.listening.trusting import KeySource
 from receiver.settings import load_settings
 from receiver.testing import SigningAgent
 from tests.cards.vectors import load
@@ -62,7 +67,13 @@ async def proxy(
     ).content
     (own_folder / "cards.toml").write_text(f'[origins."{ORIGIN}"]\njwks_urls = ["{JWKS_URL}"]\n')
     (own_folder / "update.json").write_bytes(UPDATE)
-    (own_folder / "request.http").write_bytes(b"POST /hook HTTP/1.1\r\nHost: a\r\n\r\n{}")
+    agent = SigningAgent(
+        webhook_url=f"{ORIGIN}/hook", issuer=ISSUER, key=ring.signing_key(datetime.now(UTC))
+    )
+    request = agent.draft("task-1").request()
+    lines = ["POST /hook HTTP/1.1", *(f"{name}: {value}" for name, value in request.headers)]
+    head = "\r\n".join([*lines, "", ""]).encode()
+    (own_folder / "request.http").write_bytes(head + request.body)
 
     async def answer(request: web.Request) -> web.Response:
         if request.method == "GET":
@@ -89,6 +100,7 @@ COMMANDS = [
     ("pushkit", "trigger", "completed", f"{ORIGIN}/hook"),
     ("pushkit", "send", "update.json", "--to", f"{ORIGIN}/hook", "--issuer", ISSUER),
     ("pushkit", "replay", "request.http", f"{ORIGIN}/hook"),
+    ("pushkit", "verify", "request.http", "--jwks", JWKS_URL),
     (
         *("pushkit", "doctor", f"{ORIGIN}/refused", "--keys", "keys.json", "--token", "t" * 32),
         *("--i-operate-this", "--only", "malformed_json", "--only", "oversized_body"),
@@ -243,3 +255,32 @@ def test_a_proxy_that_is_none_is_refused_wherever_it_is_given(
         load_destinations(own_folder / "rules.toml")
     ran = pushkit_command("card", "inspect", ORIGIN, "--proxy", found)
     assert expected in ran.err
+
+
+@pytest.mark.parametrize("through", [PROXY, None], ids=["a proxy", "no proxy"])
+async def test_listen_fetches_keys_and_forwards_in_the_same_way(
+    proxy: Proxy, posted: set[str], own_folder: Path, through: str | None
+) -> None:
+    key = load_key_ring(own_folder / "keys.json").signing_key(datetime.now(UTC))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        agent = SigningAgent(webhook_url=f"{url}/hook", issuer=ISSUER, key=key)
+        options = Listening(
+            url=url,
+            path="/hook",
+            source=KeySource(jwks=JWKS_URL, issuer=ISSUER),
+            token=agent.token,
+            trial_key=key.to_verification_key(),
+            forward=f"{ORIGIN}/in",
+            folder=None,
+            as_json=True,
+            brief=False,
+            connections=ConnectionOptions(proxy=through, ca_file=own_folder / "ca.pem"),
+        )
+        request = agent.draft("task-1").request()
+        async with listening(options, listener, own_folder):
+            async with aiohttp.ClientSession() as session:
+                headers = list(request.headers)
+                await session.post(f"{url}/hook", data=request.body, headers=headers)
+            await eventually(lambda: posted == {"/in"})
+    assert set(proxy.asked) == ({f"CONNECT {HOOKS_ADDRESS}:443"} if through else set())

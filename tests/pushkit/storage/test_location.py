@@ -126,6 +126,8 @@ def test_a_dsn_that_went_through_a_path_is_refused() -> None:
         ("redis://:SECRET@cache/0", "redis://:***@cache/0"),
         ("postgresql://db/a?password=SECRET&x=1", "postgresql://db/a?password=***&x=1"),
         ("postgresql://db/a?x=1&ssl%70assword=SECRET", "postgresql://db/a?x=1&ssl%70assword=***"),
+        ("postgresql://db/a?scram_client_key=SECRET", "postgresql://db/a?scram_client_key=***"),
+        ("postgresql://db/a?oauth_client_secret=S", "postgresql://db/a?oauth_client_secret=***"),
         ("postgresql://u:SECRET@db/a?PassWord=SECRET", "postgresql://u:***@db/a?PassWord=***"),
     ],
 )
