@@ -27,7 +27,7 @@ from receiver.inbox.model import Notification
 __all__ = ["CommandForward", "Forward", "ForwardFailedError", "HttpForward", "StreamForward"]
 
 STREAM_SCHEMES: Final = ("redis", "rediss", "unix")
-_TIMEOUT = timedelta(seconds=30)
+FORWARD_TIMEOUT = timedelta(seconds=30)
 # Visible ASCII without the percent sign: safe in a header, a variable and a log line.
 _PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
@@ -76,7 +76,7 @@ class HttpForward:
         self,
         url: str,
         *,
-        timeout: timedelta = _TIMEOUT,
+        timeout: timedelta = FORWARD_TIMEOUT,
         proxy: str | None = None,
         ca_file: str | Path | None = None,
     ) -> None:
@@ -140,7 +140,7 @@ class StreamForward:
         ConfigError: Not such a URL, or the redis package is missing.
     """
 
-    def __init__(self, url: str, *, timeout: timedelta = _TIMEOUT) -> None:
+    def __init__(self, url: str, *, timeout: timedelta = FORWARD_TIMEOUT) -> None:
         with from_extra("redis", "forward: redis is missing"):
             from redis.asyncio import Redis
 
@@ -208,7 +208,11 @@ class CommandForward:
     """
 
     def __init__(
-        self, command: Sequence[str], *, timeout: timedelta = _TIMEOUT, folder: Path | None = None
+        self,
+        command: Sequence[str],
+        *,
+        timeout: timedelta = FORWARD_TIMEOUT,
+        folder: Path | None = None,
     ) -> None:
         self._command = find_program(command, setting="forward: command", folder=folder)
         self._timeout = timeout

@@ -41,7 +41,12 @@ from pushkit.version import __version__
 from pushkit.webhook import WebhookRequest
 from receiver.accepting import Acceptance
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher, callback_retry
+from receiver.callbacks.dispatcher import (
+    CALLBACK_CONCURRENCY,
+    CALLBACK_TIMEOUT,
+    Dispatcher,
+    callback_retry,
+)
 from receiver.callbacks.registry import CallbackDecorators, CallbackRegistry, Wanted
 from receiver.callbacks.waiting import Arrivals, has_ended, has_stopped, in_states
 from receiver.edge import Edge
@@ -130,7 +135,7 @@ class Receiver(CallbackDecorators):
         ca_file: str | Path | None = None,
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
-        concurrency: int = 64,
+        concurrency: int = CALLBACK_CONCURRENCY,
         callback_timeout: timedelta | None = CALLBACK_TIMEOUT,
         drain: timedelta = DRAIN,
         retention: InboxRetention | None = None,

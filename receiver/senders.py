@@ -19,6 +19,7 @@ from pushkit.arguments import Kind, check_list, check_type, check_types, read_me
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
+from pushkit.lifetimes import LONGEST_TOLERANCE, TOLERANCE
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import WebhookVerifier, read_verifier
 from pushkit.signing.token import hash_credentials, hash_token
@@ -33,7 +34,7 @@ DEFAULT_PATH = "/a2a/push"
 _JWT_ALONE = frozenset({Scheme.JWT})
 _BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
 
-_LONGEST_STALE = timedelta(days=7)
+STALE_FOR, LONGEST_STALE = timedelta(hours=1), timedelta(days=7)
 
 _IN_A_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 # RFC 3986 §3.3, without a query; braces would make it a pattern of aiohttp's router.
@@ -142,7 +143,7 @@ class TrustedSender:
     name: str
     issuer: str | None = None
     jwks_url: str | None = field(default=None, repr=False)
-    stale_for: timedelta = timedelta(hours=1)
+    stale_for: timedelta = STALE_FOR
     jwks_file: Path | str | None = None
     keys: Collection[VerificationKey] | None = None
     path: str = DEFAULT_PATH
@@ -151,7 +152,7 @@ class TrustedSender:
     schemes: Collection[Scheme] = _JWT_ALONE
     webhook_secrets: Sequence[str] = field(default=(), repr=False)
     algorithms: frozenset[Algorithm] = frozenset(Algorithm)
-    tolerance: timedelta = timedelta(seconds=300)
+    tolerance: timedelta = TOLERANCE
     tokens: Sequence[str] = field(default=(), repr=False)
     token_required: bool = True
     credentials: Sequence[str] = field(default=(), repr=False)
@@ -235,10 +236,10 @@ def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
         )
     if sender.max_body_bytes is not None and sender.max_body_bytes < 1:
         yield "max_body_bytes: expected at least 1"
-    if sender.tolerance <= timedelta(0):
-        yield f"tolerance: found {sender.tolerance}, expected more than zero"
-    if not timedelta(0) <= sender.stale_for <= _LONGEST_STALE:
-        yield f"stale_for: expected from 0 to {_LONGEST_STALE.days} days"
+    if not timedelta(0) < sender.tolerance <= LONGEST_TOLERANCE:
+        yield f"tolerance: found {sender.tolerance}, expected more than zero, up to one day"
+    if not timedelta(0) <= sender.stale_for <= LONGEST_STALE:
+        yield f"stale_for: expected from 0 to {LONGEST_STALE.days} days"
 
 
 def _sources(sender: TrustedSender) -> int:

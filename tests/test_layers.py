@@ -31,6 +31,7 @@ SENDER_ROWS = [
         "clock",
         "files",
         "lazy",
+        "lifetimes",
         "programs",
         "traceparent",
         "url",

@@ -26,13 +26,14 @@ from pushkit.keys.jwk import (
 )
 from pushkit.keys.jwks import is_jwks, jwks_document
 from pushkit.keys.ring import KeyRing, KeyState, RingKey, in_seconds
+from pushkit.lifetimes import JWKS_MAX_AGE, LONGEST_JWKS_MAX_AGE
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import FILE, PATH, read_by
 from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import example, moment, table
 
-_DEFAULT_MAX_AGE_SECONDS: Final = 300
-_MAX_MAX_AGE_SECONDS: Final = 86400
+_DEFAULT_MAX_AGE_SECONDS: Final = JWKS_MAX_AGE // timedelta(seconds=1)
+_MAX_MAX_AGE_SECONDS: Final = LONGEST_JWKS_MAX_AGE // timedelta(seconds=1)
 _ALGORITHMS: Final = click.Choice([*(each.value for each in Algorithm), "Ed25519"])
 _algorithm = read_by(Algorithm.parse)
 _algorithm_option = click.option(

@@ -23,6 +23,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, TokenError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import KeysByKid, key_for, keys_by_kid, parse_jwks
+from pushkit.lifetimes import LONGEST_TOLERANCE, TOLERANCE
 from pushkit.net.jwks_client import load_jwks
 from pushkit.net.transport import ConnectionOptions
 from pushkit.signing.http_message_signatures import (
@@ -136,8 +137,8 @@ class _Report:
 @at_option
 @seconds_option(
     "--tolerance",
-    within=(0, 86400),
-    default=300,
+    within=(0, LONGEST_TOLERANCE // timedelta(seconds=1)),
+    default=TOLERANCE // timedelta(seconds=1),
     help="How many seconds the time of the signature may differ.",
 )
 @allow_option

@@ -29,9 +29,9 @@ from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.sender import PushSender
 from pushkit.outbox.retention import Retention
 from pushkit.scheduling import stop_after_attempt, stop_after_delay
-from pushkit.scheduling.retry import RetryPolicy, wait_schedule
+from pushkit.scheduling.retry import DEFAULT_SCHEDULE, MAX_AGE, RetryPolicy, wait_schedule
 from pushkit.telemetry.together import counted_together
-from pushkit.terminal.command import parse_age
+from pushkit.terminal.command import age_text, parse_age
 from pushkit.terminal.listening import listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import (
@@ -62,7 +62,7 @@ from pushkit.variables import secret_variable
 _MARGIN = timedelta(seconds=10)
 _ALERT_TOKEN_VARIABLE = "PUSHKIT_ALERT_TOKEN"  # noqa: S105  # the name of the variable
 _FOREVER = "forever"
-_WAITS = "5s,5m,30m,2h,5h,10h,14h,20h,24h"  # DEFAULT_SCHEDULE
+_DEFAULTS = SenderOptions()
 
 
 # --- options; their defaults are those of `SenderOptions` ----------------------------------------
@@ -72,13 +72,14 @@ def _waits(value: str) -> tuple[timedelta, ...]:
     return tuple(parse_age(each.strip()) for each in value.split(","))
 
 
-def _age_option(name: str, default: str, says: str) -> OptionDecorator:
-    return age_option(name, metavar="AGE", default=default, help=says)
+def _age_option(name: str, default: timedelta, says: str) -> OptionDecorator:
+    return age_option(name, metavar="AGE", default=age_text(default), help=says)
 
 
-def _keep_option(name: str, default: str, says: str) -> OptionDecorator:
+def _keep_option(name: str, default: timedelta | None, says: str) -> OptionDecorator:
     kept = read_by(lambda value: None if value == _FOREVER else parse_age(value))
-    return click.option(name, metavar=f"AGE|{_FOREVER}", default=default, callback=kept, help=says)
+    text = _FOREVER if default is None else age_text(default)
+    return click.option(name, metavar=f"AGE|{_FOREVER}", default=text, callback=kept, help=says)
 
 
 def _alerts(
@@ -127,7 +128,9 @@ _alert_options = gathered(
         envvar=_ALERT_TOKEN_VARIABLE,
         help="The token that the alert webhook expects.",
     ),
-    alert_every=_age_option("--alert-every", "1h", "Send the same alert once in this time."),
+    alert_every=_age_option(
+        "--alert-every", AlertOptions(log=True).every, "Send the same alert once in this time."
+    ),
 )
 
 
@@ -154,42 +157,46 @@ worker_settings = gathered(
     concurrency=click.option(
         "--concurrency",
         type=click.IntRange(1, 4096),
-        default=256,
+        default=_DEFAULTS.concurrency,
         help="How many attempts each process makes at once.",
     ),
     concurrency_per_host=click.option(
         "--per-host",
         "concurrency_per_host",
         type=click.IntRange(1, 4096),
-        default=16,
+        default=_DEFAULTS.concurrency_per_host,
         help="How many attempts all processes make at once to one origin.",
     ),
     drain=seconds_option(
         "--drain",
         within=(0, 600),
-        default=20,
+        default=_DEFAULTS.drain // timedelta(seconds=1),
         help="Seconds that attempts in progress get at the end.",
     ),
-    timeout=_age_option("--timeout", "15s", "The time-out of an attempt in total."),
+    timeout=_age_option("--timeout", _DEFAULTS.timeout, "The time-out of an attempt in total."),
     waits=click.option(
         "--waits",
         metavar="AGE,AGE,…",
-        default=_WAITS,
+        default=",".join(age_text(timedelta(seconds=wait)) for wait in DEFAULT_SCHEDULE),
         callback=read_by(_waits),
         help="The waits after the 1st, 2nd, … failed attempt; one more failure is final.",
     ),
-    max_age=_age_option("--max-age", "90h", "Give up deliveries that are older than this."),
+    max_age=_age_option("--max-age", MAX_AGE, "Give up deliveries that are older than this."),
     disable_after=_age_option(
-        "--disable-after", "5d", "Disable subscriptions that only fail for this long."
+        "--disable-after",
+        _DEFAULTS.disable_after,
+        "Disable subscriptions that only fail for this long.",
     ),
     keep_delivered=_keep_option(
-        "--keep-delivered", "7d", "How long to keep delivered and cancelled deliveries."
+        "--keep-delivered",
+        _DEFAULTS.retain.delivered,
+        "How long to keep delivered and cancelled deliveries.",
     ),
-    keep_dead=_keep_option("--keep-dead", "30d", "How long to keep dead letters."),
+    keep_dead=_keep_option("--keep-dead", _DEFAULTS.retain.dead, "How long to keep dead letters."),
     keep_answers=choice_option(
         "--keep-answers",
         of=KeepAnswers,
-        default=KeepAnswers.FAILED.value,
+        default=KeepAnswers(_DEFAULTS.keep_answers).value,
         help="Of which attempts to keep the first KiB of the answer, for `pushkit outbox show`.",
     ),
     go_token_spelling=click.option(

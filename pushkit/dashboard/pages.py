@@ -26,6 +26,7 @@ from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import ConfigError, InvalidUrlError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm
 from pushkit.keys.source import KeySource
+from pushkit.lifetimes import TOKEN_LIFETIME
 from pushkit.net.authorization import credential_header
 from pushkit.outbox.browsing import DestinationStanding, Finished
 from pushkit.outbox.destinations import DestinationKey
@@ -33,7 +34,6 @@ from pushkit.outbox.inspection import DeliveryFilter, DeliveryReport
 from pushkit.outbox.states import DeliveryState
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER, body_sha256, static_claims
 from pushkit.signing.standard_webhooks import ID_HEADER, TIMESTAMP_HEADER
-from pushkit.signing.times import TOKEN_LIFETIME
 from pushkit.signing.token import token_headers
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionState

@@ -21,11 +21,10 @@ from pushkit.errors import KeyRingError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.keys.jwks import MAX_JWKS_KEYS
 from pushkit.keys.remote import RemoteKey
+from pushkit.lifetimes import JWKS_MAX_AGE, TOKEN_LIFETIME, TOLERANCE
 
-DEFAULT_MAX_AGE: Final = timedelta(seconds=300)
 _FETCH_MARGIN: Final = timedelta(seconds=30)
-# A token lives at most 300 s, and a receiver tolerates a clock 300 s off.
-DEFAULT_GRACE: Final = timedelta(seconds=300) + timedelta(seconds=300)
+DEFAULT_GRACE: Final = TOKEN_LIFETIME + TOLERANCE
 _FORGET_AFTER: Final = timedelta(days=30)
 _IN_UTC: Final = timedelta(0)
 ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,10 +89,10 @@ class KeyRing:
     # In the order of scheduling; if two activate at the same time, the later one signs.
     keys: tuple[RingKey, ...]
     default_algorithm: Algorithm = Algorithm.ES256  # unless a subscription's profile needs another
-    max_age: timedelta = DEFAULT_MAX_AGE  # how long receivers may cache the JWK Set
+    max_age: timedelta = JWKS_MAX_AGE  # how long receivers may cache the JWK Set
     # How long a key is published before it signs, so that no receiver has a cached set without it;
     # at least `max_age`.
-    activation_lead: timedelta = DEFAULT_MAX_AGE + _FETCH_MARGIN
+    activation_lead: timedelta = JWKS_MAX_AGE + _FETCH_MARGIN
     # How long a key stays published after it stopped signing: the life of a token plus the
     # receiver's tolerance.
     grace: timedelta = DEFAULT_GRACE
@@ -127,7 +126,7 @@ class KeyRing:
         algorithm: Algorithm = Algorithm.ES256,
         *,
         key: SigningKey | RemoteKey | None = None,
-        max_age: timedelta = DEFAULT_MAX_AGE,
+        max_age: timedelta = JWKS_MAX_AGE,
         activation_lead: timedelta | None = None,
         grace: timedelta = DEFAULT_GRACE,
     ) -> KeyRing:

@@ -38,6 +38,7 @@ from pushkit.keys.jwks import (
     parse_jwks,
     parse_jwks_file,
 )
+from pushkit.lifetimes import JWKS_MAX_AGE, LONGEST_JWKS_MAX_AGE
 from pushkit.logs import RepeatedLog
 from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
@@ -53,11 +54,9 @@ _LEFT_OUT: Final = "keys from %s are left out: %s"
 
 _FETCH_TIMEOUT: Final = timedelta(seconds=5)
 _MEDIA_TYPES: Final = "application/jwk-set+json, application/json"
-_DEFAULT_AGE: Final = timedelta(seconds=300)
 # A set is kept at least this long, whatever its headers say. It must not exceed the shortest
 # `max-age`, because a sender may sign with a key that was published for only that long.
 _MIN_AGE: Final = timedelta(seconds=1)
-_LONGEST_AGE: Final = timedelta(hours=24)
 _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?(\d{1,10})"?(?=$|[,\s])', re.IGNORECASE)
 _NO_STORE: Final = re.compile(r"(?:^|[,\s])no-(?:store|cache)(?=$|[,\s])", re.IGNORECASE)
 
@@ -163,7 +162,7 @@ class JwksClient:
             self._log.log("fetch", logging.WARNING, _NOT_FETCHED, self._shown, exc)
             raise
         self._loaded = True
-        until = started + min(max(_lifetime(answer.headers), _MIN_AGE), _LONGEST_AGE)
+        until = started + min(max(_lifetime(answer.headers), _MIN_AGE), LONGEST_JWKS_MAX_AGE)
         return Held(
             value=found, since=started, fresh_until=until, good_until=until + self._stale_for
         )
@@ -187,7 +186,7 @@ def _lifetime(headers: Headers) -> timedelta:
         return timedelta(0)
     found = _MAX_AGE.search(directives)
     if found is None:
-        return _DEFAULT_AGE
+        return JWKS_MAX_AGE
     # RFC 9111 §4.2.3: shared caches on the way have kept it for `Age` seconds already.
     age = _joined(headers, "Age") or ""
     spent = int(age) if age.isascii() and age.isdigit() and len(age) <= len("2147483648") else 0

@@ -32,10 +32,11 @@ from pushkit.errors import (
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import HTTP, signature_holds
 from pushkit.keys.remote import RemoteKey
+from pushkit.lifetimes import TOKEN_LIFETIME
 from pushkit.record import field, record
 from pushkit.signing.jose import Sign, sign
 from pushkit.signing.signature_base import signature_base
-from pushkit.signing.times import TOKEN_LIFETIME, read_moment
+from pushkit.signing.times import read_moment
 from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
 

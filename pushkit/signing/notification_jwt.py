@@ -30,6 +30,7 @@ from pushkit.errors import (
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import signature_holds
 from pushkit.keys.remote import RemoteKey
+from pushkit.lifetimes import TOKEN_LIFETIME
 from pushkit.logs import printable
 from pushkit.record import field, record
 from pushkit.signing.jose import (
@@ -41,7 +42,7 @@ from pushkit.signing.jose import (
     sign,
     sign_jwt,
 )
-from pushkit.signing.times import TOKEN_LIFETIME, read_moment
+from pushkit.signing.times import read_moment
 from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers
 

@@ -6,13 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from pushkit.errors import InvalidSignatureError, TimestampError
+from pushkit.lifetimes import TOLERANCE
 
 if TYPE_CHECKING:
     from pushkit.signing.http_message_signatures import VerifiedHttpSignature
     from pushkit.signing.notification_jwt import JwtClaims
 
-TOKEN_LIFETIME: Final = timedelta(seconds=300)
-TOLERANCE: Final = timedelta(seconds=300)
 _EXPIRY_LEEWAY: Final = timedelta(seconds=60)
 LARGEST_EPOCH: Final = 253402300799  # 9999-12-31, the last day of `datetime`
 

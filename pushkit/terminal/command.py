@@ -124,6 +124,13 @@ def parse_age(value: str) -> timedelta:
     return read
 
 
+def age_text(age: timedelta) -> str:
+    """Write an age in whole seconds as `parse_age` reads it, in the largest unit that is exact."""
+    sizes = {letter: timedelta(**{unit: 1}) for letter, unit in _UNITS.items()}
+    largest = [letter for letter, size in sizes.items() if not age % size][-1]
+    return f"{age // sizes[largest]}{largest}"
+
+
 def painted(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
     """Return text with a style if standard output is a terminal, else unchanged."""
     # no-color.org: any value that is not empty.

@@ -46,6 +46,7 @@ _log = logging.getLogger("receiver")
 
 # How often to look at least for what other processes accepted, or left unfinished.
 POLL_INTERVAL = timedelta(seconds=1)
+CALLBACK_CONCURRENCY = 64
 CALLBACK_TIMEOUT = timedelta(minutes=5)
 # Seconds after an outage in which leases that ended are left to their workers, who renew them.
 _SPARED_FOR = 5.0

@@ -9,7 +9,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -21,6 +20,7 @@ from pushkit.keys.jwk import VerificationKey, public_jwk
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.terminal.command import painted
+from receiver.forwards import FORWARD_TIMEOUT
 from receiver.limits import ConnectionLimits
 from receiver.listening.edge import Arrival, ListeningEdge
 from receiver.listening.screen import arrival_as_json, arrival_lines
@@ -28,7 +28,6 @@ from receiver.listening.trusting import KeySource, Trusting
 from receiver.receiver import Receiver
 from receiver.serving.server import HttpServer
 
-_FORWARD_TIMEOUT = timedelta(seconds=30)
 _LAST_ANSWERS = 2.0  # seconds
 
 
@@ -172,7 +171,7 @@ class _Output:
                     destination,
                     fields_to_send(arrival.request),
                     arrival.request.body,
-                    timeout=_FORWARD_TIMEOUT,
+                    timeout=FORWARD_TIMEOUT,
                 )
             except TransportError as exc:
                 self._say(f"→ #{arrival.number} {shown}: {exc.code}: {exc}", colour="red")

@@ -17,8 +17,21 @@ from pushkit.errors import ConfigError, InvalidUrlError, PushkitError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.url import Url
 from receiver.callbacks.registry import CallbackFunction, Timeout, Wanted
-from receiver.forwards import STREAM_SCHEMES, CommandForward, Forward, HttpForward, StreamForward
-from receiver.settings.values import ModuleAndFunction, NotEmpty, Positive, PositiveOrNone
+from receiver.forwards import (
+    FORWARD_TIMEOUT,
+    STREAM_SCHEMES,
+    CommandForward,
+    Forward,
+    HttpForward,
+    StreamForward,
+)
+from receiver.settings.values import (
+    ModuleAndFunction,
+    NotEmpty,
+    Positive,
+    PositiveOrNone,
+    seconds_of,
+)
 
 
 class WantedSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
@@ -72,7 +85,8 @@ class ForwardSettings(WantedSettings):
     to: str | None = None  # a URL that notifications are posted to, or a Redis stream's
     command: list[str] | None = None  # a command that gets each on its standard input
     name: NotEmpty | None = None  # its name in the log and the inbox; by default its URL or command
-    timeout_seconds: Positive = 30  # how long one attempt may take
+    # How long one attempt may take.
+    timeout_seconds: Positive = seconds_of(FORWARD_TIMEOUT)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:

@@ -13,11 +13,28 @@ from pushkit.bounded_json import JsonValue, read_json_object
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.files import read_file
 from pushkit.keys.jwk import Algorithm
+from pushkit.lifetimes import LONGEST_TOLERANCE, TOLERANCE
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.terminal.toml import File
-from receiver.senders import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
-from receiver.settings.values import NotEmpty, NotNegative, Positive, Secrets, Url, rate, read_text
+from receiver.senders import (
+    DEFAULT_PATH,
+    LONGEST_STALE,
+    STALE_FOR,
+    SenderProfile,
+    TaskPolicy,
+    TrustedSender,
+)
+from receiver.settings.values import (
+    NotEmpty,
+    NotNegative,
+    Positive,
+    Secrets,
+    Url,
+    rate,
+    read_text,
+    seconds_of,
+)
 
 
 class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
@@ -26,7 +43,9 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     name: NotEmpty
     issuer: str | None = None
     jwks_url: str | None = None
-    stale_for_seconds: Annotated[NotNegative, Field(le=7 * 86400)] = 3600
+    stale_for_seconds: Annotated[NotNegative, Field(le=seconds_of(LONGEST_STALE))] = seconds_of(
+        STALE_FOR
+    )
     jwks_file: File | None = None
     path: str = DEFAULT_PATH
     audience: list[Url] = []
@@ -35,7 +54,9 @@ class SenderSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     webhook_secrets: Secrets = []
     webhook_secrets_file: File | None = None
     algorithms: list[Algorithm] = list(Algorithm)
-    tolerance_seconds: Annotated[Positive, Field(le=86400)] = 300
+    tolerance_seconds: Annotated[Positive, Field(le=seconds_of(LONGEST_TOLERANCE))] = seconds_of(
+        TOLERANCE
+    )
     tokens: Secrets = []
     tokens_file: File | None = None
     token_required: bool = True

@@ -15,10 +15,12 @@ from pushkit.errors import ConfigError
 from pushkit.storage.location import is_file
 from pushkit.terminal.log_output import LogFormat
 from pushkit.terminal.toml import File, Location
+from receiver.callbacks.dispatcher import CALLBACK_CONCURRENCY, CALLBACK_TIMEOUT
 from receiver.callbacks.registry import NO_TIMEOUT
 from receiver.limits import ConnectionLimits, Limits
 from receiver.peers import ForwardedHeader
 from receiver.receiver import Receiver
+from receiver.runtime import DRAIN
 from receiver.senders import TrustedSender
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
@@ -38,10 +40,14 @@ from receiver.settings.values import (
     Proxy,
     Url,
     rate,
+    seconds_of,
 )
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
+
+
+_LIMITS, _CONNECTIONS = Limits(), ConnectionLimits()
 
 
 class ReceiverSettings(
@@ -67,23 +73,25 @@ class ReceiverSettings(
     # of the file.
     proxy: Proxy | None = None
     ca_file: File | None = None  # root certificates in PEM, trusted there beside the system's
-    max_body_bytes: Positive = 1024 * 1024
+    max_body_bytes: Positive = _LIMITS.max_body_bytes
     # Requests a second from one address, before the signature is checked; twice that at once.
-    peer_rate: Positive = 4000
+    peer_rate: Positive = int(_LIMITS.peer_rate.per_second)
     # Notifications a second from one sender, after its signature was checked; twice that at once.
-    sender_rate: Positive = 4000
-    max_backlog: Positive = 500_000
-    max_backlog_per_sender: Positive = 100_000
-    callback_concurrency: Positive = 64  # how many callbacks may run at once
+    sender_rate: Positive = int(_LIMITS.sender_rate.per_second)
+    max_backlog: Positive = _LIMITS.max_backlog
+    max_backlog_per_sender: Positive = _LIMITS.max_backlog_per_sender
+    callback_concurrency: Positive = CALLBACK_CONCURRENCY  # how many callbacks may run at once
     # How long one call may take; `"none"` for any time.
-    callback_timeout_seconds: PositiveOrNone = 300
-    drain_seconds: NotNegative = 20
-    max_header_bytes: Positive = 16 * 1024
-    request_timeout_seconds: Positive = 10  # for the head of a request, and for its body
-    keep_alive_seconds: Positive = 75
+    callback_timeout_seconds: PositiveOrNone = seconds_of(CALLBACK_TIMEOUT)
+    drain_seconds: NotNegative = seconds_of(DRAIN)
+    max_header_bytes: Positive = _LIMITS.max_header_bytes
+    # For the head of a request, and for its body.
+    request_timeout_seconds: Positive = seconds_of(_LIMITS.request_timeout)
+    keep_alive_seconds: Positive = seconds_of(_CONNECTIONS.keep_alive)
     stop_timeout_seconds: Positive = 20  # how long requests in progress may take at shutdown
-    max_connections: Positive = 512  # the most connections at once, in each process
-    max_connections_per_peer: Positive = 128
+    # The most connections at once, in each process.
+    max_connections: Positive = _CONNECTIONS.max_connections
+    max_connections_per_peer: Positive = _CONNECTIONS.max_connections_per_peer
     trusted_proxies: list[Network] = []
     # The header that they write: `X-Forwarded-For` or `Forwarded`.
     forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR

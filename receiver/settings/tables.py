@@ -34,16 +34,23 @@ class TlsSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     key: File  # its private key
 
 
+_RETENTION: Final = InboxRetention()
+
+
+def _days(age: timedelta | None) -> int | None:
+    return None if age is None else age.days
+
+
 class RetentionSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     """The `[retention]` table; see `receiver.InboxRetention`, which has the same defaults."""
 
-    done_days: Days = 7
-    dead_days: Days = None
-    max_done: NotNegative | None = None
+    done_days: Days = _days(_RETENTION.done)
+    dead_days: Days = _days(_RETENTION.dead)
+    max_done: NotNegative | None = _RETENTION.max_done
     # How long accepted ids are remembered. If this is shorter than the time of the sender's last
     # retry (90 h for pushkit), an update may be called back twice.
-    remember_hours: Positive = 96
-    expected_days: Days = 90
+    remember_hours: Positive = _RETENTION.ids // timedelta(hours=1)
+    expected_days: Days = _days(_RETENTION.expected)
 
     def build(self) -> InboxRetention:
         """Return the retention that a receiver is made with."""
@@ -92,7 +99,7 @@ class AlertSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
     # A file with the secret, `whsec_…`, that signs alerts to the webhook.
     webhook_secret_file: File | None = None
     # The same alert is sent at most once in this time; the next says how many were left out.
-    every_minutes: Positive = 60
+    every_minutes: Positive = AlertOptions(log=True).every // timedelta(minutes=1)
 
     @model_validator(mode="after")
     def _somewhere(self) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -104,6 +105,11 @@ Proxy = Annotated[str, AfterValidator(_proxy)]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
 Network = Annotated[str, AfterValidator(_network)]
 ModuleAndFunction = Annotated[str, AfterValidator(_module_and_function)]
+
+
+def seconds_of(duration: timedelta) -> int:
+    """Return a default of the code in the unit of the file."""
+    return duration // timedelta(seconds=1)
 
 
 def rate(per_second: int) -> RateLimit:

@@ -364,7 +364,7 @@ async def test_a_set_fetched_in_the_background_replaces_the_old_one(publisher: P
 @pytest.fixture
 def short_lived(monkeypatch: pytest.MonkeyPatch) -> Callable[[Publisher], JwksClient]:
     """Make clients whose sets end at once, and may be used for an hour more."""
-    monkeypatch.setattr(jwks_client, "_LONGEST_AGE", timedelta(0))
+    monkeypatch.setattr(jwks_client, "LONGEST_JWKS_MAX_AGE", timedelta(0))
     monkeypatch.setattr(renewing, "_LEAST_PAUSE", timedelta(milliseconds=10))
     return lambda publisher: JwksClient(URL, fetch=publisher, stale_for=timedelta(hours=1))
 
