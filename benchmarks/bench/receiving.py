@@ -156,11 +156,15 @@ async def bare(given: Mapping[str, Any], _: Counts) -> None:
         seen.add(claims["jti"])
         return web.Response(status=202)
 
-    await _listen(web.Server(receive, access_log=None), given)
+    bare = web.Server(receive, access_log=None)
+    shared = socket.socket(fileno=given["socket"])
+    server = await asyncio.get_running_loop().create_server(bare, sock=shared, backlog=1024)
+    await _KEPT.enter_async_context(server)
 
 
 async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None:
     """Run the receiver, as `receiver serve` does."""
+    from pushkit.terminal.listening import accepting
     from pushkit.terminal.processes import collect_rarely
     from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
     from receiver.limits import ConnectionLimits
@@ -202,7 +206,8 @@ async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None
         is_proxy=receiver.edge.peers.is_proxy,
         max_head_bytes=16384,
     )
-    await _listen(server, given)
+    shared = socket.socket(fileno=given["socket"])
+    await _KEPT.enter_async_context(accepting(server.protocol_for, [shared]))
 
 
 def _fill(path: str, backlog: int) -> None:
@@ -221,12 +226,7 @@ def _fill(path: str, backlog: int) -> None:
         database.commit()
 
 
-async def _listen(server: Any, given: Mapping[str, Any]) -> None:
-    shared = socket.socket(fileno=given["socket"])
-    _KEPT.append(await asyncio.get_running_loop().create_server(server, sock=shared, backlog=1024))
-
-
-_KEPT: list[object] = []
+_KEPT = contextlib.AsyncExitStack()
 
 SIDES: dict[str, Callable[[Mapping[str, Any], Counts], Awaitable[None]]] = {
     "bare PyJWT": bare,

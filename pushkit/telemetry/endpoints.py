@@ -18,7 +18,7 @@ from aiohttp import web
 from pushkit.logs import RepeatedLog, printable
 from pushkit.telemetry.metrics import Metrics, Page
 from pushkit.telemetry.readiness import readiness
-from pushkit.terminal.listening import accepting
+from pushkit.terminal.listening import accepting_few
 
 _log = logging.getLogger("pushkit.telemetry")
 
@@ -70,7 +70,7 @@ async def serving(endpoints: Endpoints, sockets: Sequence[socket.socket]) -> Asy
     server = web.Server(handle, access_log=None)
     endpoints.metrics.start()
     try:
-        async with accepting(server, sockets):
+        async with accepting_few(server, sockets):
             yield
     finally:
         await server.shutdown(timeout=1.0)

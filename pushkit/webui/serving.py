@@ -17,7 +17,7 @@ from pushkit.errors import ConfigError
 from pushkit.keys.private_file import read_private
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
-from pushkit.terminal.listening import accepting, listen
+from pushkit.terminal.listening import accepting_few, listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import DashboardOptions
 from pushkit.terminal.processes import until_stopped
@@ -82,7 +82,7 @@ async def serving(site: Site, sockets: Sequence[socket.socket]) -> AsyncIterator
     await runner.setup()
     assert runner.server is not None  # noqa: S101  # it is set up
     try:
-        async with accepting(runner.server, sockets):
+        async with accepting_few(runner.server, sockets):
             yield
     finally:
         await runner.cleanup()

@@ -20,6 +20,7 @@ from pushkit.keys.jwk import VerificationKey, public_jwk
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.terminal.command import painted
+from pushkit.terminal.listening import accepting
 from receiver.forwards import FORWARD_TIMEOUT
 from receiver.limits import ConnectionLimits
 from receiver.listening.edge import Arrival, ListeningEdge
@@ -79,11 +80,10 @@ async def listening(
         max_head_bytes=receiver.edge.limits.max_header_bytes,
     )
     async with _quiet(), receiver, output:
-        accepting = await asyncio.get_running_loop().create_server(server, sock=listener)
         try:
-            yield
+            async with accepting(server.protocol_for, [listener]):
+                yield
         finally:
-            accepting.close()
             await server.drain(_LAST_ANSWERS)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import re
 import time
 from collections import Counter, OrderedDict
@@ -42,9 +41,9 @@ _LINGERING: Final = timedelta(seconds=2)
 class HttpConnection(asyncio.Protocol):
     """One connection of a server, from the moment that its socket is accepted."""
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: HttpServer, peer: str) -> None:
         self._server = server
-        self._peer = ""
+        self._peer = peer  # its address
         self._transport: asyncio.Transport | None = None
         self._is_made = False
         self._early = b""
@@ -71,37 +70,21 @@ class HttpConnection(asyncio.Protocol):
         """Whether a request is in progress."""
         return self._is_busy
 
-    def accept(self, transport: asyncio.Transport) -> bool:
-        """Count the connection of an accepted socket; or end it, and return False."""
-        if self._server.is_ending:
-            self._is_last = True
-            transport.close()
-            return False
-        peer = transport.get_extra_info("peername")
-        self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
+    def attach(self, transport: asyncio.Transport) -> bool:
+        """Take the transport; return False if the connection was ended before it had one."""
         self._transport = transport
-        reason = self._server.connections.add(self, self._peer)
-        if reason is None:
-            return True
-        self._server.repeated_log.log(
-            ("connection", rate_key(self._peer)),
-            logging.WARNING,
-            "refused connection peer=%s: %s",
-            self._peer,
-            reason,
-        )
-        self._is_last = True
-        transport.abort()
-        return False
+        if self._is_last:
+            transport.abort()
+        return not self._is_last
 
     # --- called by the event loop --------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve: called after the TLS handshake, if there is one."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
-        if self._transport is None and not self.accept(transport):
+        if not self.attach(transport):
             return
-        self._transport, self._is_made = transport, True
+        self._is_made = True
         # Any byte that stays unsent begins the deadline. (Over TLS, 0 would count an empty buffer.)
         transport.set_write_buffer_limits(high=1, low=0)
         self._head_deadline.begin()

@@ -1,6 +1,6 @@
 """`HttpServer`: accepts connections, bounds their number, and ends them gracefully.
 
-A connection is counted, and has deadlines, from the moment that its socket is accepted. Bytes that
+A connection is counted from the moment that its socket is accepted, and has deadlines. Bytes that
 are no HTTP are answered with problem details, like every refusal.
 """
 
@@ -18,6 +18,7 @@ from pushkit.scheduling.pump import cancelled
 from pushkit.scheduling.rounds import RoundBatches
 from receiver.edge import Begin, Turns, in_turn
 from receiver.limits import ConnectionLimits
+from receiver.peers import rate_key
 from receiver.refusals import Refusals
 from receiver.serving.connection import Connections, HttpConnection
 
@@ -54,11 +55,17 @@ class HttpServer:
         # Connections with a request in progress; it is completed even if the connection is lost.
         self.in_progress: set[HttpConnection] = set()
         self._is_answered = asyncio.Event()
-        self.is_ending: bool = False  # what is accepted now is closed: nothing would answer it
 
-    def __call__(self) -> asyncio.Protocol:
-        """Return the protocol of one connection."""
-        return HttpConnection(self) if self._tls is None else _Accepted(self, self._tls)
+    def protocol_for(self, peer: str) -> asyncio.Protocol | None:
+        """Count an accepted connection, and return its protocol; None if it is refused."""
+        connection = HttpConnection(self, peer)
+        reason = self.connections.add(connection, peer)
+        if reason is None:
+            return connection if self._tls is None else _Handshake(self, connection, self._tls)
+        cause = ("connection", rate_key(peer))
+        said = "refused connection peer=%s: %s"
+        self.repeated_log.log(cause, logging.WARNING, said, peer, reason)
+        return None
 
     def run_handshake(self, handshake: Coroutine[None, None, None]) -> None:
         """Run a TLS handshake in a task."""
@@ -73,11 +80,10 @@ class HttpServer:
             self._is_answered.set()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  # a deadline, not an error
-        """Answer the requests in progress, then close every connection.
+        """Answer the requests in progress, then close every connection; none may be new any more.
 
         Each answer is the last one of its connection; requests not answered in time are cancelled.
         """
-        self.is_ending = True
         for connection in self.connections:
             connection.wind_down()
         with contextlib.suppress(TimeoutError):
@@ -103,34 +109,33 @@ def _begin_all(arrived: Sequence[tuple[HttpConnection, Turns]]) -> None:
         connection.go_on(rest)
 
 
-class _Accepted(asyncio.Protocol):
-    """A connection in its TLS handshake: counted from the start, with a deadline."""
+class _Handshake(asyncio.Protocol):
+    """A connection in its TLS handshake, which has a deadline."""
 
-    def __init__(self, server: HttpServer, tls: ssl.SSLContext) -> None:
+    def __init__(self, server: HttpServer, connection: HttpConnection, tls: ssl.SSLContext) -> None:
         self._server = server
+        self._connection = connection
         self._tls = tls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection, and begin the handshake; or end it."""
+        """Begin the handshake; or end the connection."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
-        connection = HttpConnection(self._server)
-        if connection.accept(transport):
-            self._server.run_handshake(self._shake_hands(transport, connection))
+        if self._connection.attach(transport):
+            self._server.run_handshake(self._shake_hands(transport))
 
-    async def _shake_hands(self, transport: asyncio.Transport, connection: HttpConnection) -> None:
-        if transport.is_closing():  # closed for a newer one: the handshake would not notice that
-            return
+    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+        connection, encrypted = self._connection, None
         try:
-            encrypted = await asyncio.get_running_loop().start_tls(
-                transport,
-                connection,
-                self._tls,
-                server_side=True,
-                ssl_handshake_timeout=self._server.limits.head_timeout.total_seconds(),
-                ssl_shutdown_timeout=_TLS_CLOSE_SECONDS,
-            )
+            if not transport.is_closing():  # else the handshake would wait for its deadline
+                encrypted = await asyncio.get_running_loop().start_tls(
+                    transport,
+                    connection,
+                    self._tls,
+                    server_side=True,
+                    ssl_handshake_timeout=self._server.limits.head_timeout.total_seconds(),
+                    ssl_shutdown_timeout=_TLS_CLOSE_SECONDS,
+                )
         except OSError as exc:  # no TLS, too slow, or gone
-            encrypted = None
             exc.__traceback__ = None  # its frames hold the buffers of the handshake, and it them
         if encrypted is None or encrypted.is_closing():
             transport.abort()

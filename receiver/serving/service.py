@@ -23,7 +23,7 @@ import click
 from pushkit.errors import ConfigError
 from pushkit.lazy import from_extra
 from pushkit.telemetry.together import counted_together
-from pushkit.terminal.listening import LISTEN_BACKLOG, listen
+from pushkit.terminal.listening import accepting, listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import choice_option, gathered
 from pushkit.terminal.output import example
@@ -122,7 +122,6 @@ def run_service(options: ServiceOptions) -> int:
     settings, receiver, tls = _built(options)
     dashboard_access(settings)  # mistakes in it are reported before the sockets are opened
     pages_at = settings.dashboard.listen if settings.dashboard else None
-    _raise_file_limit(settings.max_connections)
     sockets = _Sockets(
         webhook=listen(settings.listen, setting="listen"),
         ops=listen(settings.ops_listen, setting="ops_listen") if settings.ops_listen else (),
@@ -297,24 +296,19 @@ async def _server(
     tls: TlsFiles | None,
 ) -> AsyncIterator[None]:
     """Accept connections; at the end accept no more, and answer the requests in progress."""
+    limits = settings.connection_limits
     server = HttpServer(
         receiver.edge.begin,
-        limits=settings.connection_limits,
+        limits=replace(limits, max_connections=_with_files(limits.max_connections)),
         is_proxy=receiver.edge.peers.is_proxy,
         max_head_bytes=receiver.edge.limits.max_header_bytes,
         tls=tls.context if tls else None,
         refusals=receiver.edge.refusals,
     )
-    loop = asyncio.get_running_loop()
-    accepting = [
-        await loop.create_server(server, sock=listener, backlog=LISTEN_BACKLOG)
-        for listener in sockets
-    ]
     try:
-        yield
+        async with accepting(server.protocol_for, sockets):
+            yield
     finally:
-        for each in accepting:
-            each.close()
         await server.drain(settings.stop_timeout.total_seconds())
 
 
@@ -331,11 +325,23 @@ def _reload(watcher: SettingsWatcher, tls: TlsFiles | None) -> None:
     _log.warning("reloaded the TLS certificate")
 
 
-def _raise_file_limit(max_connections: int) -> None:
-    """Raise the limit of open files to what the allowed connections need."""
+def _with_files(connections: int) -> int:
+    """Raise the limit of open files to what so many connections need; return how many it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Including accepted sockets above the cap, which are open until they are refused.
-    wanted = max_connections + LISTEN_BACKLOG + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY:
+        return connections
+    wanted = connections + _OTHER_FILES
     wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    allowed = min(connections, max(soft - _OTHER_FILES, soft // 2))
+    if allowed < connections and is_first_process():
+        _log.warning(
+            "max_connections is %d, but %d open files are allowed: %d connections at most."
+            " Raise the limit (ulimit -n, LimitNOFILE=)",
+            connections,
+            soft,
+            allowed,
+        )
+    return allowed

@@ -494,10 +494,10 @@ def test_as_many_files_may_be_open_as_connections_need_and_no_more(start: Start)
         service = start(command=[sys.executable, "-m", "receiver.cli"])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    serving(service, 1)
     soft, hard = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)
     assert hard == before[1]
     assert 512 < soft < 4096
-    serving(service, 1)
     assert service.stop() == 0
 
 
@@ -544,6 +544,75 @@ def test_a_renewed_certificate_is_served_after_sighup(
     assert ssl.get_server_certificate(address, timeout=DEADLINE) == second
     assert service.stop() == 0
     assert "Traceback" not in service.output.read_text()
+
+
+# --- a burst of connects ------------------------------------------------------------------------
+
+FEW_FILES = ["sh", "-c", 'ulimit -n 400; exec "$@"', "sh", sys.executable, "-m", "receiver.cli"]
+
+
+def connected(port: int, address: str, count: int) -> list[socket.socket]:
+    """Connect this often from a loopback address."""
+    at = ("127.0.0.1", port)
+    peers = [socket.create_connection(at, DEADLINE, (address, 0)) for _ in range(count)]
+    for each in peers:
+        each.setblocking(False)
+    return peers
+
+
+def is_open(peer: socket.socket) -> bool:
+    try:
+        return bool(peer.recv(1))
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("settings", "uvloop"),
+    [
+        pytest.param("", "not installed", id="asyncio"),
+        pytest.param("", None, id="uvloop"),
+        pytest.param(TLS, None, id="TLS"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("addresses", "left_open"),
+    [
+        pytest.param(1, 128, id="from one address: its share stays"),
+        pytest.param(9, 200, id="from many: the newest stay, and half of all files are left"),
+    ],
+)
+def test_a_burst_of_connects_takes_no_files_from_others(  # noqa: PLR0917  # one per column
+    start: Start,
+    tmp_path: Path,
+    settings: str,
+    uvloop: str | None,
+    addresses: int,
+    left_open: int,
+) -> None:
+    write_certificate(tmp_path, "client.example.com")
+    if uvloop:
+        (tmp_path / "uvloop.py").write_text(UVLOOPS[uvloop])
+    service = start(settings=settings, command=FEW_FILES)
+    [process] = serving(service, 1)
+
+    peers: list[socket.socket] = []
+    with contextlib.ExitStack() as stack:
+        os.kill(process, signal.SIGSTOP)  # they all wait when it goes on
+        for number in range(addresses):
+            for peer in connected(service.port, f"127.0.0.{number + 2}", 900 // addresses):
+                stack.callback(peer.close)
+                peers.append(peer)
+        os.kill(process, signal.SIGCONT)
+        eventually_sync(lambda: sum(map(is_open, peers)) == left_open)
+
+    assert service.stop() == 0
+    lines = service.output.read_text().splitlines()
+    assert "Traceback" not in "".join(lines)
+    assert sum("refused connection" in line for line in lines) == (addresses == 1)
+    assert len(lines) < 10
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pushkit.terminal.listening import accepting
 from receiver.answers import Answer
 from receiver.edge import Begin, ReadBody, Reply, Turns
 from receiver.serving.server import HttpServer
@@ -43,11 +44,10 @@ async def serve(world: World) -> AsyncIterator[Serve]:
                 max_head_bytes=max_head_bytes,
                 tls=tls,
             )
-            accepting = await asyncio.get_running_loop().create_server(
-                server, "127.0.0.1", 0, backlog=2048
-            )
-            site = Site(server=server, port=accepting.sockets[0].getsockname()[1], clients=[])
-            stack.push_async_callback(stop, site, accepting)
+            listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+            site = Site(server=server, port=listener.getsockname()[1], clients=[])
+            stack.push_async_callback(stop, site)
+            await stack.enter_async_context(accepting(server.protocol_for, [listener]))
             return site
 
         yield start
@@ -66,8 +66,7 @@ def begun(own: Handler) -> Begin:
     return begin
 
 
-async def stop(site: Site, accepting: asyncio.Server) -> None:
-    accepting.close()
+async def stop(site: Site) -> None:
     for client in site.clients:
         client.writer.transport.abort()
     await site.server.drain(1)

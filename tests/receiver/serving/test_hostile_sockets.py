@@ -18,6 +18,7 @@ import pytest
 import trustme
 import uvloop
 
+from pushkit.terminal.listening import accepting
 from receiver import Limits
 from receiver.answers import Answer
 from receiver.edge import Begin, BrokenBodyError, ReadBody, Reply, Turns
@@ -377,13 +378,6 @@ async def test_draining_cuts_off_requests_that_do_not_end(world: World, serve: S
     assert len(site.server.connections) == 0
 
 
-async def test_a_connection_that_is_accepted_after_the_drain_is_closed(serve: Serve) -> None:
-    site = await serve()
-    await site.server.drain(1)
-    assert await (await site.connect()).ended() == b""
-    assert len(site.server.connections) == 0
-
-
 # --- more than one request at once, and half a connection -------------------------------------
 
 
@@ -586,9 +580,10 @@ async def standing(begin: Begin, faults: list[object]) -> AsyncIterator[tuple[Ht
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: faults.append(context))
     server = HttpServer(begin, limits=limits(), is_proxy=lambda _: False, max_head_bytes=1024)
-    async with await loop.create_server(server, "127.0.0.1", 0) as accepting:
-        yield server, accepting.sockets[0].getsockname()[1]
-        await server.drain(0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with accepting(server.protocol_for, [listener]):
+        yield server, listener.getsockname()[1]
+    await server.drain(0)
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
@@ -612,6 +607,29 @@ def test_bytes_after_the_last_request_of_a_client_that_left_cause_no_fault(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(ask())
+    assert not faults
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("rounds", range(4))
+def test_a_connection_of_the_last_moment_is_closed(new_loop: NewLoop, rounds: int) -> None:
+    faults: list[object] = []
+
+    def begin(head: Head, _read: ReadBody, _reply: Reply) -> Turns:
+        raise AssertionError(head)
+
+    async def serve_for_a_moment() -> socket.socket:
+        async with standing(begin, faults) as (server, port):
+            peer = socket.create_connection(("127.0.0.1", port), DEADLINE)
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+        assert len(server.connections) == 0
+        return peer
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        peer = runner.run(serve_for_a_moment())
+    with peer, contextlib.suppress(ConnectionError):
+        assert peer.recv(1) == b""
     assert not faults
 
 

@@ -93,7 +93,7 @@ async def answers(requests: list[tuple[bool, int]], events: list[int | str]) -> 
         return rest()
 
     server = HttpServer(begin, limits=LIMITS, is_proxy=lambda _: True, max_head_bytes=MAX_HEAD)
-    connection, socket = HttpConnection(server), Socket()
+    connection, socket = HttpConnection(server, ""), Socket()
     socket.protocol = connection
     connection.connection_made(socket)
     unsent = b"".join(
@@ -166,7 +166,7 @@ async def test_requests_of_one_round_of_the_loop_begin_together() -> None:
         return None
 
     server = HttpServer(begin, limits=LIMITS, is_proxy=lambda _: True, max_head_bytes=MAX_HEAD)
-    connections = [HttpConnection(server) for _ in range(3)]
+    connections = [HttpConnection(server, "") for _ in range(3)]
     for each in connections:
         each.connection_made(Socket())
     for number, each in enumerate(connections):
