@@ -68,10 +68,13 @@ def connecting(dsn: str) -> Connecting:
     """
     head, _, query = dsn.partition("?")
     given = dict(parse_qsl(query))
-    parameters = {**_of_variables(), **_of_service(given.get("service")), **given}
+    of_service = _of_service(given.get("service"))
+    parameters = {**_of_variables(), **of_service, **given}
     for name, (harmless, advice) in _REFUSED.items():
         if parameters.get(name, "") not in {"", *harmless}:
-            raise ConfigError(f"database: {name} in the DSN cannot be honoured: {advice}")
+            where = "the service file" if name in of_service else f"the variable {_variable(name)}"
+            where = "the DSN" if name in given else where
+            raise ConfigError(f"database: {name} in {where} cannot be honoured: {advice}")
     kept, left_out = [], []
     for each in query.split("&"):
         name = unquote_plus(each.partition("=")[0])
@@ -90,9 +93,14 @@ def connecting(dsn: str) -> Connecting:
 
 
 def _of_variables() -> dict[str, str]:
-    variables = {name: f"PG{name.replace('_', '').upper()}" for name in (*_REFUSED, "sslmode")}
-    variables |= {"connect_timeout": "PGCONNECT_TIMEOUT", "sslrootcert": "PGSSLROOTCERT"}
-    return {name: found for name, key in variables.items() if (found := os.environ.get(key))}
+    names = (*_REFUSED, "connect_timeout", "sslmode", "sslrootcert")
+    return {name: found for name in names if (found := os.environ.get(_variable(name)))}
+
+
+def _variable(name: str) -> str:
+    """Return the name of a parameter's environment variable."""
+    short = name if name == "connect_timeout" else name.replace("_", "")
+    return f"PG{short.upper()}"
 
 
 def _of_service(name: str | None) -> Mapping[str, str]:

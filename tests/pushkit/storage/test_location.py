@@ -284,7 +284,7 @@ async def test_parameters_of_libpq_are_no_settings_of_the_server(
     assert caplog.messages == lines
 
 
-@pytest.mark.parametrize("place", ["the DSN", "a variable", "a service"])
+@pytest.mark.parametrize("place", ["the DSN", "the variable PG", "the service file"])
 @pytest.mark.parametrize(
     ("parameter", "advice"),
     [
@@ -305,13 +305,13 @@ def test_what_would_make_a_connection_less_secure_if_ignored_is_refused(
     name, _, value = parameter.partition("=")
     if place == "the DSN":
         query = parameter
-    elif place == "a variable":
+    elif place == "the variable PG":
         monkeypatch.setenv(f"PG{name.replace('_', '').upper()}", value)
     else:
         (tmp_path / "services").write_text(f"[agent]\n{parameter}\n")
         monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
         query = "service=agent"
-    with pytest.raises(ConfigError, match=f"{name} .*{re.escape(advice)}") as refused:
+    with pytest.raises(ConfigError, match=f"{name} in {place}.*{re.escape(advice)}") as refused:
         at(f"postgresql://u@127.0.0.1:1/agent?{query}")
     assert value == "1" or value not in str(refused.value)
 
