@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,11 +17,14 @@ from receiver.answers import Answer
 from receiver.edge import BrokenBodyError, ReadBody, Reply, Turns
 from receiver.listening.steps import Step, steps_of
 from receiver.listening.trusting import Trusting
+from receiver.peers import rate_key
 from receiver.receiver import Receiver
 from receiver.selection import Endpoint, keys_to_ask_for
 from receiver.verification import Head, VerifiedNotification, verify_notification
 
-_MAX_BODY_BYTES = 16 * 1024 * 1024
+# Bodies of unproven requests that are read at once, for the screen alone.
+_MOST_UNPROVEN = 8
+_MOST_UNPROVEN_PER_PEER = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,7 @@ class ListeningEdge:
         self._trusting = trusting
         self._show = show
         self._arrived = 0
+        self._reading: Counter[str] = Counter()  # unproven bodies, by the address of their peer
 
     def begin(self, head: Head, read: ReadBody, reply: Reply) -> Turns:
         """Answer one request as the receiver does, and show it."""
@@ -62,22 +67,26 @@ class ListeningEdge:
     async def _listen(self, head: Head, read: ReadBody, reply: Reply) -> None:
         self._arrived += 1
         number, now = self._arrived, utc_now()
-        whole, broken = await self._whole(read)  # even if the head is refused: it is shown
-        request = WebhookRequest(
-            method=head.method, target=head.target, headers=head.headers, body=whole or b""
-        )
         seen = replace(head, headers=await self._trusting.prepare(head.headers), body=None)
+        body: bytes | None = None
+        is_read = False
+
+        async def proven(limit: int) -> bytes | None:
+            nonlocal body, is_read
+            is_read = True
+            body = await read(limit)
+            return body
+
+        answer = await self._receiver.edge.answer(seen, proven)
+        if not is_read:  # its head is refused; it is shown all the same
+            body = await self._unproven(rate_key(head.socket_peer), read)
+        request = WebhookRequest(
+            method=head.method, target=head.target, headers=head.headers, body=body or b""
+        )
         trust = self._receiver.trust
         # By its path as it is configured: that of a head is decoded.
         endpoint = trust.endpoints.get(head.path) or trust.at(head.path)
         found = await self._verified(replace(request, headers=seen.headers), endpoint.path, now)
-
-        async def again(_limit: int) -> bytes | None:
-            if broken is not None:
-                raise broken
-            return whole
-
-        answer = await self._receiver.edge.answer(seen, again)
         code = _code_of(answer)
         await self._show(
             Arrival(
@@ -102,14 +111,20 @@ class ListeningEdge:
         )
         reply(answer)
 
-    async def _whole(self, read: ReadBody) -> tuple[bytes | None, Exception | None]:
-        """Return the body, or None and an error if it is incomplete; None if it is too long."""
-        limits = self._receiver.edge.limits
+    async def _unproven(self, peer: str, read: ReadBody) -> bytes | None:
+        """Return the body of anybody; None if it is incomplete, or too many are read already."""
+        reading, limits = self._reading, self._receiver.edge.limits
+        if reading.total() >= _MOST_UNPROVEN or reading[peer] >= _MOST_UNPROVEN_PER_PEER:
+            return None
+        reading[peer] += 1
         try:
             async with asyncio.timeout(limits.request_timeout.total_seconds()):
-                return await read(_MAX_BODY_BYTES), None
-        except (TimeoutError, BrokenBodyError) as exc:
-            return None, exc
+                return await read(limits.max_body_bytes)
+        except (TimeoutError, BrokenBodyError):
+            return None
+        finally:
+            reading[peer] -= 1
+            reading += Counter()  # forgets who has none
 
     async def _verified(
         self, request: WebhookRequest, path: str, now: datetime

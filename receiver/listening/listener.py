@@ -30,6 +30,8 @@ from receiver.receiver import Receiver
 from receiver.serving.server import HttpServer
 
 _LAST_ANSWERS = 2.0  # seconds
+# Where signatures do not cover the head alone, each connection may hold a body of anybody.
+_LIMITS = ConnectionLimits(max_connections=64, max_connections_per_peer=32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ async def listening(
     edge = ListeningEdge(receiver, trusting, output.show)
     server = HttpServer(
         edge.begin,
-        limits=ConnectionLimits(),
+        limits=_LIMITS,
         is_proxy=receiver.edge.peers.is_proxy,
         max_head_bytes=receiver.edge.limits.max_header_bytes,
     )

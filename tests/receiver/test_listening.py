@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -377,3 +378,29 @@ def test_every_refusal_is_shown_at_a_step(code: str) -> None:
     [failed] = [step for step in steps if step.holds is False]
     assert failed.says == REFUSALS[code].means
     assert {step.name for step in steps} == set(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "read"),
+    [
+        pytest.param(1, 4, id="of one address"),
+        pytest.param(5, 8, id="of several"),
+    ],
+)
+async def test_few_bodies_of_strangers_are_read_at_once(
+    terminal: Open, addresses: int, read: int
+) -> None:
+    expecting = "POST /any HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+    async with terminal() as opened, contextlib.AsyncExitStack() as stack:
+        answers = []
+        for number in range(20):
+            local = (f"127.0.0.{2 + number % addresses}", 0)
+            port = Url.parse(opened.agent.webhook_url).port
+            client = Client(*await asyncio.open_connection("127.0.0.1", port, local_addr=local))
+            stack.callback(client.writer.close)
+            await client.send(expecting.encode())
+            answers.append((await client.answer()).status)
+        assert Counter(answers) == {100: read, 404: 20 - read}
+
+        draft = replace(opened.agent.draft("task-1"), issuer=TRIAL_ISSUER, key=TRIAL_KEY)
+        assert (await opened.post(draft)).status == 202
