@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit.cards import load_public_keys
 from pushkit.errors import InvalidSignatureError, KeyFileError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
-from receiver import Scheme, TaskPolicy, TrustedSender, load_trust, verify_notification
+from receiver import Receiver, Scheme, TaskPolicy, TrustedSender, load_trust, verify_notification
 from receiver.testing import SigningAgent
 from tests.refusals import refused_unless
 
@@ -90,6 +92,43 @@ def test_of_an_rsa_key_without_alg_the_configuration_says_what_it_is_for(
     algorithms = frozenset(map(Algorithm, configured))
     with refused_unless(accepted, InvalidSignatureError, "another algorithm"):
         verify(tmp_path, [silent(KEYS["RS256"])], KEYS[signed], algorithms=algorithms)
+
+
+async def test_the_configuration_counts_for_fetched_keys_too_and_may_change(
+    aiohttp_server: AiohttpServer, tmp_path: Path
+) -> None:
+    app = web.Application()
+    document = {"keys": [silent(KEYS["RS256"])]}
+
+    async def jwks(_request: web.Request) -> web.Response:
+        return web.json_response(document)
+
+    app.router.add_get("/jwks.json", jwks)
+    url = str((await aiohttp_server(app)).make_url("/jwks.json"))
+    agent = SigningAgent(webhook_url="https://client.example.com/a2a/push", key=KEYS["PS256"])
+
+    def senders(algorithm: Algorithm) -> list[TrustedSender]:
+        sender = TrustedSender(
+            name="agent",
+            issuer=agent.issuer,
+            jwks_url=url,
+            tokens=[agent.token],
+            tasks=TaskPolicy.ANY,
+            algorithms=frozenset({algorithm}),
+        )
+        return [sender]
+
+    receiver = Receiver(
+        url="https://client.example.com",
+        senders=senders(Algorithm.RS256),
+        database=tmp_path / "inbox.db",
+        allow=["127.0.0.1:*"],
+    )
+    async with receiver:
+        for algorithm, status in ((Algorithm.RS256, 401), (Algorithm.PS256, 202)):
+            await receiver.reload_senders(senders(algorithm))
+            request = replace(agent.draft("task-1").request(), target="/a2a/push")
+            assert (await receiver.receive(request, peer="192.0.2.1")).status == status
 
 
 def test_alg_of_a_jwk_is_not_overruled(tmp_path: Path) -> None:
