@@ -139,7 +139,7 @@ def logging_as_it_was() -> Iterator[None]:
     yield
     logging.setLoggerClass(logging.Logger)
     for logger in root.manager.loggerDict.values():
-        if isinstance(logger, logging.Logger):
+        if isinstance(logger, logging.Logger) and type(logger).__module__.startswith("pushkit."):
             logger.__class__ = logging.Logger
     for logger, found in before.items():
         logger.setLevel(found["level"])
