@@ -97,6 +97,10 @@ class Webhook:
                 self.arrived.clear()
                 await self.arrived.wait()
 
+    async def until_received(self, number: int, path: str = "/hook") -> None:
+        """Wait until so many requests have arrived at a path."""
+        await self.until(lambda: len(self.at(path)) >= number)
+
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.read()
         path = request.raw_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -9,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import BreakerPolicy, DeliveryFilter, DeliveryState, PushSender
+from pushkit.delivery.again import WhyNot
 from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, judge
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import OutboundError, OwnershipError, PushkitError, TransportError
@@ -16,6 +18,7 @@ from pushkit.outbox.states import CancelledBy
 from pushkit.storage.script import Script, Statement
 from pushkit.webhook import Headers
 from tests.clock import START
+from tests.eventually import eventually
 from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
 EVERYTHING = DeliveryFilter()
@@ -262,3 +265,38 @@ def test_every_error_code_of_an_attempt_is_listed() -> None:
     assert failures | {TOO_OLD, SUBSCRIPTION_MISSING} <= set(ERROR_CODES)
     assert all(is_error_code(error.code) for error in subclasses_of(OutboundError))
     assert not any(map(is_error_code, ("", "time_out", "status_", "status_1000", "error 500")))
+
+
+async def test_retry_now_of_what_is_under_way_leaves_its_destination_waiting(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open()
+    await sender.start()
+    for task in ("asks to wait", "under way", "behind"):
+        await sender.subscribe(task, {"url": webhook.url(f"/{task[0]}")}, version="1.0")
+    await sender.subscribe("other", {"url": webhook.url("/o")}, version="1.0", owner="bob")
+    webhook.replies_with(
+        lambda: web.Response(status=503, headers={"Retry-After": "600"}), path="/a"
+    )
+    is_answered = asyncio.Event()
+
+    async def reply() -> web.Response:
+        await is_answered.wait()
+        return web.Response(status=200)
+
+    webhook.replies_with(reply, path="/u")
+    [under_way] = (await sender.notify(status(task_id="under way"))).ids
+    await webhook.until_received(1, "/u")
+    await sender.notify(status(task_id="asks to wait"))
+    await webhook.until_received(1, "/a")
+
+    [waiting] = await eventually(sender.outbox.destinations)
+    await sender.notify(status(task_id="behind"))
+    retried = await sender.outbox.retry_now([under_way])
+    assert (retried.ids, dict(retried.reasons)) == ((), {WhyNot.IN_FLIGHT: 1})
+    assert await sender.outbox.destinations() == [waiting]
+    for number in range(1, 4):  # another owner's updates are sent meanwhile
+        await sender.notify(status(task_id="other"))
+        await webhook.until_received(number, "/o")
+    assert webhook.at("/b") == []
+    is_answered.set()

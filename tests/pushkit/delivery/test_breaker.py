@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from aiohttp import web
+from tenacity import stop_after_attempt
 
+from pushkit import PushSender
 from pushkit.delivery.answers import BreakerPolicy, wait_after, works
 from pushkit.errors import ConfigError
 from pushkit.events.model import Event
@@ -16,6 +20,7 @@ from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from tests.clock import Clock
 from tests.emitted import emitted
+from tests.eventually import eventually
 from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
 POLICY = BreakerPolicy(
@@ -181,3 +186,35 @@ async def test_a_listener_that_raises_stops_no_delivery(
     assert await sender.worker.run_once() == 1
     assert "a listener failed at delivery_dead" in caplog.text
     assert await sender.worker.run_once() == 1
+
+
+async def test_on_probation_what_is_being_stored_waits_for_the_probe_too(
+    senders: Senders, clock: Clock, webhook: Webhook
+) -> None:
+    once = RetryPolicy(stop=stop_after_attempt(1))
+    sender = await senders.open(breaker=POLICY, retry=once)
+    await sender.start()
+    webhook.replies_with(*[500] * 3)
+    tasks = [f"task-{number}" for number in range(10)]
+    for task in tasks:
+        await sender.subscribe(task, {"url": webhook.url()}, version="1.0", owner="alice")
+    await sender.subscribe("other", {"url": webhook.url("/other")}, version="1.0", owner="bob")
+    for number, task in enumerate(tasks[:3], start=1):
+        await sender.notify(status(task_id=task))
+        await webhook.until_received(number)
+    await eventually(partial(_are_dead, sender, tasks[:3]))
+    clock.advance(30)
+
+    is_answered = webhook.replies_after()
+    await asyncio.gather(*(sender.notify(status(task_id=task)) for task in tasks[3:]))
+    for number in range(1, 4):  # another owner's updates are sent meanwhile
+        await sender.notify(status(task_id="other"))
+        await webhook.until_received(number, "/other")
+    assert len(webhook.at("/hook")) == 4
+    is_answered.set()
+    await webhook.until(lambda: len(webhook.at("/hook")) == len(tasks))
+
+
+async def _are_dead(sender: PushSender, tasks: list[str]) -> bool:
+    found = [each for task in tasks for each in await sender.deliveries(task)]
+    return all(each.state is DeliveryState.DEAD for each in found)

@@ -530,3 +530,57 @@ async def test_many_subscriptions_notified_at_once_never_deadlock(
         await asyncio.gather(*(notify() for _ in range(6)), pause())
     seqs = sorted(delivery.seq for delivery in await sender.deliveries("task-1"))
     assert seqs == sorted(list(range(1, 31)) * 10)
+
+
+# --- what is sent ------------------------------------------------------------------------------
+
+
+async def begin(location: str) -> asyncpg.Connection | sqlite3.Connection:
+    """Return a connection of the agent's own, in a transaction."""
+    if "://" in location:
+        connection = await asyncpg.connect(location)
+        await connection.execute("BEGIN")
+        return connection
+    own = connect(location)
+    own.execute("BEGIN IMMEDIATE")
+    return own
+
+
+async def end(own: asyncpg.Connection | sqlite3.Connection, how: str) -> None:
+    """End the transaction of a connection, and close it."""
+    if isinstance(own, sqlite3.Connection):
+        own.execute(how)
+        own.close()
+    else:
+        await own.execute(how)
+        await own.close()
+
+
+@pytest.mark.parametrize("how", ["COMMIT", "ROLLBACK"])
+async def test_an_update_is_sent_after_the_callers_commit_and_never_before_or_without_it(
+    location: str, clock: Clock, webhook: Webhook, tmp_path: Path, how: str
+) -> None:
+    senders, others = Senders(location, clock), Senders(tmp_path / "another.db", clock)
+    sender, other = await senders.open(poll_interval=timedelta(hours=1)), await others.open()
+    await sender.start()
+    await other.start()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await other.subscribe("task-1", {"url": webhook.url("/other")}, version="1.0")
+    first = (await sender.notify(status())).ids
+    await webhook.until(lambda: len(webhook.at("/hook")) == 1)
+
+    own = await begin(location)
+    within = (await sender.notify(status("input-required"), connection=own)).ids
+    assert len(within) == 1
+    for number in range(1, 4):  # meanwhile, others' updates are stored and sent
+        await other.notify(status())
+        await webhook.until_received(number, "/other")
+    assert [request.id for request in webhook.at("/hook")] == [*first]
+    await end(own, how)
+
+    expected = [*first, *within] if how == "COMMIT" else [*first]
+    expected += (await sender.notify(status("completed"))).ids
+    await webhook.until(lambda: len(webhook.at("/hook")) == len(expected))
+    await sender.close()
+    await other.close()
+    assert [request.id for request in webhook.at("/hook")] == expected
