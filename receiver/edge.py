@@ -176,7 +176,7 @@ class Edge:
         verdict = Verdict.of("not_found" if endpoint is None else "method_not_allowed")
         reason = "expected POST"
         if endpoint is None:
-            paths = [each.path for each in self.trust.endpoints.values()]
+            paths = list(dict.fromkeys(each.path for each in self.trust.endpoints.values()))
             expected = " or ".join(paths[:_SHOWN_PATHS]) + (" …" if paths[_SHOWN_PATHS:] else "")
             reason = f"no sender posts to {head.path[:200]!a}, expected {expected}"
         self.refusals.note(verdict, peer=peer, reason=reason)

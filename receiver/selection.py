@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
 from pushkit.keys.jwk import VerificationKey
@@ -21,7 +22,7 @@ from pushkit.signing.http_message_signatures import (
 )
 from pushkit.signing.notification_jwt import UnverifiedJwt, find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
-from pushkit.url import audience_of
+from pushkit.url import Url, audience_of
 from pushkit.webhook import Headers
 from receiver.senders import SenderProfile, TrustedSender, check_senders
 
@@ -118,6 +119,26 @@ def endpoints_of(url: str, entries: Sequence[Entry]) -> Mapping[str, Endpoint]:
     for entry in entries:
         at.setdefault(entry.sender.path, []).append(entry)
     return {path: _endpoint(url, path, found) for path, found in sorted(at.items())}
+
+
+def by_request_path(url: str, endpoints: Mapping[str, Endpoint]) -> Mapping[str, Endpoint]:
+    """Return endpoints by the decoded paths that requests may have, with the URL's own and without.
+
+    A proxy, or a mount, may take the URL's own path away; what is signed contains it.
+
+    Raises:
+        ConfigError: One path could mean two of them.
+    """
+    found = {unquote(path): endpoint for path, endpoint in endpoints.items()}
+    prefix = unquote(Url.parse(url).target.rstrip("/"))
+    for path, endpoint in list(found.items()):
+        other = found.setdefault(f"{prefix}{path}", endpoint)
+        if other is not endpoint:
+            raise ConfigError(
+                f"paths {endpoint.path} and {other.path}: with the path {prefix} of url, the first"
+                " is the second: expected paths of which each is another sender's, with it too"
+            )
+    return found
 
 
 def _endpoint(url: str, path: str, entries: Sequence[Entry]) -> Endpoint:

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import unquote
 
 from pushkit.arguments import check_list, check_type
 from pushkit.clock import utc_now
@@ -25,7 +24,15 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, fetch_jwks
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.signing.scheme import Scheme
-from receiver.selection import Endpoint, Entry, HeldKeys, KeysOf, base_url, endpoints_of
+from receiver.selection import (
+    Endpoint,
+    Entry,
+    HeldKeys,
+    KeysOf,
+    base_url,
+    by_request_path,
+    endpoints_of,
+)
 from receiver.senders import TrustedSender
 
 _log = logging.getLogger("receiver")
@@ -67,10 +74,7 @@ class Trust:
             entry.sender.name: entry.sender for entry in self._entries
         }
         self._endpoints = endpoints_of(self.url, self._entries)
-        # By path, decoded as that of a request is.
-        self.endpoints: Mapping[str, Endpoint] = {
-            unquote(path): endpoint for path, endpoint in self._endpoints.items()
-        }
+        self.endpoints: Mapping[str, Endpoint] = by_request_path(self.url, self._endpoints)
 
     @classmethod
     def build(

@@ -33,7 +33,7 @@ from tests.ports import free_port
 pytestmark = pytest.mark.slow
 
 CONFIG = """\
-url = "http://127.0.0.1:{port}"
+url = "http://127.0.0.1:{port}{prefix}"
 listen = "127.0.0.1:{listen}"
 
 [[senders]]
@@ -152,10 +152,11 @@ def start(tmp_path: Path, pushkit_command: Run, receiver_command: Run) -> Iterat
             *options: str,
             settings: str = "",
             first: str = "",
+            prefix: str = "",
             handlers: str = HANDLERS,
             command: list[str] | None = None,
         ) -> Service:
-            text = CONFIG.format(port=port, listen=unused, issuer=ISSUER)
+            text = CONFIG.format(port=port, listen=unused, issuer=ISSUER, prefix=prefix)
             (tmp_path / "receiver.toml").write_text(first + text + settings)
             (tmp_path / "service_handlers.py").write_text(handlers)
             token = json.loads(receiver_command("expect").out)["token"]
@@ -192,6 +193,24 @@ def test_a_sent_update_is_called_back_once_and_sigterm_ends_the_service(service:
     assert "refused 401 invalid_token" in output
     assert "Traceback" not in output
     assert service.token not in output
+
+
+def test_the_path_of_its_url_may_stand_before_its_senders_paths_or_be_left_out(
+    start: Start,
+) -> None:
+    service = start(prefix="/hooks")
+    audience = f"http://127.0.0.1:{service.port}/hooks/a2a/push"
+    by = ["--issuer", ISSUER, "--keys", "keys.json", "--token", service.token, "--task", "t"]
+    for path, status in [
+        ("/hooks/a2a/push", 0),
+        ("/a2a/push", 0),
+        ("/%68ooks/a2a/push", 0),
+        ("/hooks/hooks/a2a/push", 1),
+    ]:
+        to = f"http://127.0.0.1:{service.port}{path}"
+        ran = service.pushkit("trigger", "working", to, "--audience", audience, *by)
+        assert ran.status == status, ran
+    assert f"receiving from agent at {audience} (" in service.output.read_text()
 
 
 def page_at(

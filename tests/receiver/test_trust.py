@@ -22,7 +22,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient
 from pushkit.net.transport import Transport
 from pushkit.webhook import Headers
-from receiver import SenderProfile, TaskPolicy, TrustedSender, fetch_trust, load_trust
+from receiver import Receiver, SenderProfile, TaskPolicy, TrustedSender, fetch_trust, load_trust
 from receiver.selection import Entry, HeldKeys, UnknownSenderError
 from receiver.trust import Trust, sender_keys
 from tests.eventually import eventually
@@ -333,6 +333,15 @@ def test_one_path_in_two_spellings_is_a_wrong_setting(spelling: str) -> None:
     ]
     with pytest.raises(ConfigError, match="are one path"):
         load_trust("https://client.example.com", senders)
+
+
+async def test_one_path_that_two_senders_could_mean_is_a_wrong_setting() -> None:
+    senders = [
+        TrustedSender(**{**SETTINGS, "name": name, "path": path})
+        for name, path in (("one", "/a"), ("two", "/hooks/%61"))
+    ]
+    with pytest.raises(ConfigError, match="paths /a and /hooks/%61: with the path /hooks of url"):
+        Receiver(url="https://client.example.com/hooks", senders=senders, database="inbox.db")
 
 
 @pytest.mark.parametrize("where", ["tokens", "credentials"])
