@@ -16,6 +16,7 @@ from pushkit.storage.migrations import Access
 from pushkit.terminal.options import read_by, read_stream, refuse_given
 from pushkit.terminal.output import example
 from receiver.admin import open_inbox
+from receiver.expectation import OVERLAP
 from receiver.options import config_option
 from receiver.senders import choose_sender
 from receiver.settings import load_settings
@@ -45,7 +46,7 @@ _MAX_EXPIRES_IN = 10 * 365 * 86400
 @click.option(
     "--overlap",
     type=click.IntRange(0, _MAX_EXPIRES_IN),
-    default=3600,
+    default=OVERLAP // timedelta(seconds=1),
     help="Seconds for which the replaced token stays valid.",
 )
 def expect(

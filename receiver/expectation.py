@@ -16,6 +16,7 @@ from pushkit.storage.script import Script
 from receiver.registrations import Registration, RegistrationStore
 from receiver.senders import TrustedSender
 
+OVERLAP = timedelta(hours=1)
 _MINTED = frozenset({"apikey", "basic", "bearer"})
 
 

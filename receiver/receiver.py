@@ -50,7 +50,7 @@ from receiver.callbacks.dispatcher import (
 from receiver.callbacks.registry import CallbackDecorators, CallbackRegistry, Wanted
 from receiver.callbacks.waiting import Arrivals, has_ended, has_stopped, in_states
 from receiver.edge import Edge
-from receiver.expectation import Expectation, hand_out
+from receiver.expectation import OVERLAP, Expectation, hand_out
 from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
@@ -491,7 +491,7 @@ class Receiver(CallbackDecorators):
         expires_in: timedelta | None = None,
         authentication: str | None = None,
         replaces: str | None = None,
-        overlap: timedelta = timedelta(hours=1),
+        overlap: timedelta = OVERLAP,
     ) -> Expectation:
         """Mint a token for a task, and return the push config to hand to the agent.
 
