@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -54,50 +55,93 @@ from receiver.settings import ReceiverSettings, load_settings
     help="For --url: the agent's key file (`pushkit keys`), to sign as it does.",
 )
 @click.option("--token", help="For --url: a token that the agent was given.")
+@click.option(
+    "--settings",
+    "with_settings",
+    is_flag=True,
+    help="Print the effective configuration as well, as JSON, with masked secrets.",
+)
 def check(
-    config: Path, *, url: str | None, sender: str | None, keys_path: Path | None, token: str | None
+    *,
+    config: Path,
+    url: str | None,
+    sender: str | None,
+    keys_path: Path | None,
+    token: str | None,
+    with_settings: bool,
 ) -> None:
-    """Print the effective configuration, and try its resources.
+    """Check the configuration, and try its resources.
 
-    Secrets are masked. The resources are every sender's keys, the database (nothing is created
-    there), the Redis of `replay`, the TLS files and the dashboard's token. The exit status is 1 if
-    one of them is not available.
+    The resources are every sender's keys, the database (nothing is created there), the Redis of
+    `replay`, the TLS files and the dashboard's token. The first line says what was found. The exit
+    status is 1 if one of them is not available.
 
     With --url instead: post through the public URL to the running service, and report which link is
     at fault: scheme, DNS, TLS, proxy, path, key, clock, audience or token. The receiver refuses the
     request in the end, and stores nothing.
     """
     if url is not None:
+        refuse_given("with_settings", only_for="a check without --url")
         _check_url(load_settings(config), url, sender=sender, keys_path=keys_path, token=token)
         return
     refuse_given("sender", "keys_path", "token", only_for="--url")
     settings = load_settings(config)
-    receiver = settings.build()
-    click.echo(json.dumps(_masked(settings), indent=2))
+    found = _try_all(settings)
+    says = f"not available: {', '.join(found.failed)}" if found.failed else "ok"
+    click.echo(f"{config}: {painted(says, 'red' if found.failed else 'green')}")
+    for line in found.failed.values():
+        click.echo(line, err=True)
+    for line in found.lines:
+        click.echo(line)
+    if with_settings:
+        click.echo(json.dumps(_masked(settings), indent=2))
+    if found.failed:
+        sys.exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The results of a check."""
+
+    lines: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)  # the lines of what failed, by its name
+
+    @contextlib.contextmanager
+    def trying(self, name: str) -> Iterator[None]:
+        """Note an error that is raised within."""
+        try:
+            yield
+        except PushkitError as exc:
+            self.failed[name] = f"{name}: error: {str(exc).removeprefix(f'{name}: ')}"
+
+
+def _try_all(settings: ReceiverSettings) -> _Found:
+    found, receiver = _Found(), settings.build()
     for trusted in receiver.senders.values():
+        unproven = None
         if not trusted.profile.signed:
-            click.echo(f"{trusted.name}: {trusted.profile.value}: only its secret is verified")
+            unproven = f"{trusted.profile.value}: only its secret is verified"
         elif not trusted.has_keys:
-            click.echo(f"{trusted.name}: {Scheme.STANDARD_WEBHOOKS.value}: no audience is verified")
-    failed: list[str] = []
-    with _tried("tls", failed):
+            unproven = f"{Scheme.STANDARD_WEBHOOKS.value}: no audience is verified"
+        if unproven is not None:
+            found.lines.append(f"{trusted.name}: {unproven}")
+    with found.trying("tls"):
         if TlsFiles.of(settings) is not None:
-            click.echo("tls: ok")
-    with _tried("dashboard", failed):
+            found.lines.append("tls: ok")
+    with found.trying("dashboard"):
         if (access := dashboard_access(settings)) is not None:
-            click.echo(f"dashboard: ok, {'with' if access.token else 'without'} a token")
-    asyncio.run(_try_keys(receiver, failed))
-    with _tried("database", failed):
+            found.lines.append(f"dashboard: ok, {'with' if access.token else 'without'} a token")
+    asyncio.run(_try_keys(receiver, found))
+    with found.trying("database"):
         schema = asyncio.run(open_inbox(settings.inbox_location).schema())
         schema.check_not_newer()
         outlook = "" if schema.is_current else f"; {schema.outlook}, when `receiver serve` starts"
-        click.echo(f"database: ok{outlook}")
+        found.lines.append(f"database: ok{outlook}")
     if settings.replay is not None:
-        with _tried("replay", failed):
+        with found.trying("replay"):
             asyncio.run(_try_redis(settings.replay, settings.url))
-            click.echo("replay: ok")
-    if failed:
-        sys.exit(1)
+            found.lines.append("replay: ok")
+    return found
 
 
 def _check_url(
@@ -135,17 +179,7 @@ def _check_url(
         raise ConfigError(f"at fault: {', '.join(at_fault)}")
 
 
-@contextlib.contextmanager
-def _tried(name: str, failed: list[str]) -> Iterator[None]:
-    """Print an error that is raised within, and add the name to the failed ones."""
-    try:
-        yield
-    except PushkitError as exc:
-        click.echo(f"{name}: error: {str(exc).removeprefix(f'{name}: ')}", err=True)
-        failed.append(name)
-
-
-async def _try_keys(receiver: Receiver, failed: list[str]) -> None:
+async def _try_keys(receiver: Receiver, found: _Found) -> None:
     """Fetch every sender's keys."""
     try:
         snapshot = await receiver.trust.snapshot()
@@ -153,13 +187,11 @@ async def _try_keys(receiver: Receiver, failed: list[str]) -> None:
         await receiver.close()
     for held in snapshot.held:
         if held.missing is not None:
-            failed.append(held.sender.name)
-            click.echo(f"{held.sender.name}: error: {held.missing}", err=True)
+            found.failed[held.sender.name] = f"{held.sender.name}: error: {held.missing}"
         elif held.sender.has_keys:
             keys = [key for same in held.keys.values() for key in same]
-            click.echo(f"{held.sender.name}: {numbered(len(keys), 'key')}")
-            for key in keys:
-                click.echo(f"  {key.algorithm.value:6} {in_a_line(key.kid)}")
+            found.lines.append(f"{held.sender.name}: {numbered(len(keys), 'key')}")
+            found.lines.extend(f"  {key.algorithm.value:6} {in_a_line(key.kid)}" for key in keys)
 
 
 async def _try_redis(url: str, namespace: str) -> None:

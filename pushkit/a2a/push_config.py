@@ -141,7 +141,10 @@ def _build_authentication(version: WireVersion) -> Build:
 
     def build(found: dict[str, Any], rest: JsonObject) -> Authentication | None:
         if rest.pop(foreign, None):
-            raise InvalidPushConfigError(f"authentication.{foreign}: {version} has {own} instead")
+            others = " and ".join(other for other, names in _NAMES.items() if names[0] == foreign)
+            raise InvalidPushConfigError(
+                f"authentication.{foreign}: a member of {others}; {version} has {own} instead"
+            )
         schemes = tuple(filter(None, found.get("schemes", ())))
         credentials = found.get("credentials")
         if not schemes and credentials:
@@ -241,9 +244,12 @@ def _refuse_foreign(
 ) -> None:
     found = sorted(foreign & document.keys())
     if found:
-        raise InvalidPushConfigError(
-            f"{found[0]}: {version} has no such member here; expected the members of one version"
-        )
+        name = found[0]
+        owners = [other.value for other, theirs in _FOREIGN.items() if name not in theirs]
+        where = f"{' and '.join(owners)} {'has' if len(owners) == 1 else 'have'} it"
+        if version.value in owners:  # beside the wrapper, or the wrapper within itself
+            where = f"expected it {'once' if name in _WRAPPERS else 'in pushNotificationConfig'}"
+        raise InvalidPushConfigError(f"{name}: {version} has no such member here; {where}")
 
 
 def format_push_config(config: PushConfig, version: WireVersion) -> JsonObject:

@@ -35,7 +35,7 @@ def checked_database(location: str) -> str:
     # A mistyped path must not create an empty outbox.
     if is_missing(location):
         raise ConfigError(
-            "--database: there is no such file, and it is not a PostgreSQL DSN;"
+            f"--database: there is no file {location}, and it is no PostgreSQL DSN;"
             f" `{with_place('pushkit migrate')}` creates an outbox"
         )
     return location

@@ -253,11 +253,11 @@ class SqliteDatabase:
         where = str(self.path)
         try:
             if not file_exists(self._file):
-                if not self._file.parent.is_dir():
-                    raise StorageError(f"{where}: there is no such folder")
+                self._check_folder()
                 if not os.access(self._file.parent, os.W_OK | os.X_OK):
                     raise StorageError(
-                        f"{where}: does not exist, and this process may not write its folder"
+                        f"database: {where}: does not exist, and this process may not write its"
+                        " folder"
                     )
                 return Schema(
                     where=where,
@@ -269,7 +269,12 @@ class SqliteDatabase:
                 script = find_schema(where, self._component, self._migrations, _HAS_TABLE)
                 return run_script(connection, script)
         except (sqlite3.Error, OSError) as exc:
-            raise StorageError(f"{where}: {_reason(exc)}") from exc
+            raise StorageError(f"database: {where}: {_reason(exc)}") from exc
+
+    def _check_folder(self) -> None:
+        if not self._file.parent.is_dir():
+            folder = self.path.parent
+            raise StorageError(f"database: {self.path}: there is no folder {folder}: create it")
 
     async def close(self) -> None:
         """Finish the submitted items, then close both connections."""
@@ -433,8 +438,9 @@ class SqliteDatabase:
             raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
         try:
             if self._file.is_dir():  # as a container makes of a missing file
-                raise StorageError(f"{self.path}: it is a folder, expected a file")
+                raise StorageError(f"database: {self.path}: it is a folder, expected a file")
             if access is Access.UPGRADE:
+                self._check_folder()
                 # The file holds tokens and credentials: other users must not read it. SQLite gives
                 # its log and the log's index the same mode.
                 with contextlib.suppress(FileExistsError):
@@ -448,12 +454,12 @@ class SqliteDatabase:
                 check_same_thread=False,  # the event loop and the writer's thread take turns
             )
         except (sqlite3.Error, OSError, ValueError) as exc:
-            raise StorageError(f"{self.path}: {_reason(exc)}") from exc
+            raise StorageError(f"database: {self.path}: {_reason(exc)}") from exc
         try:
             self._configure(connection, access)
         except sqlite3.Error as exc:
             connection.close()
-            raise StorageError(f"{self.path}: {_reason(exc)}") from exc
+            raise StorageError(f"database: {self.path}: {_reason(exc)}") from exc
         return connection
 
     def _configure(self, connection: sqlite3.Connection, access: Access) -> None:

@@ -27,7 +27,7 @@ File = Annotated[Path, AfterValidator(_path_of_file)]
 Location: TypeAlias = tuple[int | str, ...]
 
 _TABLE = re.compile(r"^\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?")
-_KEY = re.compile(r"^\s*([\w\"-]+)\s*=")
+_KEY = re.compile(r"^\s*([\w\"-]+(?:\s*\.\s*[\w\"-]+)*)\s*=")
 # By the beginning of pydantic's name for the mistake.
 _EXPECTED: Final = {
     "string_type": "a string",
@@ -121,10 +121,13 @@ def line_of(text: str, location: Location) -> int:
         if header := _TABLE.match(line):
             table = here = _opened(header[2], counts, of_array=header[1] == "[[")
         elif key := _KEY.match(line):
-            here = (*table, key[1].strip('"'))
+            here = (*table, *(each.strip().strip('"') for each in key[1].split(".")))
         else:
             continue
-        depth = len(here) if location[: len(here)] == here else 0
+        # Of a table, or an array of tables, that is the member itself: its first line.
+        depth = min(len(here), len(location))
+        if here[:depth] != location[:depth]:
+            depth = 0
         if depth > best_depth:
             best, best_depth = number, depth
     return best

@@ -164,7 +164,7 @@ async def test_variables_name_them_too(
 
 def test_check_shows_no_password_of_the_proxy(receiver_command: Run, own_folder: Path) -> None:
     settings(own_folder, 'proxy = "http://me:canary@proxy.corp.internal:3128"')
-    ran = receiver_command("check")
+    ran = receiver_command("check", "--settings")
     assert "http://***@proxy" in ran.out or "me:***@proxy" in ran.out
     assert "canary" not in ran.out + ran.err
 

@@ -6,13 +6,14 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver.inbox.retention import InboxRetention
 from receiver.settings.loading import load_settings
-from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook
+from tests.cli.conftest import ISSUER, TOKEN, Ran, Run, Webhook
 from tests.ports import free_port
 
 CONFIG = f"""\
@@ -61,15 +62,52 @@ def test_a_module_beside_the_configuration_that_hides_ours_is_refused(
     assert "give it another name" in ran.err
 
 
-def test_check_prints_the_configuration_without_secrets(
+def settings_in(ran: Ran) -> dict[str, Any]:
+    """Return the configuration that `check --settings` prints at the end."""
+    found: dict[str, Any] = json.loads(ran.out[ran.out.index("{\n") :])
+    return found
+
+
+def test_check_prints_its_finding_first_and_the_configuration_only_when_asked(
     receiver_command: Run, config: Path
 ) -> None:
     ran = receiver_command("check", "--config", str(config))
     assert (ran.status, ran.err) == (0, "")
-    document, end = json.JSONDecoder().raw_decode(ran.out)
+    assert ran.out.splitlines()[:2] == [f"{config}: ok", "agent: 1 key"]
+    assert "{" not in ran.out
+
+    (config.parent / "inbox.db").mkdir()
+    ran = receiver_command("check", "--settings")
+    assert ran.status == 1
+    assert ran.out.splitlines()[:2] == ["receiver.toml: not available: database", "agent: 1 key"]
+    assert ran.err.startswith("database: error: ")
+    document = settings_in(ran)
     assert document["url"] == "https://client.example.com"
     assert document["senders"][0]["tokens"] == ["***"]
-    assert "agent: 1 key\n" in ran.out[end:]
+
+
+def test_settings_are_not_printed_with_a_check_of_the_url(
+    receiver_command: Run, config: Path
+) -> None:
+    assert config.exists()
+    ran = receiver_command("check", "--url", "--settings")
+    assert ran.status == 2
+
+
+def test_a_database_in_a_folder_that_is_missing_names_setting_and_folder(
+    receiver_command: Run, pushkit_command: Run, config: Path
+) -> None:
+    folder = config.parent / "no" / "such"
+    config.write_text(CONFIG.replace("inbox.db", "no/such/inbox.db"))
+    says = f"{folder}/inbox.db: there is no folder {folder}: create it"
+    assert receiver_command("check").err == f"database: error: {says}\n"
+    assert receiver_command("migrate").error == f"database: {says}"
+    for command in ("worker --issuer https://agent.example.com", "migrate"):
+        ran = pushkit_command(*command.split(), "--database", f"{folder}/o.db")
+        assert ran.error == f"database: {folder}/o.db: there is no folder {folder}: create it"
+    for command in ("outbox stats", "subscriptions list", "dashboard"):
+        ran = pushkit_command(*command.split(), "--database", "mistyped.db")
+        assert ran.error.startswith("--database: there is no file mistyped.db, and it is no Post")
 
 
 def test_check_tries_whether_the_inbox_can_be_made(
@@ -135,12 +173,12 @@ webhook_secrets_file = "secrets.txt"
 """
     keys = f'issuer = "{ISSUER}"\njwks_file = "jwks.json"\n'
     config.write_text(CONFIG.replace(keys, schemes))
-    ran = receiver_command("check")
+    ran = receiver_command("check", "--settings")
     assert (ran.status, ran.err) == (0, "")
-    document, end = json.JSONDecoder().raw_decode(ran.out)
+    document = settings_in(ran)
     assert document["senders"][0]["schemes"] == ["standard-webhooks"]
     assert document["senders"][0]["webhook_secrets"] == ["***"]
-    assert "agent: standard-webhooks: no audience is verified" in ran.out[end:]
+    assert "agent: standard-webhooks: no audience is verified" in ran.out
     assert secret not in ran.out
     assert written not in ran.out
 
@@ -183,8 +221,7 @@ def test_the_environment_replaces_the_files_values(
 ) -> None:
     assert config.exists()
     monkeypatch.setenv("RECEIVER_LISTEN", "0.0.0.0:8080")
-    ran = receiver_command("check")
-    document, _ = json.JSONDecoder().raw_decode(ran.out)
+    document = settings_in(receiver_command("check", "--settings"))
     assert document["listen"] == "0.0.0.0:8080"
 
 
@@ -197,7 +234,7 @@ def test_where_the_state_is_comes_from_the_file_and_passwords_are_masked(
     )
     table = "[retention]\ndone_days = 3\nmax_done = 1000\nremember_hours = 48\n"
     config.write_text(CONFIG.replace('database = "inbox.db"\n', settings) + table)
-    document, _ = json.JSONDecoder().raw_decode(receiver_command("check").out)
+    document = settings_in(receiver_command("check", "--settings"))
     assert document["database"] == "postgresql://user:***@db/inbox?sslpassword=***"
     assert document["replay"] == "redis://:***@cache:6379/0"
     assert document["retention"] == {
@@ -222,7 +259,7 @@ def test_what_is_over_can_be_kept_for_ever_and_what_is_left_out_means_the_defaul
 def test_time_outs_of_callbacks_come_from_the_file(receiver_command: Run, config: Path) -> None:
     text = 'callback_timeout_seconds = "none"\ndrain_seconds = 0\n' + CONFIG
     config.write_text(text.replace("[[callbacks]]", "[[callbacks]]\ntimeout_seconds = 7"))
-    document, _ = json.JSONDecoder().raw_decode(receiver_command("check").out)
+    document = settings_in(receiver_command("check", "--settings"))
     assert (document["callback_timeout_seconds"], document["drain_seconds"]) == ("none", 0)
     assert document["callbacks"][0]["timeout_seconds"] == 7
 
@@ -493,10 +530,10 @@ audience = ["https://user:canary5@client.example.com/a2a?key=canary6"]
 command = ["sh", "https://user:canary7@host/x", "-u"]
 """
     config.write_text('allow = ["127.0.0.1:*"]\n' + text + more)
-    ran = receiver_command("check")
+    ran = receiver_command("check", "--settings")
     assert (ran.status, "other: error: no keys from" in ran.err) == (1, True)
     assert "canary" not in ran.out + ran.err
-    document, _ = json.JSONDecoder().raw_decode(ran.out)
+    document = settings_in(ran)
     assert document["url"] == "https://***@client.example.com"
     assert document["senders"][1]["audience"] == ["https://***@client.example.com/a2a?***"]
     refused = config.read_text().replace("http://127", "http://user:canary8@127")
@@ -520,9 +557,9 @@ command = ["cat"]
 senders = ["agent"]
 """
     config.write_text(CONFIG + forwards)
-    ran = receiver_command("check")
+    ran = receiver_command("check", "--settings")
     assert (ran.status, ran.err) == (0, "")
-    document, _ = json.JSONDecoder().raw_decode(ran.out)
+    document = settings_in(ran)
     assert [forward["to"] for forward in document["forwards"]] == [
         "http://10.0.0.7:8080/hook?***",
         "redis://***@10.0.0.8/0?stream=updates",

@@ -216,6 +216,21 @@ def test_a_mistake_says_what_was_found_and_what_was_expected_in_words_of_the_fil
             id="no task",
         ),
         pytest.param(
+            '[[forward]]\nto = "https://in.example"',
+            "8: forward: there is no such setting; did you mean 'forwards'?",
+            id="unknown list of tables",
+        ),
+        pytest.param(
+            "[[callbacks]]\ncall = 'json:loads'\n[[senders.token]]\nvalue = 1",
+            "10: senders[0].token: there is no such setting; did you mean 'tokens'?",
+            id="unknown table of a table",
+        ),
+        pytest.param(
+            "[retention]\nmax . done_days = 1",
+            "9: retention.max: there is no such setting",
+            id="dotted key",
+        ),
+        pytest.param(
             '[[forwards]]\ncommand = ["./nowhere"]',
             "9: forwards[0].command: ./nowhere: no such program",
             id="command",

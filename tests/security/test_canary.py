@@ -805,5 +805,5 @@ async def test_the_receivers_commands_print_no_secret(house: House) -> None:
         good.replace("https://client", f"https://user:{house.token}@client"),
     ):
         path.write_text(text)
-        await run_command(house, receiver.cli.cli, "check", "--config", str(path))
+        await run_command(house, receiver.cli.cli, "check", "--settings", "--config", str(path))
     assert house.output.leaks(house.canaries) == {}

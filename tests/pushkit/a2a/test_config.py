@@ -340,7 +340,7 @@ def test_authentication_without_a_scheme_is_of_0_3_alone() -> None:
         pytest.param(
             {"pushNotificationConfig": SECRET},
             V0_3,
-            "url: 0.3 has no such member here",
+            "url: 0.3 has no such member here; expected it in pushNotificationConfig",
             id="wrapper",
         ),
         pytest.param(
@@ -367,7 +367,10 @@ def test_authentication_without_a_scheme_is_of_0_3_alone() -> None:
         pytest.param({"token": SECRET * 200_000}, V1_0, "at most 4096", id="1 MB token"),
         # Two versions mixed.
         pytest.param(
-            {"authentication": {"schemes": ["Bearer"]}}, V1_0, "1.0 has scheme", id="0.3 in 1.0"
+            {"authentication": {"schemes": ["Bearer"]}},
+            V1_0,
+            "schemes: a member of 0.1 and 0.3; 1.0 has scheme",
+            id="0.3 in 1.0",
         ),
         pytest.param(
             {"authentication": {"scheme": "Bearer"}}, V0_3, "0.3 has schemes", id="1.0 in 0.3"
@@ -384,10 +387,15 @@ def test_authentication_without_a_scheme_is_of_0_3_alone() -> None:
         pytest.param(
             {"pushNotificationConfig": {"url": URL}},
             V1_0,
-            "1.0 has no such member",
+            "pushNotificationConfig: 1.0 has no such member here; 0.1 and 0.3 have it",
             id="wrapped in 1.0",
         ),
-        pytest.param({"webhookUrl": URL}, V1_0, "1.0 has no such member", id="AgentVault in 1.0"),
+        pytest.param(
+            {"webhookUrl": URL},
+            V1_0,
+            "webhookUrl: 1.0 has no such member here; agentvault-0.2 has it",
+            id="AgentVault in 1.0",
+        ),
         pytest.param({"webhookUrl": URL}, V0_1, "0.1 has no such member", id="AgentVault in 0.1"),
         pytest.param(
             {"webhookUrl": URL}, AGENTVAULT, "agentvault-0.2 has no such member", id="url in both"

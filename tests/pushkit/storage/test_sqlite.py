@@ -994,7 +994,7 @@ async def test_a_path_that_the_system_refuses_is_a_storage_error_that_names_it(
 ) -> None:
     path = tmp_path / f"{'x' * 300}.db"  # like a folder that this user may not enter
     for work in (things(path).open(access), things(path).schema()):
-        with pytest.raises(StorageError, match=r"^/.*x\.db: File name too long$"):
+        with pytest.raises(StorageError, match=r"^database: /.*x\.db: File name too long$"):
             await work
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 from a2a.types import a2a_pb2, a2a_pb2_grpc
 from pytest_aiohttp.plugin import AiohttpClient
 
@@ -57,3 +58,19 @@ async def test_the_aiohttp_example(aiohttp_client: AiohttpClient, sender: PushSe
         assert answer.status == status
     assert len(await sender.subscriptions("task-1", owner="alice")) == 1
     assert (await client.get("/.well-known/jwks.json")).status == 200
+
+
+async def test_the_asgi_example(api: PushConfigApi, sender: PushSender) -> None:
+    app = names_of("def make_asgi")["make_asgi"](api, sender, {"secret": "alice"})
+    config = {"url": "https://client.example.com/hook"}
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://agent") as client:
+        for token, status in (("secret", 200), ("guess", 401)):
+            answer = await client.post(
+                "/a2a/tasks/task-1/pushNotificationConfigs",
+                json=config,
+                headers={"Authorization": f"Bearer {token}"},
+            )
+            assert answer.status_code == status
+        assert (await client.get("/.well-known/jwks.json")).status_code == 200
+    assert len(await sender.subscriptions("task-1", owner="alice")) == 1
