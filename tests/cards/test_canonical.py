@@ -25,6 +25,8 @@ WORDS = {
     Presence.OPTIONAL: "optional",
     Presence.MESSAGE: "message: kept when set",
 }
+# The others are what a2a-sdk's client reads, which refuses values of a wrong type.
+UNMAPPED = [form for form in CardForm if not FORMS[form].mapped]
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -217,7 +219,7 @@ def test_signatures_are_part_of_no_form(form: CardForm) -> None:
     assert canonicalize(signed, form) == canonicalize(card, form)
 
 
-@pytest.mark.parametrize("form", [form for form in CardForm if not FORMS[form].mapped])
+@pytest.mark.parametrize("form", UNMAPPED)
 def test_values_of_the_wrong_type_are_kept_and_covered(form: CardForm) -> None:
     card: dict[str, Any] = {
         "name": 5,
@@ -231,7 +233,7 @@ def test_values_of_the_wrong_type_are_kept_and_covered(form: CardForm) -> None:
     assert json.loads(found.payload)["skills"] == {"id": "s", "x": 1}
 
 
-@pytest.mark.parametrize("form", CardForm)
+@pytest.mark.parametrize("form", UNMAPPED)
 @pytest.mark.parametrize("value", ["", 0, 0.0, [], {}], ids=repr)
 def test_a_capability_of_another_type_is_signed(form: CardForm, value: Any) -> None:
     card: dict[str, Any] = {"name": "A", "capabilities": {"pushNotifications": True}}
@@ -240,7 +242,7 @@ def test_a_capability_of_another_type_is_signed(form: CardForm, value: Any) -> N
     assert canonicalize(card, form).payload != without
 
 
-@pytest.mark.parametrize("form", [CardForm.SPEC, CardForm.SDK, CardForm.PYTHON_ASCII])
+@pytest.mark.parametrize("form", [CardForm.SPEC, CardForm.SDK])
 @pytest.mark.parametrize(
     ("member", "default"), [("tenant", ""), ("required", False), ("examples", []), ("scopes", {})]
 )
