@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
+from pushkit import DeliveryState
 from pushkit.webhook import Headers
 from tests.eventually import eventually
 from tests.long_runs import LONG
 from tests.pushkit.delivery.conftest import Received, status
 
 if TYPE_CHECKING:
+    from tests.clock import Clock
     from tests.pushkit.delivery.conftest import Senders
 
 SLOW_WEBHOOKS = 12
@@ -159,3 +162,34 @@ async def test_ending_subscriptions_during_attempts_gives_an_owner_no_more_slots
             for before in (0, 12):
                 await getattr(sender, way)(f"task-{number}-after-{before}", owner="mallory")
     await sender.worker.pump.abandon()
+
+
+async def test_each_claim_looks_at_other_owners_than_the_one_before(
+    senders: Senders, webhooks: Webhooks, clock: Clock
+) -> None:
+    # Of many destinations that one owner has, and many owners at one destination, all hang.
+    silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(200)]
+    urls = [f"http://127.0.0.1:{each.getsockname()[1]}/" for each in silent]
+    sender = await senders.open(
+        concurrency=16,
+        concurrency_per_host=1,
+        max_configs_per_task=len(urls),
+        drain=timedelta(0),
+    )
+    for number, url in enumerate(urls):
+        config = {"id": str(number), "url": url}
+        await sender.subscribe("task-1", config, version="1.0", owner="m")
+    for number in range(20):
+        config = {"url": urls[0]}
+        await sender.subscribe("task-1", config, version="1.0", owner=f"a-{number:02}")
+    await sender.notify(status())
+    clock.advance(1)
+    await sender.subscribe("task-2", {"url": webhooks.quick}, version="1.0", owner="z")
+    await sender.notify(status(task_id="task-2"))
+    for _ in range(3):  # claims
+        await sender.worker.pump.fill()
+    [delivery] = await sender.deliveries("task-2")
+    await sender.close()
+    for each in silent:
+        each.close()
+    assert delivery.state is not DeliveryState.PENDING
