@@ -32,6 +32,7 @@ class Proxy:
     asked: list[str] = field(default_factory=list)
     unreachable: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)  # what swallows whatever comes
+    interim: bytes = b""  # what stands before its answer
     tunnels: set[asyncio.Task[None]] = field(default_factory=set)
 
     def met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -65,7 +66,7 @@ class Proxy:
             return
         there, out = await asyncio.open_connection("127.0.0.1", place)
         with closing(out):
-            writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
+            writer.write(self.interim + b"HTTP/1.1 200 Connected\r\n\r\n")
             await asyncio.gather(_pass_on(reader, out), _pass_on(there, writer))
 
 

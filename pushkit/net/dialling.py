@@ -40,6 +40,7 @@ _PROXY_REACHED_SECONDS: Final = 5
 _ADDRESS_REACHED_SECONDS: Final = 5
 _MAX_PROXY_HEAD_BYTES: Final = 16 * 1024
 _PROXY_HEAD: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
+_INTERIM_HEAD: Final = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9]{2}[ \r]")  # 101 is a final answer
 _PROXY_EXPECTED: Final = "expected http://[user:password@]host:port"
 
 
@@ -171,6 +172,7 @@ class _ProxyAnswer(asyncio.Protocol):
     def __init__(self, refusal: asyncio.Future[_Refusal | None]) -> None:
         self._refusal = refusal  # None if the proxy accepted
         self._head = bytearray()
+        self._passed = 0  # bytes of interim answers
 
     async def accepted(self) -> None:
         """Wait until the proxy has connected. Raises the error if it does not."""
@@ -185,7 +187,11 @@ class _ProxyAnswer(asyncio.Protocol):
         if self._refusal.done():
             return
         end = self._head.find(b"\r\n\r\n")
-        if end < 0 and len(self._head) <= _MAX_PROXY_HEAD_BYTES:
+        while end >= 0 and _INTERIM_HEAD.match(self._head):  # RFC 9110 §15.2
+            del self._head[: end + 4]
+            self._passed += end + 4
+            end = self._head.find(b"\r\n\r\n")
+        if end < 0 and len(self._head) + self._passed <= _MAX_PROXY_HEAD_BYTES:
             return
         match = _PROXY_HEAD.match(self._head)
         if match is None or end < 0:

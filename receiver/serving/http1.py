@@ -22,6 +22,13 @@ _LINE: Final = re.compile(rf"({_TOKEN}) ([!-~\x80-\xff]+) HTTP/1\.([01])")
 _BEGINNING: Final = re.compile(
     rf"(?:\r(?:\n\r?)?)?(?:{_TOKEN}(?: (?:[!-~\x80-\xff]+(?: [HTP/.0-9]{{0,8}}\r?)?)?)?)?"
 )
+# RFC 9110 §7.2: host and port of a URI, without user information (§4.2.4); the host may be empty.
+_HOST: Final = re.compile(
+    r"(?:\[(?:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]+|v[0-9A-Fa-f]+\.[\w.~!$&'()*+,;=:-]+)\]"
+    r"|(?:[\w.~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?",
+    re.ASCII,
+)
+_ABSOLUTE: Final = re.compile(r"https?://([^/?]*)", re.IGNORECASE)
 _LENGTH: Final = re.compile(r"[0-9]{1,18}")
 _CHUNK: Final = re.compile(r"([0-9a-fA-F]{1,15})(?:[ \t]*;.*)?")
 _CONTROLS: Final = bytes({*range(0x20), 0x7F} - {0x09})
@@ -148,6 +155,11 @@ class RequestParser:
         values, repeated = headers.values(), headers.repeated()
         if "host" in repeated or (is_1_1 and "host" not in values):
             raise MalformedHttpError("Host: expected one")  # RFC 9112 §3.2
+        if not _HOST.fullmatch(values.get("host", "")):
+            raise MalformedHttpError("Host: expected a host, and perhaps a port")
+        absolute = None if target[0] == "/" else _ABSOLUTE.match(target)  # RFC 9112 §3.2.2
+        if absolute and not (absolute[1] and _HOST.fullmatch(absolute[1])):
+            raise MalformedHttpError("the target: expected a host, and perhaps a port")
         length, coding = values.get("content-length"), values.get("transfer-encoding")
         if length is not None and ("content-length" in repeated or not _LENGTH.fullmatch(length)):
             raise MalformedHttpError("Content-Length: expected one number")

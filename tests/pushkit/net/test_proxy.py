@@ -146,6 +146,33 @@ async def test_an_address_that_swallows_everything_leaves_the_others(
     assert proxy.asked[-1] == f"CONNECT {HOOKS_ADDRESS}:443"
 
 
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+
+
+async def test_interim_answers_of_the_proxy_are_passed_over(
+    internet: Internet, transport: Transport, proxy: Proxy
+) -> None:
+    await internet.serve(echo)
+    proxy.interim = INTERIM
+    assert (await post(transport)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("interim", "said"),
+    [
+        pytest.param(INTERIM * 300 + b"HTTP/1.1 100 Continue\r\n", "is not HTTP", id="many"),
+        pytest.param(b"HTTP/1.1 101 Switching\r\n\r\n", "answered 101", id="another protocol"),
+    ],
+)
+async def test_what_is_no_interim_answer_of_the_proxy_ends_the_attempt(
+    internet: Internet, transport: Transport, proxy: Proxy, interim: bytes, said: str
+) -> None:
+    await internet.serve(echo)
+    proxy.interim = interim
+    with pytest.raises(EgressProxyError, match=said):
+        await post(transport)
+
+
 async def test_a_refusal_of_the_proxy_is_a_transport_error(
     internet: Internet, transport: Transport, proxy: Proxy
 ) -> None:

@@ -89,6 +89,25 @@ def test_requests_are_separated_at_any_split(
         pytest.param(HEAD + b"A: b\rC: d\r\n\r\n", id="bare carriage return"),
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="no host"),
         pytest.param(HEAD + b"Host: y\r\n\r\n", id="two hosts"),
+        *(
+            pytest.param(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host, id=f"host {host!r}")
+            for host in (
+                b"a b",
+                b"user@a",
+                b"[::1",
+                b"::1",
+                b"[a]",
+                b"\xe9",
+                b"a:b",
+                b"a/b",
+                b"a%2",
+                b"a, b",
+            )
+        ),
+        *(
+            pytest.param(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % target, id=f"target {target!r}")
+            for target in (b"http://user@a/", b"http://[::1/", b"HTTP://a:b", b"http:///a")
+        ),
         pytest.param(HEAD + b": b\r\n\r\n", id="no name"),
         pytest.param(HEAD + b"A b\r\n\r\n", id="no colon"),
         pytest.param(HEAD + b"A : b\r\n\r\n", id="space before the colon"),
@@ -148,6 +167,14 @@ def test_an_ambiguous_request_is_refused(data: bytes, cuts: list[int]) -> None:
 def test_a_connection_goes_on_as_its_peer_wishes(line: bytes, fields: bytes, goes_on: bool) -> None:
     [_], messages = read(line + b"\r\nHost: x\r\n" + fields + b"\r\n", [])
     assert messages.keep_alive is goes_on
+
+
+@pytest.mark.parametrize(
+    "host", [b"", b"a", b"A-b_1.x.:", b"a:80", b"[::1]:80", b"[v1.a:b]", b"%c3%a9"]
+)
+def test_a_host_is_any_of_rfc_3986(host: bytes) -> None:
+    [(head, _)], _ = read(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host, [])
+    assert head.headers.one("host") == host.decode()
 
 
 def test_a_head_over_the_limit_is_refused_before_its_end() -> None:
