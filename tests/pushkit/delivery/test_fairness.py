@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
-from pushkit import DeliveryState
+from pushkit import DeliveryState, PushSender
 from pushkit.webhook import Headers
 from tests.eventually import eventually
 from tests.long_runs import LONG
@@ -164,32 +165,64 @@ async def test_ending_subscriptions_during_attempts_gives_an_owner_no_more_slots
     await sender.worker.pump.abandon()
 
 
+@contextlib.contextmanager
+def silent_webhooks(number: int) -> Iterator[list[str]]:
+    """Yield the URLs of webhooks that accept connections, and never answer."""
+    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    try:
+        yield [f"http://127.0.0.1:{each.getsockname()[1]}/" for each in listening]
+    finally:
+        for each in listening:
+            each.close()
+
+
+async def is_begun_within_three_claims(sender: PushSender, task_id: str) -> bool:
+    await sender.notify(status(task_id=task_id))
+    for _ in range(3):
+        await sender.worker.pump.fill()
+    [delivery] = await sender.deliveries(task_id)
+    await sender.close()
+    return delivery.state is not DeliveryState.PENDING
+
+
 async def test_each_claim_looks_at_other_owners_than_the_one_before(
     senders: Senders, webhooks: Webhooks, clock: Clock
 ) -> None:
-    # Of many destinations that one owner has, and many owners at one destination, all hang.
-    silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(200)]
-    urls = [f"http://127.0.0.1:{each.getsockname()[1]}/" for each in silent]
-    sender = await senders.open(
-        concurrency=16,
-        concurrency_per_host=1,
-        max_configs_per_task=len(urls),
-        drain=timedelta(0),
-    )
-    for number, url in enumerate(urls):
-        config = {"id": str(number), "url": url}
-        await sender.subscribe("task-1", config, version="1.0", owner="m")
-    for number in range(20):
-        config = {"url": urls[0]}
-        await sender.subscribe("task-1", config, version="1.0", owner=f"a-{number:02}")
-    await sender.notify(status())
-    clock.advance(1)
-    await sender.subscribe("task-2", {"url": webhooks.quick}, version="1.0", owner="z")
-    await sender.notify(status(task_id="task-2"))
-    for _ in range(3):  # claims
-        await sender.worker.pump.fill()
-    [delivery] = await sender.deliveries("task-2")
-    await sender.close()
-    for each in silent:
-        each.close()
-    assert delivery.state is not DeliveryState.PENDING
+    with silent_webhooks(200) as urls:
+        sender = await senders.open(
+            concurrency=16,
+            concurrency_per_host=1,
+            max_configs_per_task=len(urls),
+            drain=timedelta(0),
+        )
+        # Many owners at one destination, and many destinations of one owner.
+        wanted = [(f"a-{number:02}", "0", urls[0]) for number in range(20)]
+        wanted += [("m", str(number), url) for number, url in enumerate(urls)]
+        for owner, name, url in wanted:
+            config = {"id": name, "url": url}
+            await sender.subscribe("task-1", config, version="1.0", owner=owner)
+        await sender.notify(status())
+        clock.advance(1)
+        await sender.subscribe("task-2", {"url": webhooks.quick}, version="1.0", owner="z")
+        assert await is_begun_within_three_claims(sender, "task-2")
+
+
+async def test_each_claim_looks_at_other_destinations_than_the_one_before(
+    senders: Senders, webhooks: Webhooks, clock: Clock
+) -> None:
+    with silent_webhooks(40) as urls:
+        sender = await senders.open(
+            allow=("127.0.0.1:*", "localhost:*"),
+            concurrency=64,
+            concurrency_per_host=1,
+            drain=timedelta(0),
+        )
+        for number in range(6):  # five of them wait behind the one that hangs
+            for name, url in enumerate(urls):
+                config = {"id": str(name), "url": url}
+                await sender.subscribe(f"task-{number}", config, version="1.0")
+            await sender.notify(status(task_id=f"task-{number}"))
+        clock.advance(1)
+        last = webhooks.quick.replace("127.0.0.1", "localhost")
+        await sender.subscribe("last", {"url": last}, version="1.0")
+        assert await is_begun_within_three_claims(sender, "last")
