@@ -68,10 +68,12 @@ async def test_closing_raises_nothing_beside_waits_that_end_at_the_same_moment(
 ) -> None:
     await world.receive(world.draft(state="working"))
     receiver, seen = world.receiver, list[Notification]()
-    # A predicate that is never true.
-    waits = [
-        receiver.wait("task-1", until=lambda each: bool(seen.append(each))) for _ in range(1000)
-    ]
+
+    def is_never_wanted(notification: Notification) -> bool:
+        seen.append(notification)
+        return False
+
+    waits = [receiver.wait("task-1", until=is_never_wanted) for _ in range(1000)]
     tasks = [asyncio.create_task(wait) for wait in waits]
     await eventually(lambda: len(seen) == 1000)
     await receiver.inbox.find()  # there is one reader: by then, all have looked for the next

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -23,7 +24,7 @@ from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from receiver import Notification
-    from tests.receiver.conftest import World
+    from tests.receiver.conftest import World, WorldFactory
 
 Client = TestClient[web.Request, web.Application]
 Shown = Callable[[str], Awaitable[str]]
@@ -235,3 +236,31 @@ def test_every_refusal_fails_at_one_step_and_passes_none_after_it(
 def test_a_mounted_dashboard_needs_a_token(world: World) -> None:
     with pytest.raises(ConfigError, match="20 visible"):
         receiver_dashboard(world.receiver, token="short", hosts=["ops.example.com"])
+
+
+async def test_a_notification_in_its_callback_is_not_due(
+    make_world: WorldFactory, aiohttp_client: AiohttpClient
+) -> None:
+    world, called = make_world({"drain": timedelta(0)}), asyncio.Event()
+
+    @world.receiver.on_update
+    async def hang(_: Notification) -> None:
+        called.set()
+        await asyncio.Event().wait()
+
+    async def findings() -> list[str]:
+        site = dashboard_of(world.receiver, access=DashboardAccess())
+        shown = await document(await aiohttp_client(site.app()), "/overview")
+        return [each["says"] for each in shown["findings"]]
+
+    await world.receive(world.draft())
+    await called.wait()
+    world.clock.advance(3600)
+    while_called = await findings()
+    await world.restart()
+    await world.receiver.open()  # without callbacks: nobody claims it
+    world.clock.advance(3600)
+
+    assert not any("no receiver claims" in each for each in while_called)
+    assert any("no receiver claims" in each for each in await findings())
+    await world.receiver.close()
