@@ -233,15 +233,6 @@ def test_values_of_the_wrong_type_are_kept_and_covered(form: CardForm) -> None:
     assert json.loads(found.payload)["skills"] == {"id": "s", "x": 1}
 
 
-@pytest.mark.parametrize("form", UNMAPPED)
-@pytest.mark.parametrize("value", ["", 0, 0.0, [], {}], ids=repr)
-def test_a_capability_of_another_type_is_signed(form: CardForm, value: Any) -> None:
-    card: dict[str, Any] = {"name": "A", "capabilities": {"pushNotifications": True}}
-    without = canonicalize(card, form).payload
-    card["capabilities"]["streaming"] = value
-    assert canonicalize(card, form).payload != without
-
-
 @pytest.mark.parametrize("form", [CardForm.SPEC, CardForm.SDK])
 @pytest.mark.parametrize(
     ("member", "default"), [("tenant", ""), ("required", False), ("examples", []), ("scopes", {})]
@@ -300,7 +291,8 @@ def test_a_falsy_value_is_signed_by_sdks_unless_it_means_the_same_as_no_member(
     holder.pop(member, None)
     signed = signature(canonicalize(card, form).payload, {"typ": "JOSE"})
     policy = CardPolicy(admit=frozenset(CardForm))
-    for value in (None, False, 0, 0.0, "", [], {}):
+    falsy: tuple[Any, ...] = (None, False, 0, 0.0, "", [], {})
+    for value in falsy:
         holder[member] = value
         served = as_bytes({**card, "signatures": [signed]})
         verdict = verify_card(served, TRUST, now=NOW, policy=policy)
