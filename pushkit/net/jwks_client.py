@@ -159,7 +159,10 @@ class JwksClient:
             answer = await self._fetch(self.url, etag)
             found = self._read(answer, held.value if held else None)
         except PushkitError as exc:
-            self._log.log("fetch", logging.WARNING, _NOT_FETCHED, self._shown, exc)
+            says = str(exc)
+            if isinstance(exc, DestinationRefusedError):
+                says += exc.advice("allow=[\"{0}\"], or --allow '{0}'")
+            self._log.log("fetch", logging.WARNING, _NOT_FETCHED, self._shown, says)
             raise
         self._loaded = True
         until = started + min(max(_lifetime(answer.headers), _MIN_AGE), LONGEST_JWKS_MAX_AGE)

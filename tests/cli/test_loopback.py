@@ -66,6 +66,15 @@ def test_a_command_says_which_option_allows_another_host(
     assert ran.error.endswith("for development: add --allow 'agent.internal:8001'")
 
 
+def test_the_log_says_what_allows_a_jwk_set_of_another_host(
+    pushkit_command: Run, own_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_folder.joinpath("s.json").write_text(pushkit_command("card", "sign", "card.json").out)
+    ran = pushkit_command("card", "verify", "s.json", "--jwks", f"{ELSEWHERE}/jwks.json")
+    assert ran.status == 1
+    assert "or --allow 'agent.internal:8001'" in caplog.text
+
+
 def test_the_receivers_file_is_told_its_own_setting(
     receiver_command: Run, own_folder: Path
 ) -> None:
