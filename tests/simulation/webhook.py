@@ -66,7 +66,9 @@ _BEHAVIOURS = {
     "babble late": Behaviour(status=503, babbles_after=0.3),
     "leave": Behaviour(leaves_after=0.0),
     "leave late": Behaviour(leaves_after=0.5),
-    "garbage": Behaviour(status=200, headers=(("Content-Length", "abc"),), is_garbage=True),
+    "garbage": Behaviour(status=200, is_garbage=True),
+    # Its head is malformed below a sound status line, which counts.
+    "malformed": Behaviour(status=200, headers=(("Content-Length", "abc"),)),
 }
 
 
@@ -189,7 +191,8 @@ class _Connection(asyncio.Protocol):
         self._webhook.world.note(
             f"{self._webhook.name} says {behaviour.status} {arrival.delivery_id}"
         )
-        lines = [f"HTTP/1.1 {behaviour.status} {self._REASONS.get(behaviour.status, 'Whatever')}"]
+        version = "HTTP" if behaviour.is_garbage else "HTTP/1.1"
+        lines = [f"{version} {behaviour.status} {self._REASONS.get(behaviour.status, 'Whatever')}"]
         lines += [f"{name}: {value}" for name, value in behaviour.headers]
         if behaviour.retry_after is not None:
             lines.append(f"Retry-After: {self._retry_after(behaviour.retry_after)}")

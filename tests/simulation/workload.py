@@ -194,7 +194,8 @@ def outage(chance: random.Random, actors: Actors) -> Iterator[Step]:
         for task in tasks if number else tasks[:-2]:  # later ones have nothing older to wait for
             yield _step(at + after + chance.random() / 10, "notify", agent, f"outage{task}", number)
     yield _step(at + chance.uniform(13, 60), "cancel", agent, "outage0")
-    yield _step(at + chance.choice((20, 60, 100)), "behaviour", host, "ok")
+    works = chance.choice(("ok", "malformed"))
+    yield _step(at + chance.choice((20, 60, 100)), "behaviour", host, works)
 
 
 def coalescing(chance: random.Random, actors: Actors) -> Iterator[Step]:
