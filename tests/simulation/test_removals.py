@@ -105,7 +105,7 @@ def test_the_table_of_a_page_is_replaced() -> None:
 
 
 def test_names_of_cuts_are_unique() -> None:
-    assert len({cut.name for cut in CUTS}) == len(CUTS) >= 22
+    assert len({cut.name for cut in CUTS}) == len(CUTS) >= 77
 
 
 def test_a_cut_is_found_within_a_few_seeds(tmp_path: Path) -> None:
