@@ -176,22 +176,25 @@ class Inbox:
         return rows
 
     def after_setback(self, now: datetime) -> Script[None]:
-        """Make notifications due that no schedule put off, after the clock was set back.
+        """Let waits that were set in the future begin now, after the clock was set back.
 
-        A notification is due from the moment when it was stored or redriven, which may then be in
-        the future.
+        A notification is due from the moment when it was stored or redriven; after a callback
+        failed, it waits from that moment. Both may then be in the future.
         """
         moment = to_micros(now)
-        due = (
-            "status = 'received' AND not_before > $1"
-            " AND not_before <= COALESCE(redriven_at, received_at)"
+        never_failed = "not_before <= COALESCE(redriven_at, received_at)"
+        failed_at = (
+            "(SELECT MAX(c.last_at) FROM pushkit_callbacks c"
+            " WHERE c.notification_id = pushkit_inbox.id)"
         )
+        due = f"status = 'received' AND not_before > $1 AND ({never_failed} OR {failed_at} > $1)"
         heads = yield Statement(
             f"SELECT 1 FROM pushkit_inbox WHERE head = 1 AND {due} LIMIT 1", (moment,)
         )
         if heads:
             yield Statement(
-                "UPDATE pushkit_inbox SET not_before = $1 WHERE id IN"
+                f"UPDATE pushkit_inbox SET not_before = $1 + CASE WHEN {never_failed} THEN 0"
+                f" ELSE not_before - {failed_at} END WHERE id IN"
                 f" (SELECT id FROM pushkit_inbox WHERE {due} FOR UPDATE SKIP LOCKED)",
                 (moment,),
             )

@@ -840,6 +840,29 @@ async def test_no_call_is_repeated_however_long_the_database_is_away(
     assert await house.counts() == {"done": 1}
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["while it runs", "before it starts again"])
+async def test_what_failed_while_the_clock_was_ahead_is_called_again_in_time(
+    house: House, *, again: bool
+) -> None:
+    ahead = timedelta(hours=8)
+    house.now += ahead
+    house.record("bad", failures=1)
+    for number in (1, 2):
+        await house.store(number)
+    await house.run_once()
+    house.now -= ahead
+    if again:
+        house.dispatcher = house.another_dispatcher()
+    await house.run_once()
+    house.now += timedelta(seconds=9)
+    await house.run_once()
+    assert house.called == ["bad:task-1#1"]
+    house.now += timedelta(seconds=1)
+    while await house.run_once():
+        pass
+    assert house.called == ["bad:task-1#1", "bad:task-1#1", "bad:task-1#2"]
+
+
 async def test_an_outage_longer_than_a_lease_is_not_taken_for_the_death_of_others(
     house: House,
 ) -> None:
