@@ -12,6 +12,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from pushkit.webhook import Headers
 from receiver.answers import Answer
 from receiver.edge import BrokenBodyError, Edge, read_bounded
+from receiver.service_state import ConsumedBodyError
 from receiver.verification import Head
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -80,10 +81,18 @@ async def _answer(edge: Edge, request: web.Request, path: str) -> web.Response:
 
     async def read(limit: int) -> bytes | None:
         content = request.content
-        if content.is_eof() and content.exception() is None:  # it arrived with the head
+        body: bytes | None
+        if content.at_eof():  # it has none, or a middleware has read it: `read` returns it again
+            body = await request.read()
+        elif content.is_eof() and content.exception() is None:  # it arrived with the head
             body = content.read_nowait()
-            return body if len(body) <= limit else None
-        return await read_bounded(_chunks(request), limit)
+        else:
+            body = await read_bounded(_chunks(request), limit)
+        if body is None or len(body) > limit:
+            return None
+        if len(body) < content.total_bytes:
+            raise ConsumedBodyError.of(len(body), content.total_bytes)
+        return body
 
     return _response(await edge.answer(head, read))
 

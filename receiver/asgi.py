@@ -20,6 +20,7 @@ from pushkit.webhook import Headers
 from pushkit.webui.asgi import Message, Receive, Send, path_within, refuse_websocket
 from receiver.answers import Answer
 from receiver.edge import BrokenBodyError, Edge, read_bounded
+from receiver.service_state import ConsumedBodyError
 from receiver.verification import Head
 
 if TYPE_CHECKING:
@@ -136,8 +137,16 @@ async def _serve(edge: Edge, scope: Message, receive: Receive, send: Send, *, pa
         ),
         socket_peer=client[0] if client else "",
     )
-    body = _Body(receive)
-    answer = await edge.answer(head, lambda limit: read_bounded(body.chunks(), limit))
+    body = _Body(receive, patience=edge.limits.request_timeout.total_seconds() / 5)
+    stated = head.headers.values().get("content-length", "")
+
+    async def read(limit: int) -> bytes | None:
+        found = await read_bounded(body.chunks(), limit)
+        if found is not None and stated.isdecimal() and len(found) < int(stated):
+            raise ConsumedBodyError.of(len(found), int(stated))
+        return found
+
+    answer = await edge.answer(head, read)
     if body.is_cut_off:  # the client is gone; some servers log an error if a response is sent
         return
     await _send(answer, body, send, http1=scope.get("http_version", "1.1").startswith("1"))
@@ -153,8 +162,11 @@ def _target(scope: Message) -> str:
 class _Body:
     """A request's body, as the server delivers it."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, *, patience: float) -> None:
         self._receive = receive
+        # Seconds for its first message. After the last one, which a middleware may have taken,
+        # servers wait for the end of the connection.
+        self._patience: float | None = patience
         self.ended = False  # all of it was read, or its connection is lost
         self.is_cut_off = False  # its connection is lost
 
@@ -163,9 +175,21 @@ class _Body:
 
         Raises:
             BrokenBodyError: The client disconnected.
+            ConsumedBodyError: It does not begin.
         """
         while not self.ended:
-            message = await self._receive()
+            try:
+                async with asyncio.timeout(self._patience):
+                    message = await self._receive()
+            except TimeoutError:
+                if self._patience is None:
+                    raise
+                self.ended = True
+                raise ConsumedBodyError(
+                    f"no part of the body came in {self._patience:g} s: a middleware in front of"
+                    " the receiver has read it, or the client is too slow"
+                ) from None
+            self._patience = None
             self.ended = not message.get("more_body", False)
             if message["type"] == "http.disconnect":
                 self.is_cut_off = True
@@ -175,7 +199,7 @@ class _Body:
     async def discard(self) -> None:
         """Read and drop the rest of it, up to a time and size."""
         discarded = 0
-        with contextlib.suppress(TimeoutError, BrokenBodyError):
+        with contextlib.suppress(TimeoutError, BrokenBodyError, ConsumedBodyError):
             async with (
                 asyncio.timeout(_DISCARDING_SECONDS),
                 contextlib.aclosing(self.chunks()) as chunks,

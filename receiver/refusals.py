@@ -114,6 +114,17 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             "The agent or a proxy closed the connection, perhaps by a time-out. It will retry.",
             closes=True,
         ),
+        "body_consumed": Refusal(
+            1,
+            503,
+            "the application read the body before the receiver",
+            "Exclude the senders' paths from the middleware that reads bodies (to log, sign or "
+            "parse them), or put ReceiverMiddleware in front of it. The sender will retry.",
+            _MINUTE,
+            _MINUTE,
+            logging.ERROR,
+            closes=True,
+        ),
         "unsupported_media_type": Refusal(
             1,
             415,
@@ -146,8 +157,10 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             3,
             401,
             "the signature covers another body",
-            "A proxy changes bodies: turn that off, because the bytes have to arrive as they "
-            "were signed.",
+            "The bytes have to arrive as they were signed. A framework parsed the body, and wrote "
+            "it again: pass on the raw bytes. A cloud function got it in base64 "
+            "(`isBase64Encoded`): decode it. A middleware read or changed it, or a proxy does: "
+            "turn that off.",
         ),
         "invalid_claims": Refusal(
             4,

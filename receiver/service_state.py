@@ -59,6 +59,18 @@ class IncompleteBodyError(InboundError, code="incomplete_body"):
     """The body broke off."""
 
 
+class ConsumedBodyError(InboundError, code="body_consumed", status=503):
+    """A server or middleware in front of the receiver has read a part of the body."""
+
+    @classmethod
+    def of(cls, found: int, stated: int) -> ConsumedBodyError:
+        """Return the error for a body of which so many bytes came."""
+        return cls(
+            f"found {found} of the body's {stated} bytes: the server, or a middleware in front of"
+            " the receiver, has read the others"
+        )
+
+
 class HeadersTooLargeError(InboundError, code="headers_too_large", status=431):
     """The header section is longer than the limit."""
 

@@ -471,9 +471,9 @@ def verify_body(head: VerifiedHead, body: bytes, sha256: str) -> None:
     if claims is not None:
         if head.sender.profile is SenderProfile.A2A_SAMPLES and claims.body_sha256 != sha256:
             sha256 = body_sha256(_reserialised(body))
-        check_body(claims, sha256)
+        check_body(claims, sha256, len(body))
     if head.signature is not None:
-        check_content_digest(head.signature.digests, body)
+        check_content_digest(head.signature.digests, body, length=head.signature.length)
     if head.webhook is not None:
         check_webhook_signature(head.webhook, body, head.sender.verifiers)
 

@@ -267,7 +267,7 @@ def _by_jwt(request: WebhookRequest, expected: _Expected, report: _Report) -> _F
     report.check(
         "body",
         f"sha256 {signed}",
-        lambda: check_body(claims, received),
+        lambda: check_body(claims, received, len(request.body)),
         found=f"signed {signed}, received {received}",
     )
     _check_times(claims.issued_at, claims.expires_at, expected, report)

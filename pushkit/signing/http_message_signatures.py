@@ -86,6 +86,7 @@ class VerifiedHttpSignature:
     issued_at: datetime  # `created`
     expires_at: datetime  # `expires`
     digests: Mapping[str, bytes] = field(repr=False)  # by algorithm, for `check_content_digest`
+    length: str | None = None  # `Content-Length`, if that is signed
 
 
 def required_components(headers: Headers) -> tuple[str, ...]:
@@ -219,6 +220,7 @@ def verify_http_signature(
         issued_at=unverified.issued_at,
         expires_at=unverified.expires_at,
         digests=digests,
+        length=headers.one("content-length") if "content-length" in unverified.components else None,
     )
 
 
@@ -297,8 +299,10 @@ def read_content_digest(headers: Headers) -> dict[str, bytes]:
     return found
 
 
-def check_content_digest(digests: Mapping[str, bytes], body: bytes) -> None:
-    """Compare a body with every stated digest.
+def check_content_digest(
+    digests: Mapping[str, bytes], body: bytes, *, length: str | None = None
+) -> None:
+    """Compare a body with every stated digest; `length` is its Content-Length, if that is signed.
 
     Raises:
         DigestMismatchError: The digest is of another body.
@@ -306,7 +310,8 @@ def check_content_digest(digests: Mapping[str, bytes], body: bytes) -> None:
     for name, digest in digests.items():
         if not hmac.compare_digest(_HASHES[name](body), digest):
             raise DigestMismatchError(
-                f"Content-Digest: {name} is not the hash of the body received"
+                f"Content-Digest: {name} is not the hash of the body received, of {len(body)} bytes"
+                + ("" if length is None else f"; signed are {length}")
             )
 
 

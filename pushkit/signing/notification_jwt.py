@@ -279,14 +279,16 @@ def _audience(value: JsonValue) -> tuple[str, ...]:
 # --- comparing the proven claims with the request (wire profile §4) ------------------------------
 
 
-def check_body(verified: JwtClaims, sha256: str) -> None:
-    """Compare the hash of the received body (`body_sha256`) with the signed one.
+def check_body(verified: JwtClaims, sha256: str, length: int) -> None:
+    """Compare the hash of the received body (`body_sha256`), of so many bytes, with the signed one.
 
     Raises:
         DigestMismatchError: The signature is for another body.
     """
     if not hmac.compare_digest(verified.body_sha256.encode(), sha256.encode()):
-        raise DigestMismatchError("request_body_sha256 is not the SHA-256 of the body received")
+        raise DigestMismatchError(
+            f"request_body_sha256 is not the SHA-256 of the body received, of {length} bytes"
+        )
 
 
 def check_issuer(verified: JwtClaims, issuer: str) -> None:

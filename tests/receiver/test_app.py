@@ -6,14 +6,16 @@ import asyncio
 import gzip
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from aiohttp.typedefs import Handler
 from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
 from receiver import Limits, RateLimit
@@ -155,6 +157,41 @@ async def test_a_body_of_exactly_the_limit_is_read(make_world: WorldFactory) -> 
     answer = await world.post(world.draft())
 
     assert answer.status == 202
+
+
+async def read_it(request: web.Request) -> None:
+    await request.read()
+
+
+async def drain_it(request: web.Request) -> None:
+    await request.content.read()
+
+
+@pytest.mark.parametrize(
+    ("take", "status", "code"),
+    [
+        pytest.param(read_it, 202, None, id="which aiohttp keeps"),
+        pytest.param(drain_it, 503, "body_consumed", id="which is gone"),
+    ],
+)
+async def test_a_body_that_a_middleware_has_read_is_taken_from_it_or_a_fault_that_says_so(
+    world: World, take: Callable[[web.Request], Awaitable[None]], status: int, code: str | None
+) -> None:
+    @web.middleware
+    async def reading_first(request: web.Request, handler: Handler) -> web.StreamResponse:
+        await take(request)
+        return await handler(request)
+
+    app = web.Application(middlewares=[reading_first])
+    app.add_subapp("/hooks", world.receiver.app())
+    server = await world.server_factory(app)
+    request = world.draft().request()
+    async with aiohttp.ClientSession() as client:
+        url = server.make_url("/hooks/a2a/push")
+        async with client.post(url, data=request.body, headers=list(request.headers)) as answer:
+            assert answer.status == status
+            if code is not None:
+                assert (await answer.json(content_type=None))["code"] == code
 
 
 async def test_a_slow_body_is_refused_at_the_deadline(make_world: WorldFactory) -> None:

@@ -15,7 +15,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -302,6 +305,43 @@ async def test_a_chunked_body_over_the_limit_is_refused(make_world: WorldFactory
         await client.ended()
     assert (answer.status, answer.code) == (413, "body_too_large")
     assert answer.headers["connection"] == "close"
+
+
+class Draining:
+    """A middleware that reads a request's body, or its first part, and passes the request on."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await receive()
+        await self._app(scope, receive, send)
+
+
+class Streaming(BaseHTTPMiddleware):
+    """Starlette's, after which the application gets an empty body."""
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        async for _ in request.stream():
+            pass
+        return await call_next(request)
+
+
+@pytest.mark.parametrize("middleware", [Draining, Streaming])
+async def test_a_body_that_a_middleware_has_read_is_a_fault_that_says_so(
+    make_world: WorldFactory, middleware: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world({"limits": Limits(request_timeout=timedelta(seconds=1))})
+    app = Starlette(
+        routes=[Mount("/", world.receiver.asgi())],
+        middleware=[Middleware(middleware)],
+        lifespan=world.receiver.lifespan,
+    )
+    async with serving(app) as url, httpx.AsyncClient(timeout=DEADLINE) as client:
+        answer = await post(client, f"{url}/a2a/push", world)
+    assert (answer.status_code, answer.json()["code"]) == (503, "body_consumed")
+    assert "a middleware in front of the receiver" in caplog.text
 
 
 async def test_a_slow_body_is_refused_at_the_deadline(make_world: WorldFactory) -> None:

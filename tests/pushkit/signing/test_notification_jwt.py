@@ -98,7 +98,7 @@ def verify(received: WebhookRequest, now: datetime = NOW) -> VerifiedJwt:
     if unverified.kid != key().kid:
         raise InvalidSignatureError("an unknown key")
     verified = verify_signature(unverified, key().to_verification_key())
-    check_body(verified, body_sha256(received.body))
+    check_body(verified, body_sha256(received.body), len(received.body))
     check_times(verified, now)
     check_issuer(verified, ISSUER)
     check_audience(verified, [URL], received.target)

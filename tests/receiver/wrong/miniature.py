@@ -126,7 +126,7 @@ class Miniature(ReceiverUnderTest):
             raise InvalidSignatureError("no JWT")
         unverified = read_unverified(compact)
         claims = verify_signature(unverified, await self.key_of(unverified))
-        check_body(claims, body_sha256(self.covered(body)))
+        check_body(claims, body_sha256(self.covered(body)), len(body))
         self.check_time(claims)
         check_issuer(claims, self.agent.issuer)
         self.check_audience(claims)
