@@ -60,7 +60,7 @@ async def test_a_working_url_passes_every_check_and_leaves_nothing_behind(way: W
     probe = await way()
     links = await check_public_url(probe)
     assert [link.name for link in links] == LINKS
-    assert all(link.holds for link in links), links
+    assert [link.name for link in links if link.holds] == LINKS
     assert [link.holds for link in await check_public_url(probe)] == [True] * len(LINKS)
 
 
@@ -154,7 +154,7 @@ async def test_a_sender_that_states_no_issuer_is_tried_by_its_key(
 @pytest.mark.parametrize("given", ["Bearer its-credentials", "its-api-key"])
 async def test_a_sender_that_was_given_credentials_brings_them(way: Way, given: str) -> None:
     links = await check_public_url(await way(sender=replace(SENDER, credentials=[given])))
-    assert all(link.holds for link in links), links
+    assert [link.name for link in links if link.holds] == LINKS
 
 
 async def test_a_scheme_that_this_check_cannot_sign_is_no_reason_to_ask_for_keys(way: Way) -> None:

@@ -318,6 +318,7 @@ async def test_gaps_follow_the_order_of_acceptance_of_concurrent_requests(
         )
         found = await receivers[0].inbox.find()
 
+    assert len(found) == 10
     last = 0
     for summary in found:
         assert summary.seq is not None

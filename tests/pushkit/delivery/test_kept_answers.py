@@ -174,6 +174,7 @@ async def test_a_rotation_seals_answers_that_were_kept_plain(
     assert (rotated.answers, rotated.unopened) == (60, [])
     assert counted.answers == {KEYS.ids[0]: 60}
     found = await stored(senders, "SELECT answer FROM pushkit_attempts")
+    assert len(found) == 60
     assert not any(b"said" in answer for answer in found)
     opened = await senders.open(secrets=KEYS)
     assert await answer_to(opened, delivery_id) == b"59 said"

@@ -69,6 +69,7 @@ async def run(senders: Senders, statement: Statement) -> Sequence[Row]:
 
 async def secrets_in(senders: Senders) -> list[str]:
     rows = await run(senders, Statement("SELECT token, credentials FROM pushkit_subscriptions"))
+    assert rows
     return [row[name] for row in rows for name in ("token", "credentials")]
 
 
@@ -328,6 +329,7 @@ async def test_rotation_reseals_everything_under_the_new_key(
     assert await rotated(senders, KEYS) == (0, 0)
     after = await senders.open(secrets=SecretKeys([NEW]))
     assert await after.worker.run_once() > 0
+    assert webhook.received
     assert all(map(carries_the_secrets, webhook.received))
 
 

@@ -277,6 +277,7 @@ async def test_a_name_with_such_an_address_is_not_dialled(
     network.names.says("client.example.com", [*beside, address])
     policy = DestinationPolicy(["127.0.0.1:*", "client.example.com:9999"])  # named, but not so
     outcomes = await leads_nowhere(["https://client.example.com/"], policy)
+    assert outcomes
     assert all("not public" in outcome for outcome in outcomes)
     assert network.names.asked == ["client.example.com"] * 3  # each request asks again
 

@@ -121,6 +121,7 @@ def test_a_cancellation_ends_unfinished_deliveries(ledger: Ledger, *, in_flight:
     claimed = ledger.claim() if in_flight else []
     assert ledger.cancel(subscription) == 3
     assert {ledger.find(each).state for each in ids} == {DeliveryState.CANCELLED}
+    assert len(claimed) == in_flight
     assert not any(ledger.settle(delivery) for delivery in claimed)
     assert ledger.claim() == []
     assert ledger.heads() == {}

@@ -1093,3 +1093,6 @@ async def test_threads_that_start_together_apply_each_migration_once(tmp_path: P
         databases = [things(path, SIZES, busy_timeout=timedelta(seconds=10)) for _ in range(4)]
         await asyncio.gather(*(database.open() for database in databases))
         await asyncio.gather(*(database.close() for database in databases))
+        with contextlib.closing(sqlite3.connect(path)) as file:
+            columns = [column for _, column, *_ in file.execute("PRAGMA table_info(things)")]
+        assert columns.count("colour") == 1

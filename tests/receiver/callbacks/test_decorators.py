@@ -58,8 +58,6 @@ async def test_a_callback_that_is_registered_while_the_receiver_runs_is_refused(
         receiver.on_status("completed")(callback)
     with pytest.raises(ConfigError, match="before it starts"):
         receiver.forward(CommandForward(["true"]))
-    await receiver.close()
-    receiver.on_update(callback)
 
 
 async def test_a_callback_for_a_sender_that_is_not_trusted_is_logged(
@@ -76,10 +74,20 @@ async def test_a_callback_for_a_sender_that_is_not_trusted_is_logged(
     assert caplog.text.count(says) == 2
 
 
-async def test_a_receiver_that_is_only_open_takes_callbacks(world: World) -> None:
-    async def callback(notification: Notification) -> None:
-        """Is registered in time."""
+@pytest.mark.parametrize("was_closed", [False, True])
+async def test_a_receiver_that_does_not_run_takes_callbacks(
+    world: World, *, was_closed: bool
+) -> None:
+    called: list[str] = []
 
-    await world.receiver.open()
+    async def callback(notification: Notification) -> None:
+        called.append(notification.delivery_id)
+
+    if was_closed:
+        await (await world.start()).close()
+    else:
+        await world.receiver.open()
     world.receiver.on_update(callback)
-    await world.receiver.close()
+    await world.receive(world.draft())
+
+    await eventually(lambda: called == ["delivery-task-1-1"])

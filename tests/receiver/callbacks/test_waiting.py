@@ -139,6 +139,7 @@ async def test_all_waits_share_one_look_for_what_other_processes_accept(
 
     assert [each.task_id for each in found] == ["task-7", "task-30"]
     looked = [each for each in traced if "FROM pushkit_inbox WHERE task_id = " in each]
+    assert looked
     assert all("'task-7'" in each or "'task-30'" in each for each in looked)
     for each in tasks.values():
         each.cancel()
