@@ -20,6 +20,7 @@ from tests.cards.vectors import FOLDER, NOW, TRUST, as_bytes, load, signature
 VECTORS = json.loads((FOLDER / "canonical.json").read_bytes())
 PRESENCE = json.loads((FOLDER / "presence_v1.0.json").read_bytes())["messages"]
 
+D = {"description": "d"}
 WORDS = {
     Presence.REQUIRED: "required",
     Presence.OPTIONAL: "optional",
@@ -189,6 +190,20 @@ def _message(type_: str) -> str:
             {"securitySchemes": {"m": {"mtlsSecurityScheme": {}}}},
             {"/securitySchemes": Gap.CONTENT},
             id="mutual-tls",
+        ),
+        pytest.param(
+            {"securitySchemes": {"o": {"oauth2SecurityScheme": {**D, "flows": {"implicit": {}}}}}},
+            {"/securitySchemes/o/oauth2SecurityScheme/flows": Gap.CONTENT},
+            id="a-choice",
+        ),
+        pytest.param(
+            {
+                "securitySchemes": {
+                    "o": {"oauth2SecurityScheme": {**D, "flows": {"implicit": {"refreshUrl": ""}}}}
+                }
+            },
+            {"/securitySchemes/o/oauth2SecurityScheme/flows": Gap.CONTENT},
+            id="a-choice-of-empty-values",
         ),
         pytest.param(
             {"skills": [{"id": "s", "tags": ["t", ""]}]},

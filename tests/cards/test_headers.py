@@ -149,7 +149,11 @@ PEM = TrustedKeys.pinned(verification_key_from_pem(public_pem(KEY)))
     ("kid", "trust", "tried", "cause"),
     [
         pytest.param(
-            "key-1", TRUST, "the trusted key with its `kid`", f"{CHANGED}, or signed", id="known"
+            "key-1",
+            TRUST,
+            "the trusted key with its `kid`",
+            f"{CHANGED}, or signed by another key under this `kid`, or in a form that is not known",
+            id="known",
         ),
         pytest.param("other", TRUST, UNNAMED, OTHER_KEY, id="unknown"),
         pytest.param("other", PEM, UNNAMED, f"{OTHER_KEY}, or {CHANGED}; to know, give", id="pem"),
@@ -167,6 +171,8 @@ def test_a_signature_by_another_key_does_not_hold(
     reason = verdict.reason.partition("it is invalid under ")[2]
     assert reason.startswith(f"{tried}, in any form: {cause}")
     assert ("changed" in reason) is ("changed" in cause)
+    assert ("to know" in reason) is ("to know" in cause)
+    assert verdict.best is None
 
 
 def test_a_card_that_is_not_signed() -> None:

@@ -66,6 +66,13 @@ async def test_the_client_of_the_sdk_accepts_a_card_signed_for_every_sdk(
     assert verify_card(signed.content, TRUST, now=NOW).verified
 
 
+async def test_a_member_that_only_looks_like_one_of_the_proto_file_is_signed_for_every_sdk() -> (
+    None
+):
+    signed = sign_card({**NEW, "x_vendor": 1, "_": 2}, SIGNING_KEY, EVERY_SDK, now=NOW)
+    await resolve(signed.content)
+
+
 def test_what_the_client_of_the_sdk_reads_is_signed_byte_for_byte() -> None:
     found = json.loads(canonicalize(USUAL, CardForm.PYTHON_CLIENT).payload)
     assert found["supportedInterfaces"] == [
