@@ -265,6 +265,7 @@ def test_what_a_card_says_cannot_move_the_cursor(pushkit_command: Run, card: Pat
     commands.append(("verify", str(card.with_name("odd-signed.json")), "--key", "jwks.json"))
     for command in commands:
         ran = pushkit_command("card", *command)
+        assert ran.out
         assert "\x1b" not in ran.out + ran.err
         assert "\nverified     forged" not in ran.out
 

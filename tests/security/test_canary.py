@@ -388,6 +388,7 @@ async def test_a_sealing_sender_lets_no_secret_out(house: House) -> None:
 async def test_no_signature_is_logged(house: House) -> None:
     await run_sender(house, sender := house.sender(secrets=house.secrets))
     await sender.close()
+    assert "delivery dlv_" in house.output.logged.getvalue()
     assert "eyJ" not in house.output.logged.getvalue()
 
 

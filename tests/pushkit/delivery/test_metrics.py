@@ -126,7 +126,9 @@ async def test_no_label_names_a_task_or_an_owner(sender: PushSender, webhook: We
     webhook.replies_with(400, path="/canary")
     await sender.notify(status(task_id="task-canary"))
     await sender.worker.run_once()
-    assert b"canary" not in (await page.page()).body
+    body = (await page.page()).body
+    assert b"pushkit_attempts_total" in body
+    assert b"canary" not in body
 
 
 async def test_metrics_without_a_database_show_the_rest_of_the_page(sender: PushSender) -> None:

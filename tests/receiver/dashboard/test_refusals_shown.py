@@ -73,7 +73,7 @@ async def test_a_refusal_is_found_understood_and_its_mend_named(
 async def test_text_of_a_refused_request_is_escaped(world: World, client: Client) -> None:
     await world.start()
     draft = world.draft()
-    draft.claim(aud="`<script>alert(1)</script>`", iss=None)
+    draft.claim(iss="`<script>alert(1)</script>`")
     await world.receive(draft)
     draft = world.draft()
     draft.claim(aud="https://client.example.com/`<img src=x onerror=alert(1)>`")
@@ -81,6 +81,8 @@ async def test_text_of_a_refused_request_is_escaped(world: World, client: Client
     shown = await page(client, "/refusals")
     for number in (1, 2):
         shown += await page(client, f"/refusals/{number}")
+    assert "&lt;script&gt;alert" in shown
+    assert "&lt;img src=x" in shown
     assert "<script>alert" not in shown
     assert "<img src=x" not in shown
 
