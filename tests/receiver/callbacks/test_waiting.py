@@ -90,6 +90,16 @@ async def test_closing_raises_nothing_beside_waits_that_end_at_the_same_moment(
     assert {type(each) for each in ended} <= {asyncio.CancelledError, StorageError}
 
 
+async def test_notifications_that_are_stored_together_end_a_wait(world: World) -> None:
+    task = await waiting(world)
+    drafts = [world.draft(number, state="completed") for number in range(1, 9)]
+
+    verdicts = await asyncio.gather(*map(world.receive, drafts))
+
+    assert [verdict.code for verdict in verdicts] == ["accepted"] * len(drafts)
+    assert (await task).state is TaskState.COMPLETED
+
+
 async def test_one_notification_ends_two_waits(world: World) -> None:
     tasks = [await waiting(world), await waiting(world)]
     await world.receive(world.draft(state="failed"))
