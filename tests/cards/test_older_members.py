@@ -66,6 +66,58 @@ async def test_the_client_of_the_sdk_accepts_a_card_signed_for_every_sdk(
     assert verify_card(signed.content, TRUST, now=NOW).verified
 
 
+@pytest.mark.parametrize(
+    "members",
+    [
+        pytest.param(
+            {
+                "security": [{"k": ["old"]}],
+                "securityRequirements": [{"schemes": {"k": {"list": ["new"]}}}],
+            },
+            id="requirements-of-both",
+        ),
+        pytest.param(
+            {
+                "supportsAuthenticatedExtendedCard": True,
+                "capabilities": {"extendedAgentCard": False},
+            },
+            id="capabilities-of-both",
+        ),
+        pytest.param({"securitySchemes": {"k": {"type": "apiKey", "name": "X"}}}, id="no-in"),
+    ],
+)
+async def test_where_a_card_says_both_the_client_reads_what_1_0_says(
+    members: dict[str, Any],
+) -> None:
+    signed = sign_card({**NEW, **members}, SIGNING_KEY, EVERY_SDK, now=NOW)
+    await resolve(signed.content)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"supportedInterfaces": [{"url": "https://a", "protocolVersion": 3}, "x"]},
+        {"securitySchemes": {"k": {"oauth2SecurityScheme": {"flows": {"implicit": 5}}}, "m": 1}},
+        {"securityRequirements": ["x"], "skills": ["x"]},
+    ],
+    ids=str,
+)
+def test_what_a_copy_cannot_be_made_of_is_no_copy(members: dict[str, Any]) -> None:
+    card = {**NEW, **members, "url": "https://a", "security": [{"k": []}]}
+    found = canonicalize(card, CardForm.SPEC).uncovered
+    assert {left.path for left in found if left.gap is Gap.CONTENT} >= {"/url", "/security"}
+
+
+def test_a_requirement_without_scopes_has_its_copy_too() -> None:
+    card = {**NEW, "securityRequirements": [{"schemes": {"k": {}}}], "security": [{"k": []}]}
+    [left] = canonicalize(card, CardForm.SPEC).uncovered
+    assert (left.path, left.gap) == ("/security", Gap.COPIED)
+
+
+def test_a_card_that_says_no_version_is_signed_as_one_of_1_0() -> None:
+    assert sign_card({"name": "A"}, SIGNING_KEY, now=NOW).forms == ("spec", "sdk")
+
+
 async def test_a_member_that_only_looks_like_one_of_the_proto_file_is_signed_for_every_sdk() -> (
     None
 ):
