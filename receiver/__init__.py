@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pushkit.signing.scheme import Scheme as Scheme
     from pushkit.webhook import Headers as Headers
     from pushkit.webhook import WebhookRequest as WebhookRequest
+    from receiver.answers import Answer as Answer
     from receiver.expectation import Expectation as Expectation
     from receiver.inbox.inspection import InboxFilter as InboxFilter
     from receiver.inbox.model import InboxStatus as InboxStatus
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from receiver.limits import Limits as Limits
     from receiver.limits import RateLimit as RateLimit
     from receiver.receiver import Receiver as Receiver
-    from receiver.refusals import Verdict as Verdict
     from receiver.senders import SenderProfile as SenderProfile
     from receiver.senders import TaskPolicy as TaskPolicy
     from receiver.senders import TrustedSender as TrustedSender
@@ -39,13 +39,13 @@ else:
             "pushkit.errors": "InboundError",
             "pushkit.signing.scheme": "Scheme",
             "pushkit.webhook": "Headers WebhookRequest",
+            "receiver.answers": "Answer",
             "receiver.expectation": "Expectation",
             "receiver.inbox.inspection": "InboxFilter",
             "receiver.inbox.model": "InboxStatus Notification",
             "receiver.inbox.retention": "InboxRetention",
             "receiver.limits": "Limits RateLimit",
             "receiver.receiver": "Receiver",
-            "receiver.refusals": "Verdict",
             "receiver.senders": "SenderProfile TaskPolicy TrustedSender",
             "receiver.trust": "TrustSnapshot fetch_trust load_trust",
             "receiver.verification": "VerifiedNotification verify_notification",

@@ -41,6 +41,8 @@ class Answer:
     """The response to one request."""
 
     status: int
+    # `accepted`, `duplicate`, or the stable code of a refusal; empty for a probe and an echo.
+    code: str = ""
     headers: tuple[tuple[str, str], ...] = ()  # without `Content-Length` and the connection's own
     body: bytes = field(default=b"", repr=False)
     close: bool = False  # whether the connection ends after it: the request was not read to its end
@@ -59,7 +61,7 @@ def problem(verdict: Verdict, *, allow: str | None = None) -> Answer:
     document = {"type": "about:blank", "title": title, "status": status, "code": code}
     body = json.dumps(document).encode()
     closes = refusal_of(code).closes
-    return Answer(status=status, headers=tuple(headers), body=body, close=closes)
+    return Answer(status=status, code=code, headers=tuple(headers), body=body, close=closes)
 
 
 def echo(target: str) -> Answer:

@@ -56,7 +56,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("receiver")
 
 _DUPLICATE = Verdict(status=200, code="duplicate")
-_THANKS = {status: Answer(status=status) for status in (200, 202)}
+_THANKS = {
+    status: Answer(status=status, code=code)
+    for status, code in ((200, "duplicate"), (202, "accepted"))
+}
 _HOW_TO_START = (
     "the receiver is not started: lifespan=receiver.lifespan, or `async with receiver`,"
     " in the application that it is mounted in"
@@ -174,7 +177,7 @@ class Edge:
         if head.method in _READS and endpoint is not None and self._validation_echo:
             return echo(head.target)
         verdict = Verdict.of("not_found" if endpoint is None else "method_not_allowed")
-        reason = "expected POST"
+        reason = f"method {printable(head.method)}, expected POST"
         if endpoint is None:
             paths = list(dict.fromkeys(each.path for each in self.trust.endpoints.values()))
             expected = " or ".join(paths[:_SHOWN_PATHS]) + (" …" if paths[_SHOWN_PATHS:] else "")
@@ -183,13 +186,6 @@ class Edge:
         return problem(verdict, allow=None if endpoint is None else "POST")
 
     # --- notifications -------------------------------------------------------------------------
-
-    async def receive(self, head: Head, read: ReadBody, *, peer: str) -> Verdict:
-        """Verify and store one notification; its body is read only once the head is proven."""
-        endpoint = self.trust.at(head.path)
-        return await replied(
-            lambda reply: alone(self._begin(head, endpoint, read, reply, peer=peer))
-        )
 
     def _begin(
         self,

@@ -19,6 +19,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
+from urllib.parse import unquote
 
 from pushkit.a2a import TaskState, WireVersion
 from pushkit.arguments import (
@@ -41,6 +42,7 @@ from pushkit.version import __version__
 from pushkit.webhook import WebhookRequest
 from receiver.accepting import Acceptance
 from receiver.admin import InboxAdmin, open_inbox
+from receiver.answers import Answer
 from receiver.callbacks.dispatcher import (
     CALLBACK_CONCURRENCY,
     CALLBACK_TIMEOUT,
@@ -55,7 +57,6 @@ from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
 from receiver.peers import ForwardedHeader, Peers
-from receiver.refusals import Verdict
 from receiver.registrations import RegistrationStore
 from receiver.replay.memory import redis_replay
 from receiver.runtime import DRAIN, Runtime
@@ -364,8 +365,10 @@ class Receiver(CallbackDecorators):
 
     async def receive(
         self, request: WebhookRequest, *, path: str | None = None, peer: str = ""
-    ) -> Verdict:
-        """Verify and store one request, for frameworks without an adapter.
+    ) -> Answer:
+        """Answer one request as the adapters do, for frameworks without one.
+
+        Send the answer as it is: status, headers and body.
 
         Args:
             request: The whole request.
@@ -379,13 +382,17 @@ class Receiver(CallbackDecorators):
         check_type("peer", peer, str)
         path = path or request.target.partition("?")[0]
         head = Head(
-            method=request.method, path=path, target=request.target, headers=request.headers
+            method=request.method,
+            path=unquote(path),
+            target=request.target,
+            headers=request.headers,
+            socket_peer=peer,
         )
 
-        async def read(_limit: int) -> bytes:
-            return request.body
+        async def read(limit: int) -> bytes | None:
+            return request.body if len(request.body) <= limit else None
 
-        return await self.edge.receive(head, read, peer=peer)
+        return await self.edge.answer(head, read)
 
     @property
     def metrics(self) -> ReceiverMetrics:

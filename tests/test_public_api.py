@@ -103,6 +103,7 @@ PUBLIC = {
         "verify_cards",
     ],
     "receiver": [
+        "Answer",  # what `receive` returns
         "Expectation",
         # For frameworks of one's own: what goes into `receive` and `verify_notification`, and what
         # comes out of the latter.
@@ -122,7 +123,6 @@ PUBLIC = {
         "TrustSnapshot",
         "TrustedSender",
         "UpdateKind",
-        "Verdict",
         "VerifiedNotification",
         "WebhookRequest",
         "fetch_trust",

@@ -32,7 +32,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
 from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import body_sha256
 from pushkit.webhook import Headers, WebhookRequest
-from receiver import Receiver, TaskPolicy, TrustedSender, Verdict
+from receiver import Receiver, TaskPolicy, TrustedSender, answers
 from tests.clock import Clock
 from tests.notification_claims import NotificationClaims, sign_notification
 
@@ -268,7 +268,7 @@ class World:
         ]
         return draft
 
-    async def receive(self, draft: Draft) -> Verdict:
+    async def receive(self, draft: Draft) -> answers.Answer:
         """Hand a request to the receiver without HTTP."""
         await self.start()
         return await self.receiver.receive(draft.request(), peer="192.0.2.1")

@@ -16,7 +16,7 @@ from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.authorization import credential_header
 from pushkit.signing.token import hash_token
-from receiver import Expectation, InboxRetention, TaskPolicy, Verdict
+from receiver import Answer, Expectation, InboxRetention, TaskPolicy
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
@@ -33,11 +33,11 @@ async def expect(
     return expectation.config.token
 
 
-async def speak(world: World, token: str, task_id: str = "task-1", number: int = 1) -> Verdict:
+async def speak(world: World, token: str, task_id: str = "task-1", number: int = 1) -> Answer:
     return await world.receive(world.draft(number, task_id=task_id, token=token))
 
 
-def refused(verdict: Verdict) -> bool:
+def refused(verdict: Answer) -> bool:
     return (verdict.status, verdict.code) == (404, "task_not_expected")
 
 
@@ -420,7 +420,7 @@ SCHEMES = ("Bearer", "bearer", "Basic", "ApiKey")
 
 async def speak_with(
     world: World, config: PushConfig, task_id: str = "task-1", **changes: str
-) -> Verdict:
+) -> Answer:
     """Send what this project's sender sends for a config, or something else in a field."""
     draft = world.draft(task_id=task_id, token=changes.pop("token", config.token or ""))
     header = credential_header(config.authentication)

@@ -11,7 +11,7 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -210,7 +210,7 @@ async def test_a_process_killed_between_reserving_and_storing_loses_nothing(
         await world.receiver.dispatcher.run_once()
 
     assert (meanwhile.status, meanwhile.code) == (503, "being_stored")
-    assert meanwhile.retry_after == timedelta(seconds=1)
+    assert ("Retry-After", "1") in meanwhile.headers
     assert 0 < left <= 30_000
     assert [accepted.status, again.status] == [202, 200]
     assert called == ["delivery-task-1-1"]

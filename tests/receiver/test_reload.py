@@ -17,7 +17,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from pushkit.signing.standard_webhooks import generate_webhook_secret, read_verifier
-from receiver import Receiver, TrustedSender, Verdict
+from receiver import Answer, Receiver, TrustedSender
 from receiver.reload import SettingsWatcher, watching
 from receiver.settings import load_settings
 from tests.eventually import eventually
@@ -56,7 +56,7 @@ class Service:
         written.write_text(content)
         written.replace(self.config.with_name(name))
 
-    async def send(self, token: str, path: str = "/a2a/push") -> Verdict:
+    async def send(self, token: str, path: str = "/a2a/push") -> Answer:
         """Send a genuine notification with a token."""
         self.sent += 1
         draft = self.world.draft(self.sent, token=token)
@@ -241,7 +241,7 @@ async def test_a_path_may_be_new(service: Service) -> None:
     await watcher.run_once()
 
     assert (await service.send("old", "/elsewhere")).status == 202
-    assert (await service.send("old")).code == "unknown_sender"
+    assert (await service.send("old")).code == "not_found"
 
 
 # --- reload_senders -------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ async def test_a_retry_is_a_duplicate_and_calls_nobody(world: World) -> None:
 
     assert [first.status, retried.status] == [202, 200]
     assert retried.code == "duplicate"
-    assert retried.notification_id is None
     assert called == ["delivery-task-1-1"]
 
 
