@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import click
@@ -26,6 +27,16 @@ STARTED = [
 
 def test_files_start_both_sides() -> None:
     assert {start.values[0] for start in STARTED} == {"pushkit", "receiver"}
+
+
+def test_an_init_collects_what_programs_leave_behind() -> None:
+    image = (ROOT / "docs/deploy/Dockerfile").read_text("utf-8").rpartition("\nFROM ")[2]
+    [entry] = re.findall(r"^ENTRYPOINT (.+)$", image, re.MULTILINE)
+    assert json.loads(entry) == ["tini", "--"]
+    assert re.search(r"apt-get install .*\btini\b", image)
+    # There, `command` would replace it.
+    for path in (ROOT / "docs/deploy/kubernetes").rglob("*.yaml"):
+        assert "command:" not in path.read_text("utf-8"), path
 
 
 @pytest.mark.parametrize(("name", "command", "options"), STARTED)
