@@ -509,3 +509,8 @@ def test_the_longest_url_and_ids_that_a_sender_takes_can_be_verified(ids: str) -
     token = at_once(sign_notification(claims, key(Algorithm.RS256)))
     verified = verify_signature(read_unverified(token), key(Algorithm.RS256).to_verification_key())
     assert (verified.audience, verified.task_id) == ((url,), ids)
+
+
+def test_another_body_is_named_by_its_length() -> None:
+    with pytest.raises(DigestMismatchError, match=f"received, of {len(BODY) + 3} bytes$"):
+        verify(request(body=BODY + b"abc"))
