@@ -244,8 +244,9 @@ class _UpdateMembers:
     origin: WireVersion | None = None
     # Unknown members beside the update in 1.0's StreamResponse; 0.3 has no such envelope.
     envelope_extra: Mapping[str, JsonValue] = field(default_factory=dict)
-    # The optional members that had a wrong type and were left out, by object, with the reason.
-    left_out: tuple[str, ...] = ()
+    # The optional members that had a wrong type and were left out, by object, with the reason: how
+    # it was read, not what it says, so that updates with and without are equal.
+    left_out: tuple[str, ...] = field(default=(), compare=False)
     kind: ClassVar[UpdateKind]
 
     @property

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from pushkit.a2a import TaskUpdate, WireVersion, format_push_config, parse_push_config, parse_update
+from pushkit.a2a import WireVersion, format_push_config, parse_push_config, parse_update
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError, PushkitError, UnrecognisedBodyError
@@ -30,8 +30,6 @@ from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Subscription
-
-_STATUS_ALONE: Final = ("kind", "id", "contextId", "status")
 
 _log: Final = logging.getLogger("pushkit.integrations")
 
@@ -125,27 +123,23 @@ class PushkitNotificationSender(Buffered):
     async def send_notification(self, task: SdkObject) -> None:
         """Enqueue a task as it is now for every subscriber; return when it is on disk.
 
-        If a task cannot be sent whole, its status is sent, and the log says why. A task that cannot
+        Members that cannot be sent are left out, and the log says which and why. A task that cannot
         be sent at all, or is one too many in memory, is logged and counted (`buffer.refused`), and
         never raised: the SDK would fail the client's call.
         """
         try:
             document = _as_json(task)
-            update = self._read(document)
+            update = parse_update(document, WireVersion.V0_3)
         except (ValueError, UnrecognisedBodyError) as exc:  # pydantic's, if it cannot be JSON
             self.buffer.refuse(exc)
             return
+        if update.left_out:
+            message, left_out = (
+                "task %r: webhooks do not get all of it: %s",
+                "; ".join(update.left_out),
+            )
+            self._repeated.log("left out", logging.WARNING, message, update.task_id, left_out)
         await self._enqueue(update.task_id or "", update, size=len(json.dumps(document)))
-
-    def _read(self, document: Mapping[str, JsonValue]) -> TaskUpdate:
-        try:
-            return parse_update(document, WireVersion.V0_3)
-        except UnrecognisedBodyError as exc:
-            alone = {name: document[name] for name in _STATUS_ALONE if name in document}
-            update = parse_update(alone, WireVersion.V0_3)
-            message = "task %r: webhooks get only its status: %s"
-            self._repeated.log("alone", logging.WARNING, message, update.task_id, exc)
-            return update
 
 
 def _as_json(sdk_object: SdkObject) -> Mapping[str, JsonValue]:

@@ -47,7 +47,7 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     if is_dataclass(value):
-        return {each.name: getattr(value, each.name) for each in fields(value)}
+        return {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
     raise TypeError(type(value).__name__)
 
 

@@ -429,10 +429,13 @@ async def test_the_same_key_with_another_update_is_a_conflict_and_nothing_is_sto
     assert subscription.last_seq == 0
 
 
-async def test_the_order_of_members_does_not_change_an_update(sender: PushSender) -> None:
+async def test_the_order_of_members_and_how_it_was_read_do_not_change_an_update(
+    sender: PushSender,
+) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     one = replace(status(), metadata={"a": 1, "b": {"c": [1, 2.5], "d": None}})
     same = replace(status(), metadata={"b": {"d": None, "c": [1, 2.5]}, "a": 1})
+    same = replace(same, left_out=("TaskStatus.timestamp: expected a time",))
     first = await sender.notify(one, idempotency_key="key")
     assert await sender.notify(same, idempotency_key="key") == first
     for other in ({"a": 2, "b": one.metadata["b"]}, {"a": True, "b": one.metadata["b"]}, {}):
