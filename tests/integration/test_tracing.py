@@ -187,6 +187,9 @@ async def test_an_update_is_one_trace_across_processes_retries_and_restarts(
     assert callback.parent is not None
     assert callback.parent.span_id == accept.context.span_id
     assert (failed.attributes or {})["error.type"] == "status_500"
+    of_callback = callback.attributes or {}
+    names = ("pushkit.sender", "pushkit.task")
+    assert [of_callback[name] for name in names] == ["agent", "task-1"]
     told_in_all = str([span.attributes for each in spans.values() for span in each])
     assert TOKEN not in told_in_all
     assert len(called) == 1

@@ -21,7 +21,8 @@ Checked, while the scenario runs and again once all faults are over and all queu
 
 - `promises`: at least once, in order, no repetition that no fault explains, nothing acknowledged is
   lost, nothing forged is called back, each change of state is allowed
-- `pacing`: one attempt at a time, fair shares of slots, waits between attempts, `Retry-After`
+- `pacing`: one attempt at a time, fair shares of slots, waits between attempts, `Retry-After`,
+  breakers
 - `bounds`: rows, log lines, connections and tasks stay in proportion to the work
 - `secrecy`: no token, credential, key, password or body in a log line, event or error
 - `play`: no lost exception, no lost slot, no plaintext secret in the database
@@ -30,8 +31,9 @@ Each violation is a line of the trace, and fails the seed. A fault excuses a vio
 the check names that kind of fault, and only around the time at which it happened.
 
 The checks are tested as well: `test_promises` breaks each promise by hand; `removals` takes each
-guarantee listed in `cuts` out of the code, and looks for a seed that fails; `histories` runs the
-same transactions on the simulated PostgreSQL and on a real server, and compares every row.
+guarantee listed in `cuts` out of the code, and looks for a seed that breaks its promise;
+`histories` runs the same transactions on the simulated PostgreSQL and on a real server, and
+compares every row.
 
 Read `scenario` and `workload` first (what a seed decides), then `play`, then `promises`. The
 programs are in `programs`, faults in the middle of a request in `triggers`, former failures

@@ -36,17 +36,22 @@ def test_refuses_auth_schemes_that_cannot_be_read(schemes: JsonValue) -> None:
         parse_auth_schemes({"authSchemes": schemes})
 
 
-def test_a_clients_secret_goes_only_to_the_token_url_of_oauth2() -> None:
+def test_a_clients_secret_goes_only_to_the_token_url_of_oauth2_and_for_its_owner() -> None:
     other: JsonValue = {"scheme": "apiKey", "tokenUrl": "https://other.example.com/token"}
     oauth2: JsonValue = {"scheme": "oauth2", "tokenUrl": "https://agent.example.com/token"}
 
     found = agentvault_credentials(
         "https://agent.example.com",
         {"authSchemes": [other, oauth2]},
+        owner="alice",
+        tenant="acme",
         client_id="client-1",
         client_secret="secret",
     )
 
     assert found is not None
+    assert (found.origin, found.owner, found.tenant) == (
+        *("https://agent.example.com", "alice", "acme"),
+    )
     assert found.oauth is not None
     assert found.oauth.token_url == "https://agent.example.com/token"

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from aiohappyeyeballs import SocketFactoryType
@@ -294,6 +296,21 @@ def test_only_private_networks_can_be_opened(network: str) -> None:
 def test_only_names_can_be_opened_and_never_localhost(domain: str) -> None:
     with pytest.raises(ConfigError, match="allow_domains"):
         DestinationPolicy(rules=DestinationRules(allow_domains=[domain]))
+
+
+@pytest.mark.parametrize(
+    "domain", ["", "*", "localhost", "*.local", "10.1.0.5", "https://a.example"]
+)
+def test_what_is_opened_is_narrowed_down_to_public_names_alone(domain: str) -> None:
+    with pytest.raises(ConfigError, match="domains"):
+        DestinationPolicy(rules=DestinationRules(domains=[domain]))
+
+
+def test_the_page_lists_each_decision_by_its_value() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "destinations.md").read_text()
+    listed = {name for line in page.splitlines() for name in re.findall(r"`(\w+)`", line)}
+
+    assert {each.value for each in Decision} <= listed
 
 
 # --- who hears of it -----------------------------------------------------------------------------
