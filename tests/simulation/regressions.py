@@ -231,4 +231,31 @@ REGRESSIONS = {
         ),
         ends=75.0,
     ),
+    # Right: what a script had written before it failed is taken back, beside others that succeed.
+    "scripts that fail beside others": Scenario(
+        seed=2,
+        steps=(
+            *(
+                Step(0.2 + n / 100, "subscribe", (0, f"task{n}", "owner0", "hook0", "1.0"))
+                for n in range(4)
+            ),
+            Step(9.0, "disk", ("seldom", 40.0)),
+            *sorted(
+                (
+                    *(
+                        Step(at + n / 10000, "notify", (0, f"task{n % 4}", at * 10 + n))
+                        for at in range(10, 40, 3)
+                        for n in range(8)
+                    ),
+                    *(
+                        Step(at + 0.0003 * n, "test", (0, f"task{n}", "owner0"))
+                        for at in range(10, 40, 3)
+                        for n in range(4)
+                    ),
+                ),
+                key=lambda step: step.at,
+            ),
+        ),
+        ends=60.0,
+    ),
 }
