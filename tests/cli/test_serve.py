@@ -264,7 +264,9 @@ def test_a_hangup_changes_the_senders_and_a_mistake_changes_nothing(
     eventually_sync(lambda: "stay in use" in service.output.read_text())
     assert service.send("--id", "dlv_2").status == 0
 
-    another = CONFIG.format(port=service.port, listen=1, issuer="https://other.example.com")
+    another = CONFIG.format(
+        port=service.port, prefix="", listen=1, issuer="https://other.example.com"
+    )
     config.write_text(another)
     service.process.send_signal(signal.SIGHUP)
 
@@ -278,7 +280,7 @@ def configured(tmp_path: Path, pushkit_command: Run) -> Path:
     """Return a folder with all that the service with a dashboard needs."""
     pushkit_command("keys", "new")
     pushkit_command("keys", "export", "--out", "jwks.json")
-    text = CONFIG.format(port=1, listen=1, issuer=ISSUER)
+    text = CONFIG.format(port=1, prefix="", listen=1, issuer=ISSUER)
     dashboard = f'\n[dashboard]\nlisten = "127.0.0.1:{free_port()}"\n'
     (tmp_path / "receiver.toml").write_text(text + dashboard)
     (tmp_path / "service_handlers.py").write_text(HANDLERS)

@@ -410,7 +410,11 @@ async def test_another_path_is_a_problem(
             "/a%0Ab",
             "refused 404 not_found peer=127.0.0.1: no sender posts to '/a\\nb', expected /a2a/push",
         ),
-        ("GET", "/a2a/push", "refused 405 method_not_allowed peer=127.0.0.1: expected POST"),
+        (
+            "GET",
+            "/a2a/push",
+            "refused 405 method_not_allowed peer=127.0.0.1: method GET, expected POST",
+        ),
     ],
 )
 async def test_the_log_says_which_path_or_method_was_wrong(

@@ -277,7 +277,9 @@ async def test_another_url_has_other_keys(make_world: WorldFactory) -> None:
 async def test_one_wrong_sender_keeps_them_all(world: World) -> None:
     receiver = await world.start()
     before = receiver.trust
-    wrong = dataclasses.replace(world.sender, name="other", keys=None, jwks_url="http://localhost")
+    wrong = dataclasses.replace(
+        world.sender, name="other", keys=None, jwks_url="http://agent.example"
+    )
 
     for senders in ([], [world.sender, wrong], [world.sender, world.sender]):
         with pytest.raises(ConfigError):
