@@ -163,7 +163,7 @@ def test_check_shows_the_configuration_without_the_password(
     monkeypatch.setenv("RECEIVER_DATABASE", f"postgresql+asyncpg://u:{password}@127.0.0.1:1/inbox")
     monkeypatch.setenv("RECEIVER_REPLAY", f"redis://:{password}@127.0.0.1:1/0")
     assert folder.exists()
-    said = invoke(receiver.cli.cli, "check")
+    said = invoke(receiver.cli.cli, "check", "--settings")
     assert "postgresql+asyncpg://u:***@127.0.0.1:1/inbox" in said
     assert "redis://:***@127.0.0.1:1/0" in said
     assert "cannot connect to 127.0.0.1:1: " in said
